@@ -1,0 +1,25 @@
+"""Layer normalisation and its gradient: derived, checked, broken and fused.
+
+The library behind the book *Layer Norm, Backwards*. Importing it loads NumPy and nothing else;
+SymPy and Matplotlib load with :mod:`lnlib.symbolic` and :mod:`lnlib.plots`.
+"""
+
+from .layernorm import (
+    layer_norm_backward,
+    layer_norm_double_backward,
+    layer_norm_forward,
+    layer_norm_jvp,
+    rms_norm_backward,
+    rms_norm_forward,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "layer_norm_backward",
+    "layer_norm_double_backward",
+    "layer_norm_forward",
+    "layer_norm_jvp",
+    "rms_norm_backward",
+    "rms_norm_forward",
+]

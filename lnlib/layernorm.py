@@ -1,0 +1,290 @@
+r"""Layer norm over the last axis, and its gradient, in NumPy: the readable truth.
+
+.. math::
+
+    y = \gamma \hat x + \beta, \qquad \hat x = (x - \mu)\, r, \qquad r = 1/\sqrt{\sigma^2 + \varepsilon}
+
+Every function does its arithmetic on a (rows, D) array in the compute dtype of
+:data:`lnlib.contract.COMPUTE_DTYPE`. The mean is *recentred*: the computed mean m is rounded, so the
+residual mean of x - m is subtracted too. Without it the error of y grows like u |mean| / sigma,
+whatever formula computes the variance. Sums over D are NumPy's, which are pairwise over blocks of at
+most 128 terms on a contiguous axis; sums over rows are wide or pairwise.
+
+Nothing on these paths uses ``abs``, ``var`` or ``conj``: the functions are analytic in x, gamma and
+beta, so the complex step may differentiate them.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from . import contract
+
+
+class LayerNormCache(NamedTuple):
+    """What layer norm's backward needs, and no more: rows * (D + 1) + D numbers.
+
+    No field shares memory with an argument of forward: changing x, gamma or beta later changes
+    nothing here.
+
+    xhat : (..., D), compute dtype, the normalised rows.
+    rstd : (..., 1), compute dtype, 1 / sqrt(var + eps).
+    gamma : (D,), a copy in gamma's dtype.
+    dtype : x's dtype, which dx will have.
+    """
+
+    xhat: np.ndarray
+    rstd: np.ndarray
+    gamma: np.ndarray
+    dtype: np.dtype
+
+    backend = "numpy"
+
+
+class RMSNormCache(NamedTuple):
+    """What RMS norm's backward needs; the fields are those of :class:`LayerNormCache`."""
+
+    xhat: np.ndarray
+    rstd: np.ndarray
+    gamma: np.ndarray
+    dtype: np.dtype
+
+    backend = "numpy"
+
+
+def _rows(array, dtype):
+    """A C-contiguous (rows, D) array of ``dtype``; it may share memory with ``array``."""
+    return np.ascontiguousarray(array, dtype).reshape(-1, array.shape[-1])
+
+
+def _mean(a):
+    """Mean over D, shape (rows, 1)."""
+    return np.mean(a, axis=-1, keepdims=True)
+
+
+def _centre(a):
+    """Rows of ``a`` minus their mean, recentred: subtract the mean, then the mean of what is left."""
+    d = a - _mean(a)
+    return d - _mean(d)
+
+
+def _sum_rows(a):
+    """Sum over axis 0 with an error that does not grow with the number of rows; may overwrite ``a``.
+
+    float32 is added in float64. Wider dtypes are added pairwise: their error grows like log2(rows).
+    """
+    if a.dtype == np.float32:
+        return a.sum(axis=0, dtype=np.float64)
+    n = len(a)
+    while n > 1:
+        half = n // 2
+        a[:half] += a[n - half:n]
+        n -= half
+    return a[:1].sum(axis=0)  # one row, or zeros when there was none
+
+
+def _compute_dtype(*arrays):
+    return np.result_type(*(contract.COMPUTE_DTYPE[a.dtype.name] for a in arrays))
+
+
+def _result_dtype(dtype, compute):
+    """x's own dtype, unless a complex argument made the arithmetic complex."""
+    return compute if compute.kind == "c" else dtype
+
+
+def _forward(x, gamma, beta, eps, centre, kind):
+    eps = contract.check_eps(eps)
+    compute = _compute_dtype(x, gamma, beta)
+    # NaN and Inf are data here: they stay in their row, silently.
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        c = centre(_rows(x, compute))
+        rstd = 1 / np.sqrt(_mean(c * c) + compute.type(eps))
+        xhat = c * rstd
+        y = gamma.astype(compute) * xhat + beta.astype(compute)
+        y = y.astype(_result_dtype(x.dtype, compute), copy=False).reshape(x.shape)
+    cache = kind(xhat.reshape(x.shape), rstd.reshape(*x.shape[:-1], 1), gamma.copy(), x.dtype)
+    return y, cache
+
+
+def layer_norm_forward(x, gamma, beta, eps=1e-5):
+    r"""Layer norm of the last axis: :math:`y = \gamma (x - \mu)/\sqrt{\sigma^2 + \varepsilon} + \beta`.
+
+    Parameters
+    ----------
+    x : array, shape (..., D)
+        float64, float32, float16 or bfloat16; complex128 for the complex step. Never modified.
+    gamma, beta : array, shape (D,)
+        x's dtype; for half-precision x also float32.
+    eps : float
+        Added to the variance (in the square of x's units), under the root.
+
+    Returns
+    -------
+    y : array, shape (..., D), x's dtype
+    cache : LayerNormCache
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was found and what was expected.
+
+    References
+    ----------
+    Ba, Kiros and Hinton, *Layer Normalization*, 2016, arXiv:1607.06450, equation 4.
+    """
+    x = contract.check_x(x)
+    gamma, beta = contract.check_parameters(gamma, beta, x)
+    return _forward(x, gamma, beta, eps, _centre, LayerNormCache)
+
+
+def _backward(dy, cache, centre):
+    dy = contract.check_like_x("dy", dy, cache.xhat.shape, cache.dtype)
+    compute = _compute_dtype(cache.xhat, dy, cache.gamma)
+    with np.errstate(invalid="ignore", over="ignore"):
+        upstream = _rows(dy, compute)
+        xhat, rstd = _rows(cache.xhat, compute), _rows(cache.rstd, compute)
+        g = centre(upstream * cache.gamma.astype(compute))
+        dx = rstd * (g - xhat * _mean(g * xhat))
+        dgamma = _sum_rows(upstream * xhat)
+        dbeta = _sum_rows(upstream.copy())
+        parameter_dtype = _result_dtype(cache.gamma.dtype, compute)
+        return (dx.astype(_result_dtype(cache.dtype, compute), copy=False).reshape(cache.xhat.shape),
+                dgamma.astype(parameter_dtype), dbeta.astype(parameter_dtype))
+
+
+def layer_norm_backward(dy, cache):
+    r"""Gradients of a loss with respect to x, gamma and beta, given its gradient ``dy`` with respect to y.
+
+    With :math:`g = \gamma\, dy` and means over the D features,
+
+    .. math::
+
+        dx = r\,\bigl(g - \overline{g} - \hat x\, \overline{g \hat x}\bigr), \qquad
+        d\gamma = \sum_{rows} dy\, \hat x, \qquad d\beta = \sum_{rows} dy.
+
+    Parameters
+    ----------
+    dy : array, exactly x's shape (..., D)
+        x's dtype; for half-precision x also float32. Never modified.
+    cache : LayerNormCache
+
+    Returns
+    -------
+    dx : array, x's shape and dtype
+    dgamma, dbeta : arrays, shape (D,), gamma's dtype
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was found and what was expected.
+
+    Notes
+    -----
+    The relative error of dx is about kappa * u with kappa = ||r g|| / ||dx||: what g has along **1**
+    and along xhat is subtracted away, and its rounding error stays.
+    """
+    return _backward(dy, contract.check_cache(cache, LayerNormCache), _centre)
+
+
+def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
+    r"""The same gradients by the chain rule, one line per arrow of the graph x -> mean, var -> xhat -> y.
+
+    The teaching version of chapter 3, and an independent check of :func:`layer_norm_backward`. It has
+    no recentred mean and no cache. Arguments and results as there, with x of shape (..., D).
+    """
+    D = x.shape[-1]
+    mean = x.mean(axis=-1, keepdims=True)
+    c = x - mean
+    var = (c * c).mean(axis=-1, keepdims=True)
+    s = np.sqrt(var + eps)
+    xhat = c / s
+
+    rows = tuple(range(x.ndim - 1))
+    dbeta = dy.sum(axis=rows)
+    dgamma = (dy * xhat).sum(axis=rows)
+    dxhat = dy * gamma
+    dvar = (dxhat * c).sum(axis=-1, keepdims=True) * (-0.5 / s**3)
+    dmean = (-dxhat / s).sum(axis=-1, keepdims=True) - dvar * 2 * c.mean(axis=-1, keepdims=True)
+    dx = dxhat / s + dvar * 2 * c / D + dmean / D
+    return dx, dgamma, dbeta
+
+
+def layer_norm_jvp(u, cache):
+    r"""Directional derivative of y along ``u`` in x: :math:`\gamma\, r\,(u - \overline{u} - \hat x\,\overline{u \hat x})`.
+
+    ``u`` has x's shape, and so has the result. Jacobian of xhat is symmetric, so this is the
+    backward formula with gamma applied last instead of first.
+    """
+    contract.check_cache(cache, LayerNormCache)
+    u = contract.check_like_x("u", u, cache.xhat.shape, cache.dtype)
+    compute = _compute_dtype(cache.xhat, u, cache.gamma)
+    with np.errstate(invalid="ignore", over="ignore"):
+        xhat, rstd = _rows(cache.xhat, compute), _rows(cache.rstd, compute)
+        w = _centre(_rows(u, compute))
+        y_dot = cache.gamma.astype(compute) * (rstd * (w - xhat * _mean(w * xhat)))
+        return y_dot.astype(_result_dtype(cache.dtype, compute), copy=False).reshape(u.shape)
+
+
+def layer_norm_double_backward(u, dy, cache):
+    r"""Gradient of :math:`\langle u, dx \rangle` with respect to x, gamma and dy: the backward of the backward.
+
+    With w and g the centred ``u`` and ``gamma * dy``, and means over D,
+
+    .. math::
+
+        grad_x = -r^2 \bigl(\hat x\, \overline{wg} + w\, \overline{g \hat x} + g\, \overline{w \hat x}
+                 - 3\, \hat x\, \overline{w \hat x}\; \overline{g \hat x}\bigr), \qquad
+        grad_{dy} = \gamma J u, \qquad grad_\gamma = \sum_{rows} dy\, J u,
+
+    where J is the (symmetric) Jacobian of xhat. Cotangents of dgamma and dbeta are not included.
+
+    Parameters
+    ----------
+    u, dy : arrays of x's shape (..., D)
+    cache : LayerNormCache
+
+    Returns
+    -------
+    grad_x, grad_gamma, grad_dy : arrays of shapes (..., D), (D,), (..., D)
+    """
+    contract.check_cache(cache, LayerNormCache)
+    u = contract.check_like_x("u", u, cache.xhat.shape, cache.dtype)
+    dy = contract.check_like_x("dy", dy, cache.xhat.shape, cache.dtype)
+    compute = _compute_dtype(cache.xhat, u, dy, cache.gamma)
+    with np.errstate(invalid="ignore", over="ignore"):
+        gamma, upstream = cache.gamma.astype(compute), _rows(dy, compute)
+        xhat, rstd = _rows(cache.xhat, compute), _rows(cache.rstd, compute)
+        w, g = _centre(_rows(u, compute)), _centre(upstream * gamma)
+        wx, gx = _mean(w * xhat), _mean(g * xhat)
+        grad_x = -rstd**2 * (xhat * _mean(w * g) + w * gx + g * wx - 3 * xhat * wx * gx)
+        Ju = rstd * (w - xhat * wx)
+        grad_gamma = _sum_rows(upstream * Ju)
+        grad_dy = gamma * Ju
+        dtype = _result_dtype(cache.dtype, compute)
+        return (grad_x.astype(dtype, copy=False).reshape(u.shape),
+                grad_gamma.astype(_result_dtype(cache.gamma.dtype, compute)),
+                grad_dy.astype(dtype, copy=False).reshape(u.shape))
+
+
+def _keep(a):
+    return a
+
+
+def rms_norm_forward(x, gamma, eps=1e-5):
+    r"""RMS norm of the last axis: :math:`y = \gamma\, x / \sqrt{\overline{x^2} + \varepsilon}`; no mean, no beta.
+
+    Arguments, results and errors as :func:`layer_norm_forward`; the cache is a :class:`RMSNormCache`.
+    Source: Zhang and Sennrich, *Root Mean Square Layer Normalization*, 2019, arXiv:1910.07467.
+    """
+    x = contract.check_x(x)
+    gamma, beta = contract.check_parameters(gamma, np.zeros_like(gamma), x)
+    return _forward(x, gamma, beta, eps, _keep, RMSNormCache)
+
+
+def rms_norm_backward(dy, cache):
+    r"""Gradients of RMS norm: :math:`dx = r (g - \hat x\, \overline{g \hat x})`, :math:`d\gamma = \sum dy\, \hat x`.
+
+    Arguments and errors as :func:`layer_norm_backward`; returns (dx, dgamma).
+    """
+    dx, dgamma, _ = _backward(dy, contract.check_cache(cache, RMSNormCache), _keep)
+    return dx, dgamma

@@ -1,0 +1,127 @@
+r"""The judge: layer norm and its gradient in exact arithmetic, and the distance of a result from it.
+
+Numbers are Python integers counting units of 2**-400, in NumPy arrays of dtype object. Every finite
+float in the range used here *is* such an integer, so inputs, sums and means lose nothing; a product
+or quotient is rounded to 2**-400, some 350 bits below anything a float64 can show. Results are judged
+in the same integers: nothing is rounded to float64 before it is compared.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+#: Fractional bits of a fixed-point number. float32 needs 149; below 2**-347 a float64 loses bits.
+BITS = 400
+
+
+def to_fixed(a):
+    """Floats (any real dtype, any shape) as an object array of integers in units of 2**-BITS."""
+    a = np.asarray(a)
+    if a.dtype == object:
+        return a
+    a = a.astype(np.float64)
+    if not np.isfinite(a).all():
+        raise ValueError("reference: found NaN or Inf, expected finite numbers only")
+    mantissa, exponent = np.frexp(a)
+    fixed = np.empty(a.shape, object)
+    shifts = exponent.ravel().astype(int) - 53 + BITS
+    fixed.ravel()[:] = [m << k if k >= 0 else m >> -k
+                        for m, k in zip((mantissa.ravel() * 2.0**53).astype(np.int64).tolist(), shifts.tolist())]
+    return fixed
+
+
+def to_float64(a):
+    """A fixed-point array, each element correctly rounded to float64."""
+    a = np.asarray(a, object)
+    return np.array([n / (1 << BITS) for n in a.ravel()], np.float64).reshape(a.shape)
+
+
+def _times(a, b):
+    return (a * b) >> BITS
+
+
+def _mean(a):
+    return a.sum(axis=-1, keepdims=True) // a.shape[-1]
+
+
+class Exact(NamedTuple):
+    """Exact results in fixed point; shapes as in the contract. The last three are None without dy."""
+
+    y: np.ndarray
+    xhat: np.ndarray
+    rstd: np.ndarray
+    dx: np.ndarray | None = None
+    dgamma: np.ndarray | None = None
+    dbeta: np.ndarray | None = None
+
+
+def layer_norm(x, gamma, beta, dy=None, eps=1e-5):
+    """Layer norm of finite real arrays, exactly; with ``dy`` its gradients too.
+
+    Formulas and shapes are those of :mod:`lnlib.layernorm`. eps and all arrays are taken as the
+    exact values of the floats given. A constant row with eps = 0 raises ``ZeroDivisionError``.
+    """
+    X, G, B, E = to_fixed(x), to_fixed(gamma), to_fixed(beta), to_fixed(float(eps))[()]
+    c = X - _mean(X)
+    var = _mean(_times(c, c)) + E
+    # rstd = 1/sqrt(v / 2**BITS) in units of 2**-BITS is sqrt(2**(3 BITS) / v).
+    rstd = np.empty(var.shape, object)
+    rstd.ravel()[:] = [math.isqrt((1 << 3 * BITS) // v) for v in var.ravel()]
+    xhat = _times(c, rstd)
+    y = _times(xhat, G) + B
+    if dy is None:
+        return Exact(y, xhat, rstd)
+    dY = to_fixed(dy)
+    g = _times(dY, G)
+    dx = _times(rstd, g - _mean(g) - _times(xhat, _mean(_times(g, xhat))))
+    rows = tuple(range(X.ndim - 1))
+    return Exact(y, xhat, rstd, dx, _times(dY, xhat).sum(axis=rows), dY.sum(axis=rows))
+
+
+def _root_ratio(a, b):
+    """sqrt(a / b) of two non-negative integers, as a float, without overflow."""
+    if b == 0:
+        return 0.0 if a == 0 else math.inf
+    return math.isqrt((a << 256) // b) / (1 << 128)
+
+
+def _norm2(a):
+    return int((a * a).sum())
+
+
+def relative_error(value, exact):
+    r"""Relative L2 error :math:`\|value - exact\| / \|exact\|` of a whole tensor.
+
+    ``exact`` is fixed point (or floats, taken as exact). NaN or Inf in ``value`` gives ``inf``;
+    where the exact tensor is zero, the error is 0.0 if ``value`` is too, else ``inf``.
+    """
+    value, exact = np.asarray(value), to_fixed(exact)
+    if value.shape != exact.shape:
+        raise ValueError(f"value: found shape {value.shape}, expected {exact.shape}, the shape of exact")
+    if value.dtype != object and not np.isfinite(value.astype(np.float64)).all():
+        return math.inf
+    return _root_ratio(_norm2(to_fixed(value) - exact), _norm2(exact))
+
+
+def correct_digits(value, exact):
+    """Correct decimal digits of a tensor, -log10 of its relative error, between 0 and 17."""
+    error = relative_error(value, exact)
+    return 17.0 if error == 0 else float(np.clip(-math.log10(error), 0, 17)) if error < math.inf else 0.0
+
+
+def error_in_ulps(value, exact):
+    """Elementwise error in units in the last place of ``value``'s dtype at the exact value, as float64."""
+    value, exact = np.asarray(value), to_fixed(exact)
+    ulp = np.spacing(np.abs(to_float64(exact)).astype(value.dtype)).astype(np.float64)
+    return to_float64(to_fixed(value) - exact) / ulp
+
+
+def kappa(exact, dy, gamma):
+    r"""Condition number of dx: :math:`\|r g\| / \|dx\|` over the whole tensor, g = gamma * dy; ``inf`` where dx = 0.
+
+    It says how much of g is subtracted away; a backward in precision u cannot expect less than
+    about kappa * u.
+    """
+    g = _times(to_fixed(dy), to_fixed(gamma))
+    return _root_ratio(_norm2(_times(exact.rstd, g)), _norm2(exact.dx))

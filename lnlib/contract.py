@@ -25,7 +25,11 @@ def as_array(name, value, dtypes=tuple(COMPUTE_DTYPE)):
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name}: found a masked array, whose mask would be lost; expected an ordinary array "
                         f"(for example {name}.filled(...))")
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # NumPy's message names no argument
+        raise ValueError(f"{name}: found a ragged {type(value).__name__}, expected an array or "
+                         f"nested lists of equal lengths") from error
     if array.dtype.name not in dtypes or not array.dtype.isnative:
         order = "" if array.dtype.isnative else " in foreign byte order"
         raise TypeError(f"{name}: found dtype {array.dtype.name}{order}, expected one of {', '.join(dtypes)} "
@@ -77,9 +81,13 @@ def check_eps(eps):
     if isinstance(eps, (bool, np.bool_)) or not isinstance(eps, numbers.Real):
         shape = f" of shape {eps.shape}" if isinstance(eps, np.ndarray) else ""
         raise TypeError(f"eps: found {type(eps).__name__}{shape}, expected one real number")
-    if not (math.isfinite(eps) and eps >= 0):
-        raise ValueError(f"eps: found {eps}, expected a finite number >= 0")
-    return float(eps)
+    try:
+        value = float(eps)
+    except OverflowError:  # an int or a fraction beyond the largest float
+        value = math.inf
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"eps: found {value}, expected a finite number >= 0")
+    return value
 
 
 def check_cache(cache, kind):

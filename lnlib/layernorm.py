@@ -6,7 +6,7 @@ r"""Layer norm over the last axis, and its gradient, in NumPy: the readable trut
 
 Every function does its arithmetic on a (rows, D) array in the compute dtype of
 :data:`lnlib.contract.COMPUTE_DTYPE`. The mean is *recentred*: the computed mean m is rounded, so the
-residual mean of x - m is subtracted too. Without it the error of y grows like u |mean| / sigma,
+residual mean of x - m is subtracted too. Without it the error of y grows like u times mean / sigma,
 whatever formula computes the variance. Sums over D are NumPy's, which are pairwise over blocks of at
 most 128 terms on a contiguous axis; sums over rows are wide or pairwise.
 
@@ -95,8 +95,8 @@ def _result_dtype(dtype, compute):
 def _forward(x, gamma, beta, eps, centre, kind):
     eps = contract.check_eps(eps)
     compute = _compute_dtype(x, gamma, beta)
-    # NaN and Inf are data here: they stay in their row, silently.
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+    # NaN, Inf and underflow are data here: they stay in their row, silently, whatever np.seterr says.
+    with np.errstate(all="ignore"):
         c = centre(_rows(x, compute))
         rstd = 1 / np.sqrt(_mean(c * c) + compute.type(eps))
         xhat = c * rstd
@@ -111,16 +111,16 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5):
 
     Parameters
     ----------
-    x : array, shape (..., D)
+    x : array of shape (..., D)
         float64, float32, float16 or bfloat16; complex128 for the complex step. Never modified.
-    gamma, beta : array, shape (D,)
+    gamma, beta : array of shape (D,)
         x's dtype; for half-precision x also float32.
     eps : float
         Added to the variance (in the square of x's units), under the root.
 
     Returns
     -------
-    y : array, shape (..., D), x's dtype
+    y : array of x's shape and dtype
     cache : LayerNormCache
 
     Raises
@@ -140,16 +140,16 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5):
 def _backward(dy, cache, centre):
     dy = contract.check_like_x("dy", dy, cache.xhat.shape, cache.dtype)
     compute = _compute_dtype(cache.xhat, dy, cache.gamma)
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(all="ignore"):
         upstream = _rows(dy, compute)
         xhat, rstd = _rows(cache.xhat, compute), _rows(cache.rstd, compute)
         g = centre(upstream * cache.gamma.astype(compute))
         dx = rstd * (g - xhat * _mean(g * xhat))
         dgamma = _sum_rows(upstream * xhat)
         dbeta = _sum_rows(upstream.copy())
-        parameter_dtype = _result_dtype(cache.gamma.dtype, compute)
-        return (dx.astype(_result_dtype(cache.dtype, compute), copy=False).reshape(cache.xhat.shape),
-                dgamma.astype(parameter_dtype), dbeta.astype(parameter_dtype))
+        dx = dx.astype(_result_dtype(cache.dtype, compute), copy=False).reshape(dy.shape)
+        dtype = _result_dtype(cache.gamma.dtype, compute)
+        return dx, dgamma.astype(dtype), dbeta.astype(dtype)
 
 
 def layer_norm_backward(dy, cache):
@@ -164,14 +164,14 @@ def layer_norm_backward(dy, cache):
 
     Parameters
     ----------
-    dy : array, exactly x's shape (..., D)
+    dy : array of exactly x's shape (..., D)
         x's dtype; for half-precision x also float32. Never modified.
     cache : LayerNormCache
 
     Returns
     -------
-    dx : array, x's shape and dtype
-    dgamma, dbeta : arrays, shape (D,), gamma's dtype
+    dx : array of x's shape and dtype
+    dgamma, dbeta : arrays of shape (D,) and gamma's dtype
 
     Raises
     ------
@@ -204,7 +204,8 @@ def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
     dgamma = (dy * xhat).sum(axis=rows)
     dxhat = dy * gamma
     dvar = (dxhat * c).sum(axis=-1, keepdims=True) * (-0.5 / s**3)
-    dmean = (-dxhat / s).sum(axis=-1, keepdims=True) - dvar * 2 * c.mean(axis=-1, keepdims=True)
+    dmean = -(dxhat / s).sum(axis=-1, keepdims=True)
+    dmean -= dvar * 2 * c.mean(axis=-1, keepdims=True)
     dx = dxhat / s + dvar * 2 * c / D + dmean / D
     return dx, dgamma, dbeta
 
@@ -218,7 +219,7 @@ def layer_norm_jvp(u, cache):
     contract.check_cache(cache, LayerNormCache)
     u = contract.check_like_x("u", u, cache.xhat.shape, cache.dtype)
     compute = _compute_dtype(cache.xhat, u, cache.gamma)
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(all="ignore"):
         xhat, rstd = _rows(cache.xhat, compute), _rows(cache.rstd, compute)
         w = _centre(_rows(u, compute))
         y_dot = cache.gamma.astype(compute) * (rstd * (w - xhat * _mean(w * xhat)))
@@ -251,7 +252,7 @@ def layer_norm_double_backward(u, dy, cache):
     u = contract.check_like_x("u", u, cache.xhat.shape, cache.dtype)
     dy = contract.check_like_x("dy", dy, cache.xhat.shape, cache.dtype)
     compute = _compute_dtype(cache.xhat, u, dy, cache.gamma)
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(all="ignore"):
         gamma, upstream = cache.gamma.astype(compute), _rows(dy, compute)
         xhat, rstd = _rows(cache.xhat, compute), _rows(cache.rstd, compute)
         w, g = _centre(_rows(u, compute)), _centre(upstream * gamma)
@@ -277,8 +278,8 @@ def rms_norm_forward(x, gamma, eps=1e-5):
     Source: Zhang and Sennrich, *Root Mean Square Layer Normalization*, 2019, arXiv:1910.07467.
     """
     x = contract.check_x(x)
-    gamma, beta = contract.check_parameters(gamma, np.zeros_like(gamma), x)
-    return _forward(x, gamma, beta, eps, _keep, RMSNormCache)
+    gamma = contract.check_like_x("gamma", gamma, x.shape[-1:], x.dtype)
+    return _forward(x, gamma, np.zeros_like(gamma), eps, _keep, RMSNormCache)
 
 
 def rms_norm_backward(dy, cache):

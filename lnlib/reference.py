@@ -87,7 +87,7 @@ def _root_ratio(a, b):
 
 
 def _norm2(a):
-    return int((a * a).sum())
+    return int(np.sum(a * a))  # a 0-d array of objects has become a plain int here
 
 
 def relative_error(value, exact):

@@ -1,0 +1,36 @@
+# Two commands do everything: `make book` and `make test`. Everything is installed into .venv.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+  $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
+BIN := .venv/bin
+PORT ?= 8000
+
+help:
+	@echo 'make book    install the environment, execute the chapters, build the site'
+	@echo 'make test    the tests, with a strict build of the book and checks of the site'
+	@echo 'make serve   show the built site at http://127.0.0.1:$(PORT)'
+	@echo 'make lab     open the chapters as notebooks in JupyterLab'
+	@echo 'make clean   remove all that was built, the environment too'
+
+.venv/installed: requirements.txt pyproject.toml
+	@test -n '$(PYTHON)' || { echo 'Python 3.11, 3.12 or 3.13 is needed and was not found; set PYTHON=/path/to/python3.12'; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+book: .venv/installed
+	$(BIN)/python tools/build_book.py
+
+test: .venv/installed
+	$(BIN)/python -m pytest
+
+serve: book
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
+
+lab: .venv/installed
+	$(BIN)/python -m jupyter lab book
+
+clean:
+	rm -rf .venv _build .pytest_cache .hypothesis
+
+.PHONY: help book test serve lab clean

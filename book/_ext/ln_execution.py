@@ -1,0 +1,63 @@
+"""Execute notebooks so that a page never shows what the code no longer does.
+
+Jupyter Book's execution cache looks at a notebook's cells only. Here its folder is named after
+everything else that decides an output: the library, the data files, Python and the packages.
+"""
+
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import sys
+from pathlib import Path
+
+PACKAGES = ("numpy", "sympy", "matplotlib", "matplotlib-inline", "ipykernel")
+KEPT_CACHES = 3
+
+# Figures are transparent SVG with reproducible names, so that two builds give the same pages.
+KERNEL_CONFIG = """\
+c.InlineBackend.figure_formats = {"svg"}
+c.InlineBackend.print_figure_kwargs = {"bbox_inches": "tight", "metadata": {"Date": None}}
+c.InlineBackend.rc = {"svg.hashsalt": "layer norm, backwards"}
+"""
+
+
+def cache_key(root):
+    """A short hash of all that a notebook's outputs depend on apart from its cells."""
+    digest = hashlib.sha256(f"{sys.version_info[:2]} {KERNEL_CONFIG}".encode())
+    for name in PACKAGES:
+        digest.update(f"{name}={importlib.metadata.version(name)}\n".encode())
+    files = [*(root / "lnlib").rglob("*.py"), *(root / "benchmarks" / "results").rglob("*.json")]
+    for path in sorted(files):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _prune(caches, keep):
+    """Delete all but the newest execution caches."""
+    old = sorted((p for p in caches.iterdir() if p.name != keep), key=lambda p: p.stat().st_mtime)
+    for path in old[:max(0, len(old) - KEPT_CACHES + 1)]:
+        shutil.rmtree(path)
+
+
+def _configure(app, config):
+    root = Path(app.srcdir)
+    build = root / "_build"
+    caches, key = build / "executed", cache_key(root)
+    (caches / key).mkdir(parents=True, exist_ok=True)
+    os.utime(caches / key)
+    _prune(caches, key)
+    config.nb_execution_cache_path = str(caches / key)
+
+    profile = build / "ipython" / "profile_default"
+    profile.mkdir(parents=True, exist_ok=True)
+    (profile / "ipython_kernel_config.py").write_text(KERNEL_CONFIG)
+    os.environ["IPYTHONDIR"] = str(build / "ipython")
+    # Kernels and autodoc find lnlib without its being installed.
+    sys.path.insert(0, str(root))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+
+
+def setup(app):
+    app.connect("config-inited", _configure, priority=1)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,64 @@
+"""Make the pages complete in themselves: MathJax from the site, no unused scripts, repository links only when known."""
+
+import importlib.metadata
+import os
+import re
+import shutil
+from pathlib import Path
+
+# What a page with TeX input and CHTML output loads from MathJax: 3 of its 24 MB.
+MATHJAX = ("tex-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions", "a11y",
+           "sre/mathmaps/base.json", "sre/mathmaps/en.json")
+
+
+def _mathjax():
+    """The folder of the installed MathJax distribution."""
+    for file in importlib.metadata.files("sphinx-mathjax-offline"):
+        if file.name == "tex-chtml.js":
+            return Path(file.locate()).parent
+    raise FileNotFoundError("tex-chtml.js: not found in the package sphinx-mathjax-offline; reinstall requirements.txt")
+
+
+def _copy_mathjax(app, exception):
+    if exception or app.builder.format != "html":
+        return
+    target = Path(app.outdir) / "_static" / "mathjax"
+    for name in MATHJAX:
+        source, destination = _mathjax() / name, target / name
+        if source.is_dir():
+            shutil.copytree(source, destination, dirs_exist_ok=True)
+        else:
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, destination)
+
+
+def _repository_links(app, config):
+    """The deploy workflow knows the repository's address; a fork's pages then link to the fork."""
+    url = os.environ.get("LN_REPOSITORY_URL") or config.html_theme_options.get("repository_url")
+    known = bool(url)
+    config.html_theme_options.update(repository_url=url or "", use_repository_button=known,
+                                     use_issues_button=known, use_edit_page_button=known)
+
+
+def _clean(app, pagename, templatename, context, doctree):
+    """Drop the scripts of sphinx-thebe, which Jupyter Book always adds and which would load from a CDN."""
+    kept, seen = [], set()
+    for script in context.get("script_files", []):
+        body, name = getattr(script, "attributes", {}).get("body", ""), str(getattr(script, "filename", script))
+        if "THEBE_JS_URL" in body or "thebe" in name or (name, body) in seen:
+            continue
+        seen.add((name, body))
+        kept.append(script)
+    context["script_files"] = kept
+    if "body" in context:
+        body = re.sub(r'\s*<script type="text/x-thebe-config">.*?</script>\s*<script>kernelName = .*?</script>',
+                      "", context["body"], flags=re.S)
+        # sphinx-exercise gives every exercise and solution of a page the same id.
+        context["body"] = re.sub(r' id="(exercise|solution)-content"', "", body)
+
+
+def setup(app):
+    app.connect("config-inited", _repository_links, priority=900)
+    app.connect("html-page-context", _clean, priority=900)
+    app.connect("build-finished", _copy_mathjax)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

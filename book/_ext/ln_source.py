@@ -1,0 +1,41 @@
+"""The directive ``{lnlib} module.function``: show the library's source, so that page and code cannot drift apart."""
+
+import ast
+import importlib
+import inspect
+import textwrap
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+
+def source_of(name, docstring=False):
+    """The source of ``lnlib.<name>``, without its docstring unless asked for."""
+    module, _, attribute = name.rpartition(".")
+    obj = getattr(importlib.import_module(f"lnlib.{module}"), attribute)
+    lines = textwrap.dedent(inspect.getsource(obj)).rstrip().split("\n")
+    tree = ast.parse("\n".join(lines)).body[0]
+    if not docstring and ast.get_docstring(tree) is not None:
+        start, end = tree.body[0].lineno - 1, tree.body[0].end_lineno
+        while end < len(lines) and not lines[end].strip():
+            end += 1
+        del lines[start:end]
+    return "\n".join(lines), inspect.getsourcefile(obj)
+
+
+class LibrarySource(SphinxDirective):
+    required_arguments = 1
+    option_spec = {"docstring": lambda argument: True}
+
+    def run(self):
+        code, path = source_of(self.arguments[0], "docstring" in self.options)
+        self.env.note_dependency(path)
+        block = nodes.literal_block(code, code, language="python", classes=["lnlib-source"])
+        block["caption"] = self.arguments[0]
+        self.set_source_info(block)
+        return [block]
+
+
+def setup(app):
+    app.add_directive("lnlib", LibrarySource)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

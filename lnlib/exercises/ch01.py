@@ -1,0 +1,146 @@
+"""Exercises of chapter 1, the forward pass."""
+
+import numpy as np
+
+from ..layernorm import layer_norm_forward
+from . import Exercise, expect, expect_close
+
+
+def _plain(x, eps=1e-5):
+    """xhat of layer norm over the last axis."""
+    return layer_norm_forward(x, np.ones(x.shape[-1]), np.zeros(x.shape[-1]), eps)[0]
+
+
+def eps_for_radius(sigma, radius):
+    """eps with which a row lands at `radius` times sqrt(D).
+
+    sigma: standard deviation of the row, float > 0.
+    radius: float, 0 < radius <= 1.  Returns a float.
+    """
+    raise NotImplementedError("solve the formula of the radius")
+
+
+def eps_for_radius_solution(sigma, radius):
+    return sigma**2 * (1 / radius**2 - 1)
+
+
+def _radius_of_a_row(candidate, rng):
+    for sigma, radius in ((1.0, 0.5), (3e-3, 0.9), (20.0, 0.1)):
+        eps = candidate(sigma, radius)
+        row = rng.standard_normal(16)
+        row = sigma * (row - row.mean()) / row.std()
+        found = np.linalg.norm(_plain(row, eps)) / 4
+        expect(abs(found - radius) <= 1e-12 * radius,
+               f"with your eps = {eps} a row of sigma {sigma} lands at {found:.6f} sqrt(D), expected {radius}")
+
+
+def _radius_one(candidate, rng):
+    expect(candidate(2.0, 1.0) == 0, "radius 1 is the sphere itself: only eps = 0 reaches it")
+
+
+def same_output(x):
+    """Another row with the same layer norm (eps = 0) as x.
+
+    x: array of shape (D,), not constant.
+    Returns an array of shape (D,) that is neither x shifted nor x scaled.
+    """
+    raise NotImplementedError("combine both freedoms")
+
+
+def same_output_solution(x):
+    return 3 * x + 1
+
+
+def _same_xhat(candidate, rng):
+    x = rng.standard_normal(8)
+    other = np.asarray(candidate(x.copy()))
+    expect(other.shape == x.shape, f"the result has shape {other.shape}, expected {x.shape}")
+    # 1e-12: the row may come back shifted or scaled by a few powers of ten, which costs digits.
+    expect_close(_plain(other, 0), _plain(x, 0), 1e-12, "xhat of your row")
+
+
+def _really_different(candidate, rng):
+    x = rng.standard_normal(8)
+    other = np.asarray(candidate(x.copy()))
+    expect(not np.allclose(other - other.mean(), x - x.mean()),
+           "your row differs from x by a shift only; scale it as well")
+    expect(not np.isclose(other.mean(), x.mean() * other.std() / x.std()),
+           "your row differs from x by a factor only; shift it as well")
+
+
+def group_norm(x, groups, eps=1e-5):
+    """Normalise each of `groups` equal parts of the last axis alone.
+
+    x: array of shape (..., D), D divisible by groups.
+    Returns an array of x's shape.
+    """
+    raise NotImplementedError("reshape, normalise, reshape back")
+
+
+def group_norm_solution(x, groups, eps=1e-5):
+    parts = x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)
+    c = parts - parts.mean(axis=-1, keepdims=True)
+    var = (c * c).mean(axis=-1, keepdims=True)
+    return (c / np.sqrt(var + eps)).reshape(x.shape)
+
+
+def _one_group(candidate, rng):
+    x = rng.standard_normal((2, 3, 12))
+    # 1e-14: a few roundings of float64 per element, well conditioned rows.
+    expect_close(candidate(x, 1), _plain(x), 1e-14, "group norm with one group")
+
+
+def _three_groups(candidate, rng):
+    x = rng.standard_normal((2, 3, 12)) * np.repeat([1, 10, 100], 4)
+    expected = np.concatenate([_plain(x[..., k:k + 4]) for k in (0, 4, 8)], axis=-1)
+    expect_close(candidate(x, 3), expected, 1e-14, "group norm with three groups")
+
+
+def _keeps_x(candidate, rng):
+    x = rng.standard_normal((4, 6))
+    before = x.copy()
+    candidate(x, 2)
+    expect((x == before).all(), "your function changed x; work on a copy")
+
+
+def statistics_shape(kind, shape, groups=2):
+    """Shape of the mean (keepdims) of images of shape (N, C, H, W).
+
+    kind: "batch", "layer", "instance" or "group"; for "group", x is
+    first seen as (N, groups, C // groups, H, W).  Returns a tuple.
+    """
+    raise NotImplementedError("which axes does each kind average over?")
+
+
+def statistics_shape_solution(kind, shape, groups=2):
+    N, C, H, W = shape
+    return {
+        "batch": (1, C, 1, 1),
+        "layer": (N, 1, 1, 1),
+        "instance": (N, C, 1, 1),
+        "group": (N, groups, 1, 1, 1),
+    }[kind]
+
+
+def _shape_of(kind):
+    def test(candidate, rng):
+        for shape in ((2, 6, 5, 7), (1, 4, 3, 3)):
+            found, expected = candidate(kind, shape), statistics_shape_solution(kind, shape)
+            expect(tuple(found) == expected, f"for {kind!r} and x of shape {shape} found {found}")
+    return f"{kind} norm", test
+
+
+EXERCISES = (
+    Exercise("eps-for-radius", 1, "How much eps is half the radius?", eps_for_radius, eps_for_radius_solution,
+             (("a row lands at the radius asked for", _radius_of_a_row),
+              ("radius 1 needs eps = 0", _radius_one))),
+    Exercise("same-output", 1, "Two rows, one output", same_output, same_output_solution,
+             (("the same xhat", _same_xhat),
+              ("shifted and scaled", _really_different))),
+    Exercise("group-norm", 1, "Group norm is layer norm of a reshaped array", group_norm, group_norm_solution,
+             (("one group is layer norm", _one_group),
+              ("three groups, each with its own scale", _three_groups),
+              ("x is left alone", _keeps_x))),
+    Exercise("statistics-shape", 1, "Read the axes off the statistics", statistics_shape, statistics_shape_solution,
+             tuple(_shape_of(kind) for kind in ("batch", "layer", "instance", "group"))),
+)

@@ -1,0 +1,613 @@
+r"""Is this gradient right? Numeric derivatives, tests that need none, and the error to expect of them.
+
+A numeric derivative looks along a line: with :math:`\varphi(t) = f(x + t v)` it estimates
+:math:`\varphi'(0)` from a few values of :math:`\varphi`. With v one unit vector after the other that is
+a whole gradient; with one random v it is a test of all gradients at once.
+
+==========  ============================================  ==============================  ======================
+rule        derivative at 0                               truncation error                rounding error
+==========  ============================================  ==============================  ======================
+one_sided   (phi(h) - phi(0)) / h                         :math:`h\, \varphi''/2`         :math:`2\, w/h`
+central     (phi(h) - phi(-h)) / 2h                       :math:`h^2\, \varphi'''/6`      :math:`w/h`
+five_point  (4 central(h) - central(2h)) / 3              :math:`h^4\, \varphi^{(5)}/30`  :math:`1.5\, w/h`
+richardson  central at h, h/2, ... (L of them), combined  of order 2L                     :math:`2^{L-1}\, w/h`
+complex     Im phi(ih) / h                                :math:`h^2\, \varphi'''/6`      does not grow with 1/h
+==========  ============================================  ==============================  ======================
+
+**The default step.** A rule of order p has a truncation error :math:`C h^p \varphi^{(p+1)}` and a rounding
+error :math:`R w / h`, where w is the rounding error of one value of phi: :math:`w = 4 u |\varphi|`, since a
+value is the result of several roundings, each at most the unit roundoff u. If phi changes by its own size
+over a length l, then :math:`\varphi^{(p+1)}` is about :math:`\varphi / l^{p+1}`, and the sum of the errors is
+smallest at
+
+.. math:: h = l \left(\frac{R}{p\, C}\, 4u\right)^{1/(p+1)},
+
+which is :math:`u^{1/2}, u^{1/3}, u^{1/5}, \ldots` times l and a small number. Here l is the standard deviation
+of all elements of x, or 1 where that is zero: layer norm does not notice a common offset of x, so the size of
+x is not its length. h is rounded up to a power of two, so that x + h and x - h lose nothing: at an offset of
+1e8 a step of 1e-5 is no longer 1e-5 once added, and that, not f, is what ruins the quotient there. A parameter
+whose elements are all nearly the same has a short l for no reason: pass a larger h there.
+
+Numeric differences run in x's dtype: float64 to check a gradient, float32 to see why one should not.
+"""
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from . import contract, reference
+
+#: Unit roundoff u (half the distance from 1 to the next number) by name of dtype.
+UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+#: How many unit roundoffs one value of f may be off by, after the several roundings that made it.
+ROUNDINGS = 4
+
+_REAL = ("float32", "float64")
+
+#: A default tolerance above this says that the numeric gradient itself is not known; nothing passes then.
+USELESS = 1e-2
+
+
+class _Rule(NamedTuple):
+    """How to estimate phi'(0): ``derivative(phi, h)``, and the p, C and R of its errors C h^p and R w / h."""
+
+    derivative: Callable
+    order: int
+    truncation: float
+    rounding: float
+    dtypes: tuple = _REAL
+
+
+def _one_sided(phi, h):
+    return (phi(h) - phi(0.0)) / h
+
+
+def _central(phi, h):
+    return (phi(h) - phi(-h)) / (2 * h)
+
+
+def _five_point(phi, h):
+    # The inner and the outer difference first: the large common part of the four values goes at once.
+    return (8 * (phi(h) - phi(-h)) - (phi(2 * h) - phi(-2 * h))) / (12 * h)
+
+
+def _richardson(phi, h, levels):
+    # Column k of the tableau has lost the error terms h^2, ..., h^(2k): those of h/2 are 4^k times smaller.
+    column = [_central(phi, h / 2**i) for i in range(levels)]
+    for k in range(1, levels):
+        column = [(4**k * fine - coarse) / (4**k - 1) for coarse, fine in zip(column, column[1:])]
+    return column[0]
+
+
+def _complex(phi, h):
+    advice = "(does it cast to float? Use complex arithmetic throughout, or a real difference)"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", np.exceptions.ComplexWarning)
+        try:
+            value = phi(1j * h)
+        except np.exceptions.ComplexWarning as error:
+            raise TypeError(f"f: found a cast that drops an imaginary part {advice}") from error
+    if not np.iscomplexobj(value):
+        raise TypeError(f"f: found a real result for a complex argument, expected a complex one {advice}")
+    return value.imag / h
+
+
+def _richardson_rule(levels):
+    # Truncation: the product of the squared steps h/2^i over (2L+1)!. Rounding: that of the smallest step.
+    if not (isinstance(levels, int) and levels >= 1):
+        raise ValueError(f"levels: found {levels!r}, expected an integer >= 1")
+    order = 2 * levels
+    truncation = 2.0 ** (-levels * (levels - 1)) / math.factorial(order + 1)
+    return _Rule(partial(_richardson, levels=levels), order, truncation, 2.0 ** (levels - 1))
+
+
+_RULES = {
+    "one_sided": _Rule(_one_sided, 1, 1 / 2, 2.0),
+    "central": _Rule(_central, 2, 1 / 6, 1.0),
+    "five_point": _Rule(_five_point, 4, 1 / 30, 1.5),
+    "richardson": _richardson_rule(3),
+    "complex": _Rule(_complex, 2, 1 / 6, 0.0, ("float64",)),
+}
+
+
+def _rule(method):
+    if method not in _RULES:
+        raise ValueError(f"method: found {method!r}, expected one of {', '.join(_RULES)}")
+    return _RULES[method]
+
+
+def _finite(name, value, dtypes=_REAL):
+    """``value`` as a real array without NaN or Inf."""
+    array = contract.as_array(name, value, dtypes)
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name}: found NaN or Inf, expected finite numbers only")
+    return array
+
+
+def _unit_roundoff(x):
+    return UNIT_ROUNDOFF[x.dtype.name]
+
+
+def _length(x):
+    """The length scale of x: its standard deviation, or 1 if that is zero up to rounding."""
+    wide = x.astype(np.float64)
+    if x.size == 0 or wide.std() <= 8 * _unit_roundoff(x) * np.abs(wide).max():
+        return 1.0
+    return float(wide.std())
+
+
+def _power_of_two(h):
+    return 2.0 ** math.ceil(math.log2(h))
+
+
+def _relative_step(rule, u):
+    return (rule.rounding * ROUNDINGS * u / (rule.order * rule.truncation)) ** (1 / (rule.order + 1))
+
+
+def _default_step(rule, x):
+    if rule.rounding == 0:
+        return 1e-30
+    return _power_of_two(_length(x) * _relative_step(rule, _unit_roundoff(x)))
+
+
+def _check_step(h):
+    if not (np.ndim(h) == 0 and np.isrealobj(h) and math.isfinite(h) and h > 0):
+        raise ValueError(f"h: found {h!r}, expected one finite number > 0")
+    return float(h)  # a NumPy float64 would turn float32 arithmetic into float64
+
+
+def _check_result(value, dy):
+    value = np.asarray(value)
+    if value.shape != dy.shape:
+        raise ValueError(f"f: found a result of shape {value.shape}, expected {dy.shape}, "
+                         f"the shape of dy (a scalar where dy is not given)")
+    return value
+
+
+def _differentiate(rule, f, x, h, dy):
+    """Gradient of <dy, f(x)>; and for each of its elements the L2 norm of the terms it sums, dy_j df_j/dx_i,
+    and of those terms dy_j f_j of the loss that it reaches."""
+    gradient, terms, reached = np.zeros_like(x), np.zeros_like(x), np.zeros_like(x)
+    loss = dy * _check_result(f(x.copy()), dy)
+    for i in np.ndindex(x.shape):
+        def phi(t):
+            moved = x.astype(np.result_type(x, 1j) if isinstance(t, complex) else x.dtype)  # f may keep or change it
+            moved[i] += t
+            return _check_result(f(moved), dy)
+
+        # The outputs are subtracted before they are summed: those that x_i does not reach add no rounding error.
+        products = dy * rule.derivative(phi, h)
+        gradient[i] = products.sum()
+        terms[i] = np.linalg.norm(products)
+        reached[i] = np.linalg.norm(loss[products != 0])
+    return gradient, terms, reached
+
+
+def _gradient(rule, f, x, h, dy):
+    x = _finite("x", x, rule.dtypes)
+    h = _default_step(rule, x) if h is None else _check_step(h)
+    dy = np.ones((), x.dtype) if dy is None else _finite("dy", dy)
+    return _differentiate(rule, f, x, h, dy)[0]
+
+
+def one_sided_difference(f, x, h=None, *, dy=None):
+    r"""Gradient of f at x by :math:`(f(x + h e_i) - f(x)) / h` for every element i of x.
+
+    Parameters
+    ----------
+    f : callable
+        Takes an array like x, returns a scalar; with ``dy``, an array of dy's shape.
+    x : array, any shape
+        float64, or float32 to see what float32 does to a difference. Never modified.
+    h : float, optional
+        The step, in x's units; default :math:`4 u^{1/2}` times the length of x, see the head of this module.
+    dy : array, optional
+        Differentiate :math:`\langle dy, f(x) \rangle`. The outputs are then subtracted before they are
+        summed, which is more accurate than a difference of two sums.
+
+    Returns
+    -------
+    gradient : array, x's shape and dtype
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was found and what was expected.
+    """
+    return _gradient(_RULES["one_sided"], f, x, h, dy)
+
+
+def central_difference(f, x, h=None, *, dy=None):
+    r"""Gradient of f at x by :math:`(f(x + h e_i) - f(x - h e_i)) / 2h`.
+
+    Default :math:`h = (12u)^{1/3}` times the length of x. Other arguments, result and errors as
+    :func:`one_sided_difference`. Relative error about :math:`u^{2/3}` at best.
+    """
+    return _gradient(_RULES["central"], f, x, h, dy)
+
+
+def five_point_difference(f, x, h=None, *, dy=None):
+    r"""Gradient of f at x from :math:`f(x \pm h e_i)` and :math:`f(x \pm 2h e_i)`.
+
+    Default :math:`h = (45u)^{1/5}` times the length of x. Other arguments, result and errors as
+    :func:`one_sided_difference`. Relative error about :math:`u^{4/5}` at best.
+    """
+    return _gradient(_RULES["five_point"], f, x, h, dy)
+
+
+def richardson(f, x, h=None, levels=3, *, dy=None):
+    r"""Gradient of f at x by Richardson extrapolation of central differences at h, h/2, ..., h/2^(levels-1).
+
+    Order 2 ``levels``; one level is :func:`central_difference`. The default h balances the errors for that
+    order. Other arguments, result and errors as :func:`one_sided_difference`.
+    Source: Richardson, *Phil. Trans. A* 210 (1911), 307-357.
+    """
+    return _gradient(_richardson_rule(levels), f, x, h, dy)
+
+
+def complex_step(f, x, h=1e-30, *, dy=None):
+    r"""Gradient of f at x by :math:`\mathrm{Im}\, f(x + i h e_i) / h`: no difference, so no cancellation.
+
+    f must be analytic in x, as computed: sums, products, quotients, roots of complex numbers. A cast to
+    float is detected. A conjugate is not: ``x.var()``, ``abs``, ``np.linalg.norm`` and ``np.vdot`` contain
+    one, and give a wrong gradient without a word.
+
+    Parameters
+    ----------
+    f, dy : as in :func:`one_sided_difference`
+    x : array, any shape
+        float64; f sees complex128.
+    h : float
+        The truncation error :math:`h^2 f'''/6` vanishes for any :math:`h < 10^{-8}`; nothing is lost
+        until h reaches subnormal numbers, near 1e-308.
+
+    Returns
+    -------
+    gradient : array, x's shape and dtype
+
+    Raises
+    ------
+    TypeError
+        Also where f drops the imaginary part.
+    ValueError
+        Naming the argument, what was found and what was expected.
+
+    References
+    ----------
+    Squire and Trapp, *Using complex variables to estimate derivatives of real functions*, SIAM Review 40
+    (1998), 110-112.
+    """
+    return _gradient(_RULES["complex"], f, x, h, dy)
+
+
+#: Name of a rule -> the function that computes a gradient by it.
+METHODS = {
+    "one_sided": one_sided_difference,
+    "central": central_difference,
+    "five_point": five_point_difference,
+    "richardson": richardson,
+    "complex": complex_step,
+}
+
+
+def step_curve(f, x, exact, steps, methods=METHODS, *, dy=None):
+    """Relative L2 error of numeric gradients over the step size: the V-curves.
+
+    Parameters
+    ----------
+    f, x, dy : as in :func:`one_sided_difference`
+    exact : array, x's shape
+        The true gradient, as floats or in the fixed point of :mod:`lnlib.reference`.
+    steps : sequence of float
+        Steps h > 0, in x's units.
+    methods : dict
+        Name -> function, such as :data:`METHODS` or a part of it.
+
+    Returns
+    -------
+    errors : dict
+        Name -> float64 array, one error per step; ``inf`` where a gradient was not finite.
+    """
+    exact = reference.to_fixed(exact)
+    return {name: np.array([reference.relative_error(method(f, x, h, dy=dy), exact) for h in steps])
+            for name, method in methods.items()}
+
+
+def _inner(a, b):
+    """The inner product <a, b>, and its size: |<a, b>| or the L2 norm of the terms, whichever is larger."""
+    terms = np.multiply(a, b, dtype=np.float64)
+    return float(terms.sum()), float(max(abs(terms.sum()), np.linalg.norm(terms)))
+
+
+def _mismatch(left, left_size, right, right_size):
+    size = left_size + right_size
+    return 0.0 if size == 0 else abs(left - right) / size
+
+
+def adjoint_test(jvp, vjp, u, dy):
+    r"""How far a vector-Jacobian product is from being the adjoint of a Jacobian-vector product.
+
+    .. math::
+
+        \frac{|\langle dy, Ju\rangle - \langle J^T dy, u\rangle|}{S(dy, Ju) + S(J^T dy, u)}, \qquad
+        S(a, b) = \max\bigl(|\langle a, b\rangle|, \|a \odot b\|\bigr).
+
+    S is the size of a sum: N terms of random sign add up to about their L2 norm, and their rounding errors to
+    about u times it. So a right pair gives a few u, a wrong one a number near 1, whatever N is. (Divided by
+    :math:`\|dy\|\,\|Ju\|` instead, an upper bound of the sum, the wrong one gives about :math:`1/\sqrt N`.) S is
+    not zero where the sum cancels, as it does for dy in a null direction.
+
+    Parameters
+    ----------
+    jvp, vjp : callables
+        u -> Ju of dy's shape; dy -> J^T dy of u's shape.
+    u, dy : arrays
+        Random ones: a fixed direction may be one that the mistake does not touch.
+
+    Returns
+    -------
+    mismatch : float
+        Relative; NaN if anything is NaN. Compare with :func:`tolerance`: the size of both sums bounds the
+        condition number.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was found and what was expected.
+    """
+    u, dy = _finite("u", u), _finite("dy", dy)
+    Ju = contract.as_array("jvp(u)", jvp(u), _REAL)
+    JTdy = contract.as_array("vjp(dy)", vjp(dy), _REAL)
+    for name, value, like, shape in (("jvp(u)", Ju, "dy", dy.shape), ("vjp(dy)", JTdy, "u", u.shape)):
+        if value.shape != shape:
+            raise ValueError(f"{name}: found shape {value.shape}, expected {shape}, the shape of {like}")
+    return _mismatch(*_inner(dy, Ju), *_inner(JTdy, u))
+
+
+def _check_lists(args, dy, grads, rule):
+    args = [_finite(f"args[{k}]", a, rule.dtypes) for k, a in enumerate(args)]
+    grads = [contract.as_array(f"grads[{k}]", g, _REAL) for k, g in enumerate(grads)]
+    if len(grads) != len(args):
+        raise ValueError(f"grads: found {len(grads)} arrays, expected {len(args)}, one for each of args")
+    return args, _finite("dy", dy), grads
+
+
+def random_projection(f, args, dy, grads, *, rng, method="complex"):
+    r"""Check all gradients of :math:`\langle dy, f(args) \rangle` at once, along one random direction.
+
+    .. math::
+
+        \frac{|a - b|}{S_a + S_b}, \qquad a = \frac{d}{dt} \Bigl\langle dy, f(args + t v) \Bigr\rangle_{t=0},
+        \qquad b = \sum_k \langle grad_k, v_k \rangle,
+
+    where :math:`S_a, S_b` are the sizes of the two sums as in :func:`adjoint_test`. A mistake in grads stays
+    unseen only if it is orthogonal to v, which has probability zero. The cost is one or two evaluations of f.
+
+    Parameters
+    ----------
+    f : callable
+        Takes ``*args``, returns an array of dy's shape.
+    args : sequence of arrays
+    dy : array
+    grads : sequence of arrays
+        The gradients to check, of the shapes of args.
+    rng : numpy.random.Generator
+        Draws v: normal, each :math:`v_k` times the length (standard deviation, or 1) of its argument, so that
+        all terms have the units of the loss.
+    method : str
+        A key of :data:`METHODS`.
+
+    Returns
+    -------
+    mismatch : float
+        Relative; a few u for ``"complex"``, about :math:`u^{2/3}` for ``"central"``; NaN if anything is NaN.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was found and what was expected.
+    """
+    rule = _rule(method)
+    args, dy, grads = _check_lists(args, dy, grads, rule)
+    for k, (arg, grad) in enumerate(zip(args, grads)):
+        if grad.shape != arg.shape:
+            raise ValueError(f"grads[{k}]: found shape {grad.shape}, expected {arg.shape}, the shape of args[{k}]")
+    v = [(_length(a) * rng.standard_normal(a.shape)).astype(a.dtype) for a in args]
+    u = max(map(_unit_roundoff, args), default=UNIT_ROUNDOFF["float64"])
+
+    def phi(t):
+        return _check_result(f(*(a + t * w for a, w in zip(args, v))), dy)
+
+    h = 1e-30 if rule.rounding == 0 else _power_of_two(_relative_step(rule, u))
+    flat = [np.concatenate([a.ravel() for a in arrays]) if arrays else np.zeros(0) for arrays in (grads, v)]
+    return _mismatch(*_inner(dy, rule.derivative(phi, h)), *_inner(*flat))
+
+
+def _chain(D):
+    """Longest chain of additions in NumPy's sum of D numbers: 8 accumulators in blocks of 128, then a tree."""
+    if D < 8:
+        return D - 1
+    return math.ceil(min(D, 128) / 8) + 3 + max(0, math.ceil(math.log2(D / 128)))
+
+
+def tolerance(dtype, D, condition=1.0):
+    r"""Relative L2 error that a correct backward with two sums over D may have in dx.
+
+    .. math:: \bigl(8 + 2\sqrt{p(D)}\bigr)\, \kappa\, u.
+
+    *8*: an element of :math:`r (g - \overline g - \hat x\, \overline{g \hat x})` goes through two
+    roundings in :math:`\hat x`, one in g, one or two in each difference, one in each product: eight, each
+    at most u times a part of size :math:`|r g|`. *p(D)*: the longest chain of additions in a sum over D,
+    D - 1 below 8, at most 16 + 3 up to 128, one more for each doubling. Their rounding errors
+    have random signs, so p of them amount to :math:`\sqrt p\, u`; the factor 2 counts the variance and the
+    two sums of backward. :math:`\kappa`, the condition number, is how much larger the parts are than what is
+    left after their subtraction. Storage in half precision adds one rounding of the result (above its
+    subnormal numbers).
+
+    Parameters
+    ----------
+    dtype : dtype or str
+        x's dtype: float64, float32, or float16, bfloat16 with arithmetic in float32.
+    D : int
+        Number of features.
+    condition : float
+        :math:`\kappa = \|r g\| / \|dx\|`, see :func:`lnlib.reference.kappa`; at least about 1.
+
+    Returns
+    -------
+    tolerance : float
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was found and what was expected.
+
+    References
+    ----------
+    Higham and Mary, *A new approach to probabilistic rounding error analysis*, SIAM J. Sci. Comput. 41
+    (2019), A2815-A2835, for the square root.
+    """
+    name = dtype if isinstance(dtype, str) else np.dtype(dtype).name  # NumPy may not know "bfloat16"
+    if name not in UNIT_ROUNDOFF:
+        raise TypeError(f"dtype: found {name}, expected one of {', '.join(UNIT_ROUNDOFF)}")
+    if D < 1:
+        raise ValueError(f"D: found {D}, expected at least 1")
+    if not condition >= 0:
+        raise ValueError(f"condition: found {condition}, expected a number >= 0")
+    compute = contract.COMPUTE_DTYPE[name].name
+    storage = UNIT_ROUNDOFF[name] if name != compute else 0.0
+    return storage + (8 + 2 * math.sqrt(_chain(D))) * max(condition, 1.0) * UNIT_ROUNDOFF[compute]
+
+
+class GradientRow(NamedTuple):
+    """One gradient in a :class:`GradientReport`; ``message`` says why, where ``ok`` is false."""
+
+    name: str
+    shape: tuple
+    error: float
+    tolerance: float
+    ok: bool
+    message: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class GradientReport:
+    """What :func:`check_gradients` found; prints as a table. ``rows`` is a tuple of :class:`GradientRow`."""
+
+    rows: tuple
+
+    @property
+    def passed(self):
+        """True if every gradient is within its tolerance."""
+        return all(row.ok for row in self.rows)
+
+    @property
+    def max_error(self):
+        """The largest relative error; ``inf`` where a gradient had the wrong shape, NaN or Inf."""
+        return max((row.error for row in self.rows), default=0.0)
+
+    def __str__(self):
+        table = [("gradient", "shape", "error", "tolerance", "")]
+        table += [(row.name, str(row.shape), f"{row.error:.1e}", f"{row.tolerance:.1e}",
+                   "ok" if row.ok else f"FAILED: {row.message}") for row in self.rows]
+        widths = [max(map(len, column)) for column in zip(*table)]
+        return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table)
+
+    __repr__ = __str__
+
+
+def _check_one(name, f, arg, dy, grad, rule, rtol):
+    if grad.shape != arg.shape:
+        return GradientRow(name, grad.shape, math.inf, rtol or 0.0, False, f"expected shape {arg.shape}")
+    h = _default_step(rule, arg)
+    numeric, terms, reached = _differentiate(rule, f, arg, h, dy)
+    numeric, grad = numeric.astype(np.float64), grad.astype(np.float64)
+    size = float(max(np.linalg.norm(numeric), np.linalg.norm(terms)))
+
+    def relative(difference):
+        norm = float(np.linalg.norm(difference))
+        return 0.0 if norm == 0 else norm / size if size > 0 else math.inf
+
+    error, allowed = relative(grad - numeric), rtol
+    if rtol is None:
+        u = _unit_roundoff(arg)
+        change = relative(_differentiate(rule, f, arg, 1.5 * h, dy)[0] - numeric)
+        noise = relative(rule.rounding * ROUNDINGS * u / h * reached)
+        allowed = tolerance(arg.dtype, max(dy.size, 1)) + noise + 10 * change
+    message = ""
+    if not np.isfinite(grad).all():
+        error, message = math.inf, "the gradient has NaN or Inf"
+    elif not np.isfinite(numeric).all():
+        error, message = math.inf, "f gives NaN or Inf near args"
+    elif rtol is None and allowed > USELESS:
+        message = "the numeric gradient is too inaccurate to tell"
+    elif not error <= allowed:
+        message = "the gradients differ"
+    return GradientRow(name, grad.shape, error, allowed, not message, message)
+
+
+def check_gradients(f, args, dy, grads, *, names=None, method="central", rtol=None):
+    r"""Compare each gradient of :math:`\langle dy, f(args) \rangle` with its numeric gradient, element by element.
+
+    The error of a gradient is :math:`\|grad - numeric\| / \max(\|numeric\|, \|T\|)`, where :math:`T_i` is the
+    L2 norm of the terms :math:`dy_j\, \partial f_j / \partial x_i` that element i sums. Where nothing cancels
+    this is the relative L2 error. Where a gradient is zero because its terms cancel, it is the error relative
+    to the terms: what rounding can reach.
+
+    The default tolerance adds up, relative to the same size,
+
+    - what the analytic gradient may have lost: :func:`tolerance` for as many terms as dy has;
+    - the rounding error of the differences, :math:`R w / h` (head of this module) with w from those terms
+      of the loss that an element reaches; nothing for ``"complex"``; for ``"central"`` it is of order
+      :math:`u^{2/3}`;
+    - ten times the change of the numeric gradient when it is computed again with 1.5 h. A truncation error
+      changes by at least half of itself, and all roundings are different ones, so the change shows how far
+      the numeric gradient can be trusted. Ten, because it may happen to be small.
+
+    Above 1e-2 nothing can be said and the gradient fails. f is taken to be accurate to 4 u, which a forward
+    that rounds its mean is not when the offset of x is large; pass ``rtol`` there. At D = 2 layer norm is
+    nearly constant, its dx the tiny rest of a subtraction, and a right dx may fail.
+
+    Parameters
+    ----------
+    f : callable
+        Takes ``*args``, returns an array of dy's shape.
+    args : sequence of arrays
+        float64; float32 to see what it does. Never modified.
+    dy : array
+        A random one. With ones, much goes unnoticed.
+    grads : sequence of arrays
+        The gradients to check. A wrong shape fails, it is never broadcast.
+    names : sequence of str, optional
+        One for each gradient, for the table.
+    method : str
+        A key of :data:`METHODS`. Each element of args costs two evaluations of f for ``"central"`` and one
+        for ``"complex"``, twice that with the default tolerance.
+    rtol : float, optional
+        A tolerance for all gradients, in place of the default.
+
+    Returns
+    -------
+    report : GradientReport
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was found and what was expected.
+    """
+    rule = _rule(method)
+    args, dy, grads = _check_lists(args, dy, grads, rule)
+    names = [f"grads[{k}]" for k in range(len(grads))] if names is None else list(names)
+    if len(names) != len(grads):
+        raise ValueError(f"names: found {len(names)}, expected {len(grads)}, one for each of grads")
+    if rtol is not None and not rtol >= 0:
+        raise ValueError(f"rtol: found {rtol}, expected a number >= 0")
+    return GradientReport(tuple(
+        _check_one(name, lambda a: f(*args[:k], a, *args[k + 1:]), args[k], dy, grads[k], rule, rtol)
+        for k, name in enumerate(names)))

@@ -1,0 +1,178 @@
+"""The book's figures in one style, and ``glue``, which hands a computed number to the text.
+
+Figures are transparent, with black lines: the site inverts them in its dark theme. Colours come from
+``COLOURS`` (Okabe and Ito's palette, told apart by readers with any colour vision); lines also differ
+in dash or marker, so that they survive print.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+COLOURS = {"blue": "#0072b2", "orange": "#d55e00", "green": "#009e73", "pink": "#cc79a7", "grey": "#6b6b6b"}
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+
+STYLE = {
+    "axes.facecolor": "none",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.8,
+    "axes.prop_cycle": plt.cycler(color=list(COLOURS.values())),
+}
+
+
+def figure(width=6.4, height=3.6, columns=1, **axes_options):
+    """A figure in the book's style: (figure, axes), or (figure, array of axes) for several columns."""
+    # Outside the context: the first figure starts the notebook's backend, whose settings must survive it.
+    fig = plt.figure(figsize=(width, height), layout="constrained", facecolor="none")
+    with plt.rc_context(STYLE):
+        return fig, fig.subplots(1, columns, subplot_kw=axes_options)
+
+
+def glue(**values):
+    """Make values available to the page's text under their names; shows nothing by itself.
+
+    The Markdown ``{glue:text}`` role of MyST-NB picks them up. Outside a notebook this does nothing.
+    """
+    try:
+        from IPython import get_ipython
+        from IPython.display import display
+    except ImportError:
+        return
+    if get_ipython() is None:
+        return
+    for name, value in values.items():
+        prefix = "application/papermill.record/"
+        display({f"{prefix}text/plain": str(value)}, raw=True,
+                metadata={"scrapbook": {"name": name, "mime_prefix": prefix}})
+
+
+def _plane_basis():
+    """Two orthonormal vectors of the plane x1 + x2 + x3 = 0."""
+    return np.array([[1, -1, 0], [1, 1, -2]]) / np.sqrt([[2], [6]])
+
+
+def _bare_3d(ax, limit):
+    """Empty 3-D axes seen from a little above, with equal scales and three labelled arrows."""
+    ax.set(xlim=(-limit, limit), ylim=(-limit, limit), zlim=(-limit, limit))
+    ax.set_axis_off()
+    ax.set_box_aspect((1, 1, 1), zoom=1.9)
+    ax.view_init(elev=16, azim=22)
+    for direction, name in zip(np.eye(3) * 0.8 * limit, ("$x_1$", "$x_2$", "$x_3$")):
+        ax.plot(*np.stack([0 * direction, direction], -1), color=COLOURS["grey"], linewidth=0.8)
+        ax.text(*(1.08 * direction), name, color="black")
+
+
+def geometry(x, c, xhat, y):
+    """The three steps of layer norm for rows of D = 3, each array of shape (rows, 3).
+
+    Left: rows x lose their mean and land at c in the plane of zero sum. Middle: c is pulled towards
+    the circle of radius sqrt(3). Right: gamma and beta turn the circle into a shifted ellipse.
+    Returns the figure.
+    """
+    angles = np.linspace(0, 2 * np.pi, 200)
+    circle = np.sqrt(3) * np.stack([np.cos(angles), np.sin(angles)], -1) @ _plane_basis()
+    # The affine map xhat -> y, recovered from the points, draws the ellipse of all possible outputs.
+    design = np.column_stack([xhat, np.ones(len(xhat))])
+    ellipse = np.column_stack([circle, np.ones(len(circle))]) @ np.linalg.lstsq(design, y, rcond=None)[0]
+    limit = 1.05 * max(np.abs(a).max() for a in (x, y, ellipse))
+
+    fig, axes = figure(7.4, 3.0, 3, projection="3d")
+    titles = ("centre", "scale", "stretch")
+    for ax, title in zip(axes, titles):
+        _bare_3d(ax, limit)
+        ax.set_title(title, y=-0.06, fontsize=10)
+
+    def arrows(ax, start, end, colour):
+        for a, b in zip(start, end):
+            ax.plot(*np.stack([a, b], -1), color=colour, linewidth=0.9, alpha=0.7)
+
+    plane = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * 0.7 * limit @ _plane_basis()
+    for ax in axes[:2]:
+        ax.plot_trisurf(*plane.T, triangles=[[0, 1, 2], [0, 2, 3]], color=COLOURS["grey"], alpha=0.12, shade=False)
+    arrows(axes[0], x, c, COLOURS["grey"])
+    axes[0].scatter(*x.T, color=COLOURS["orange"], marker="^", s=18, depthshade=False)
+    axes[0].scatter(*c.T, color=COLOURS["blue"], s=14, depthshade=False)
+    arrows(axes[1], c, xhat, COLOURS["grey"])
+    axes[1].plot(*circle.T, color="black", linewidth=1)
+    axes[1].scatter(*c.T, color=COLOURS["blue"], s=14, depthshade=False)
+    axes[1].scatter(*xhat.T, color=COLOURS["green"], marker="s", s=14, depthshade=False)
+    axes[2].plot(*circle.T, color="black", linewidth=0.6, linestyle="--")
+    axes[2].plot(*ellipse.T, color="black", linewidth=1)
+    axes[2].scatter(*xhat.T, color=COLOURS["green"], marker="s", s=10, depthshade=False)
+    axes[2].scatter(*y.T, color=COLOURS["pink"], marker="D", s=16, depthshade=False)
+    return fig
+
+
+def split_of_g(xhat, g, dx_over_r):
+    """What the backward pass keeps of the upstream gradient g of one row with D = 3; arrays of shape (3,).
+
+    Left: the plane of zero sum seen edge-on; g loses its part along 1 and lies in the plane. Right: that
+    plane seen from above; the part along xhat shrinks to almost nothing, and ``dx_over_r`` remains.
+    Returns the figure.
+    """
+    up, radial = np.ones(3) / np.sqrt(3), xhat / np.linalg.norm(xhat)
+    plane = np.stack([radial, np.cross(up, radial)])
+    point, flat, kept = plane @ xhat, plane @ (xhat + g), plane @ (xhat + dx_over_r)
+    tip = np.array([np.linalg.norm(flat - point), up @ g])
+    fig, (side, above) = figure(6.4, 3.0, 2)
+
+    def arrow(ax, start, end, colour):
+        ax.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.8,
+                    "shrinkA": 0, "shrinkB": 0})
+
+    def lost(ax, start, end):
+        ax.plot(*np.stack([start, end], -1), color=COLOURS["orange"], linestyle="--")
+
+    side.plot((-0.6, 2.3), (0, 0), color="black", linewidth=1)
+    side.text(-0.6, -0.07, "plane of zero sum", va="top", fontsize=9)
+    arrow(side, (0, 0), tip, "black")
+    arrow(side, (0, 0), tip * [1, 0], COLOURS["blue"])
+    lost(side, tip, tip * [1, 0])
+    side.text(*(tip * 0.5 + [-0.1, 0.08]), "$g$", ha="right", fontsize=12)
+    side.text(tip[0], -0.07, r"$g - \overline{g}$", va="top", ha="center", color=COLOURS["blue"], fontsize=12)
+    side.text(tip[0] + 0.08, tip[1] / 2, r"along $\mathbf{1}$", color=COLOURS["orange"])
+
+    angles = np.linspace(-0.5, 1.25, 100)
+    above.plot(*np.sqrt(3) * np.stack([np.cos(angles), np.sin(angles)]), color="black", linewidth=1)
+    arrow(above, point, flat, COLOURS["blue"])
+    arrow(above, point, kept, COLOURS["green"])
+    lost(above, flat, kept)
+    above.plot(*point, "o", color="black")
+    above.text(*(point - [0.12, 0]), r"$\hat x$", ha="right", va="center", fontsize=12)
+    above.text(*((flat + point) / 2 + [0.1, -0.1]), r"$g - \overline{g}$", color=COLOURS["blue"], fontsize=12)
+    above.text(*((kept + point) / 2 - [0.25, 0.25]), "$dx / r$", ha="right", color=COLOURS["green"], fontsize=12)
+    above.text(*((flat + kept) / 2 + [0, 0.07]), r"along $\hat x$", ha="center", color=COLOURS["orange"])
+    for ax, title in ((side, "from the side"), (above, "from above")):
+        ax.set_axis_off()
+        ax.set_aspect("equal", adjustable="datalim")
+        ax.set_title(title, y=-0.1, fontsize=10)
+    return fig
+
+
+def kill_matrix(killed, mutants, checks):
+    """Mutants against checks: a filled square where the check kills the mutant.
+
+    killed: bool, shape (len(mutants), len(checks)). Rows go from the mutant killed most often down, columns
+    from the check that kills least to the right; both counts are written beside the names. Returns the figure.
+    """
+    killed = np.asarray(killed)
+    by_row, by_column = killed.sum(axis=1), killed.sum(axis=0)
+    columns = np.argsort(by_column, kind="stable")
+    # Ties in a row's count are broken by its pattern, so that equal rows stand together.
+    rows = np.lexsort([*killed[:, columns].T, -by_row])
+
+    fig, ax = figure(4.7, 1.6 + 0.155 * len(mutants))
+    palette = plt.matplotlib.colors.ListedColormap(["#e3e3e3", COLOURS["blue"]])
+    ax.pcolormesh(killed[np.ix_(rows, columns)], cmap=palette, vmin=0, vmax=1, edgecolors="white", linewidth=1)
+    ax.invert_yaxis()
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0, pad=2, labelsize=9)
+    ax.set_xticks(np.arange(len(checks)) + 0.5, [f"{checks[j]}  {by_column[j]}" for j in columns], rotation=90)
+    ax.set_yticks(np.arange(len(mutants)) + 0.5, [f"{mutants[i]}  {by_row[i]}" for i in rows])
+    return fig

@@ -1,0 +1,448 @@
+r"""Layer norm's gradient, derived in SymPy: for every D with indexed sums, and entry by entry for a small D.
+
+.. math::
+
+    \hat x_i = (x_i - \mu)/s, \qquad s = \sqrt{v + \varepsilon}, \qquad
+    J_{ij} = \frac{\partial \hat x_i}{\partial x_j}
+           = \frac 1s \Bigl(\delta_{ij} - \frac 1D - \frac{\hat x_i \hat x_j}{D}\Bigr)
+
+The first half of the module takes no arguments and works with the symbols ``D``, ``x[i]``, ``xhat[i]``,
+``g[i]`` (the gradient at xhat, which is gamma * dy), ``u[i]`` (any other vector), ``mu``, ``v``, ``s``,
+``epsilon`` and indices that run from 1 to D. The second half takes a :class:`Row`: one row of D numbers,
+spelled out. What is derived and what is typed in are kept apart: :data:`FORMULAS`, :func:`compact` and
+:func:`compact_double_backward` hold the formulas of :mod:`lnlib.layernorm`, everything else derives.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from sympy import (Add, Expr, IndexedBase, KroneckerDelta, Matrix, S, Sum, Symbol, cancel, expand, factor, lambdify,
+                   latex, ones, sqrt, symbols)
+from sympy.concrete.delta import deltasummation
+
+from . import contract
+
+D = Symbol("D", integer=True, positive=True)
+i, j, k = symbols("i j k", integer=True)
+x, xhat, g, u = (IndexedBase(name, real=True) for name in ("x", "xhat", "g", "u"))
+mu, v = symbols("mu v", real=True)
+s, epsilon = symbols("s epsilon", positive=True)
+
+
+def mean(*arrays):
+    r"""The symbol for the mean over D of a product: ``mean(g, xhat)`` prints as :math:`\overline{g \hat x}`."""
+    return Symbol(rf"\overline{{{' '.join(latex(a.label) for a in arrays)}}}", real=True)
+
+
+#: The results to arrive at, typed in; derivations never read them. Index j is the one a VJP leaves free,
+#: i the one a JVP leaves free, k that of the double backward.
+FORMULAS = {
+    "jacobian": (KroneckerDelta(i, j) - 1 / D - xhat[i] * xhat[j] / D) / s,
+    "vjp": (g[j] - mean(g) - xhat[j] * mean(g, xhat)) / s,
+    "jvp": (u[i] - mean(u) - xhat[i] * mean(u, xhat)) / s,
+    "double_backward": -(xhat[k] * (mean(u, g) - mean(u) * mean(g)) + (u[k] - mean(u)) * mean(g, xhat)
+                         + (g[k] - mean(g)) * mean(u, xhat) - 3 * xhat[k] * mean(u, xhat) * mean(g, xhat)) / s**2,
+}
+
+
+def collapse(total, known=()):
+    r"""Evaluate a sum over one index, term by term.
+
+    A Kronecker delta picks one term, a constant is multiplied by D, and for the rest the sum must be
+    ``known``: no other algebra happens.
+
+    Parameters
+    ----------
+    total : Sum
+        A sum over one index, such as ``Sum(x[k] + 1, (k, 1, D))``.
+    known : dict
+        Maps a summand to its sum: ``{x[k]: D * mu}``.
+
+    Returns
+    -------
+    Expr
+        For the example, ``D*mu + D``.
+
+    Raises
+    ------
+    ValueError
+        If a summand depends on the index and is not in ``known``.
+    """
+    limits, result = total.limits[0], 0
+    known = {S.One: D, **dict(known)}
+    for term in Add.make_args(expand(total.function)):
+        constant, varying = term.as_independent(limits[0], as_Add=False)
+        if varying.has(KroneckerDelta):
+            # no_piecewise: the free index is in the range 1..D, SymPy need not ask.
+            result += constant * deltasummation(varying, limits, no_piecewise=True)
+        elif varying in known:
+            result += constant * known[varying]
+        else:
+            raise ValueError(f"known: found no sum of {varying} over {limits[0]}, expected an entry for it")
+    return result
+
+
+def mean_derivative():
+    r""":math:`\partial\mu/\partial x_j`, from :math:`\mu = \frac 1D \sum_k x_k`."""
+    return collapse(Sum(x[k], (k, 1, D)).diff(x[j])) / D
+
+
+def variance_derivative():
+    r""":math:`\partial v/\partial x_j`, from :math:`v = \frac 1D \sum_k (x_k - \mu)^2`, where mu moves too."""
+    square = (x[k] - mu)**2
+    both_ways = square.diff(x[j]) + square.diff(mu) * mean_derivative()
+    return factor(collapse(Sum(both_ways, (k, 1, D)), {x[k]: D * mu}) / D)
+
+
+def jacobian():
+    r""":math:`J_{ij} = \partial\hat x_i/\partial x_j`: the chain rule through x, mu and v, then xhat and s put in."""
+    normalised = (x[i] - mu) / sqrt(v + epsilon)
+    J = normalised.diff(x[j]) + normalised.diff(mu) * mean_derivative() + normalised.diff(v) * variance_derivative()
+    return expand(J.subs(v, s**2 - epsilon).subs({x[i]: mu + s * xhat[i], x[j]: mu + s * xhat[j]}))
+
+
+def _known_means(a, index):
+    return {a[index]: D * mean(a), a[index] * xhat[index]: D * mean(a, xhat)}
+
+
+def vjp(a=g):
+    r"""The vector-Jacobian product :math:`\sum_i a_i J_{ij}`; with :math:`a = g = \gamma\,dy` it is dx_j.
+
+    The two means subtracted re-centre and re-scale the gradient: Xu et al., *Understanding and Improving
+    Layer Normalization*, 2019, arXiv:1911.07013.
+    """
+    return factor(collapse(Sum(a[i] * jacobian(), (i, 1, D)), _known_means(a, i)))
+
+
+def jvp(a=u):
+    r"""The Jacobian-vector product :math:`\sum_j J_{ij} a_j`: how xhat moves when x moves along a."""
+    return factor(collapse(Sum(jacobian() * a[j], (j, 1, D)), _known_means(a, j)))
+
+
+def spectrum():
+    r"""J applied to the vectors that matter, for every D.
+
+    Returns
+    -------
+    dict
+        ``"ones"``: J times the vector of ones, ``"xhat"``: J times xhat, ``"orthogonal"``: J times a vector u
+        with :math:`\sum u = \sum u \hat x = 0`, each as its entry i; ``"trace"``: the sum of the D eigenvalues.
+
+    Notes
+    -----
+    Only two facts about xhat are used: it sums to 0, and its squares sum to
+    :math:`D v/s^2 = D(1 - \varepsilon/s^2)`.
+    """
+    J, length2 = jacobian(), D * (1 - epsilon / s**2)
+
+    def times(vector, known):
+        return factor(collapse(Sum(J * vector, (j, 1, D)), known))
+
+    diagonal = J.subs(j, i)
+    return {"ones": times(1, {xhat[j]: 0}),
+            "xhat": times(xhat[j], {xhat[j]: 0, xhat[j]**2: length2}),
+            "orthogonal": times(u[j], {u[j]: 0, u[j] * xhat[j]: 0}),
+            "trace": expand(collapse(Sum(diagonal, (i, 1, D)), {xhat[i]**2: length2}))}
+
+
+def double_backward():
+    r"""Entry k of the gradient of :math:`\langle u, dx\rangle` with respect to x, for every D.
+
+    The inner product depends on x only through :math:`\overline{g\hat x}`, :math:`\overline{u\hat x}` and s.
+    The derivatives of these two means with respect to x are a VJP each, divided by D.
+    """
+    inner = collapse(Sum(u[j] * vjp(), (j, 1, D)), {**_known_means(u, j), u[j] * g[j]: D * mean(u, g)})
+    ds = sqrt(v + epsilon).diff(v) * variance_derivative()
+    ds = ds.subs(v, s**2 - epsilon).subs(x[j], mu + s * xhat[j])
+    gradient = inner.diff(mean(g, xhat)) * vjp(g) / D + inner.diff(mean(u, xhat)) * vjp(u) / D + inner.diff(s) * ds
+    return factor(gradient.subs(j, k))
+
+
+class Row(NamedTuple):
+    """One row of layer norm with a given number of features, spelled out; vectors are (D, 1) matrices.
+
+    x, gamma, beta, dy, u : vectors of symbols; dy is the upstream gradient, u any other vector.
+    epsilon : symbol.
+    mean, var, s, xhat, y : the forward pass, as expressions in those symbols.
+    """
+
+    x: Matrix
+    gamma: Matrix
+    beta: Matrix
+    dy: Matrix
+    u: Matrix
+    epsilon: Symbol
+    mean: Expr
+    var: Expr
+    s: Expr
+    xhat: Matrix
+    y: Matrix
+
+
+class Gradients(NamedTuple):
+    """dx, dgamma, dbeta of one row: (D, 1) matrices."""
+
+    dx: Matrix
+    dgamma: Matrix
+    dbeta: Matrix
+
+
+class DoubleGradients(NamedTuple):
+    r"""Gradients of :math:`\langle u, dx\rangle` with respect to x, gamma and dy: (D, 1) matrices."""
+
+    grad_x: Matrix
+    grad_gamma: Matrix
+    grad_dy: Matrix
+
+
+def _vector(name, D):
+    return Matrix(symbols(f"{name}_1:{D + 1}", real=True))
+
+
+def _d(node):
+    """The symbol for the gradient of the loss with respect to ``node``."""
+    return Symbol(f"d{latex(node)}", real=True)
+
+
+def _times(a, b):
+    return a.multiply_elementwise(b)
+
+
+def row(D=3):
+    """A :class:`Row` of ``D`` features; ``ValueError`` unless D is an int, 2 or more."""
+    if not isinstance(D, int) or D < 2:
+        raise ValueError(f"D: found {D!r}, expected an int >= 2")
+    x, gamma, beta, u = (_vector(name, D) for name in ("x", "gamma", "beta", "u"))
+    mean = sum(x) / D
+    c = x - mean * ones(D, 1)
+    var = c.dot(c) / D
+    s = sqrt(var + epsilon)
+    xhat = c / s
+    dy = _vector("y", D).applyfunc(_d)
+    return Row(x, gamma, beta, dy, u, epsilon, mean, var, s, xhat, _times(gamma, xhat) + beta)
+
+
+def chain_rule(row):
+    r"""Route 1: x reaches the loss directly, through the mean and through the variance.
+
+    .. math::
+
+        \frac{dL}{dx_j} = \frac{\partial L}{\partial x_j}
+                        + \frac{\partial L}{\partial\mu} \frac{\partial\mu}{\partial x_j}
+                        + \frac{\partial L}{\partial v} \frac{\partial v}{\partial x_j}, \qquad
+        L = \sum_i dy_i \Bigl(\gamma_i \frac{x_i - \mu}{\sqrt{v + \varepsilon}} + \beta_i\Bigr)
+
+    Returns :class:`Gradients`. A loss that is linear in y stands for all losses with this dy.
+    """
+    y = _times(row.gamma, (row.x - mu * ones(len(row.x), 1)) / sqrt(v + row.epsilon)) + row.beta
+    # 1 by 1 matrices: only matrices have .jacobian.
+    L, mean, var = (Matrix([e]) for e in (row.dy.dot(y), row.mean, row.var))
+    dx = L.jacobian(row.x) + L.diff(mu) * mean.jacobian(row.x) + L.diff(v) * var.jacobian(row.x)
+    gradients = dx, L.jacobian(row.gamma), L.jacobian(row.beta)
+    return Gradients(*(d.T.subs({mu: row.mean, v: row.var}) for d in gradients))
+
+
+def jacobian_route(row):
+    r"""Route 2: let SymPy build the whole Jacobian of y, then multiply, :math:`dx = (\partial y/\partial x)^T dy`.
+
+    Returns :class:`Gradients`.
+    """
+    return Gradients(*(row.y.jacobian(w).T * row.dy for w in (row.x, row.gamma, row.beta)))
+
+
+def graph(row):
+    r"""The computational graph: each node's symbol and its expression in earlier nodes, in forward order.
+
+    Returns
+    -------
+    dict
+        Symbols mu, c_1 .. c_D, v, s, xhat_1 .. xhat_D, y_1 .. y_D, mapped to expressions.
+    """
+    D = len(row.x)
+    c, xhat, y = _vector("c", D), _vector("xhat", D), _vector("y", D)
+    return {mu: row.mean,
+            **dict(zip(c, row.x - mu * ones(D, 1))),
+            v: c.dot(c) / D,
+            s: sqrt(v + row.epsilon),
+            **dict(zip(xhat, c / s)),
+            **dict(zip(y, _times(row.gamma, xhat) + row.beta))}
+
+
+def graph_steps(row):
+    r"""One line of backward per node, from y back to x: :math:`dn = \sum_m dm\, \partial m/\partial n`.
+
+    Returns
+    -------
+    dict
+        Symbols dxhat_1, ..., ds, dv, dc_1, ..., dmu, dx_1, ..., dgamma_1, ..., dbeta_1, ... mapped to
+        expressions in earlier keys, in dy and in the nodes of :func:`graph`.
+    """
+    nodes = graph(row)
+    inner = [n for n in nodes if _d(n) not in row.dy]  # dy is given
+    targets = [*reversed(inner), *row.x, *row.gamma, *row.beta]
+    return {_d(n): sum(m_value.diff(n) * _d(m) for m, m_value in nodes.items()) for n in targets}
+
+
+def graph_route(row):
+    """Route 3: the reverse sweep of :func:`graph_steps`, each line put into the next. Returns :class:`Gradients`."""
+    value = {}
+    for name, step in graph_steps(row).items():
+        value[name] = step.subs(value)
+    gradients = [Matrix([value[_d(n)] for n in leaves]) for leaves in (row.x, row.gamma, row.beta)]
+    for node, expression in reversed(graph(row).items()):
+        gradients = [d.subs(node, expression) for d in gradients]
+    return Gradients(*gradients)
+
+
+def compact(row):
+    r"""The target, typed in: :math:`dx = (g - \overline g - \hat x\,\overline{g \hat x})/s`; g = gamma * dy.
+
+    Returns :class:`Gradients`.
+    """
+    D, g = len(row.x), _times(row.gamma, row.dy)
+    dx = (g - ones(D, 1) * sum(g) / D - row.xhat * g.dot(row.xhat) / D) / row.s
+    return Gradients(dx, _times(row.dy, row.xhat), row.dy)
+
+
+def equal(a, b, row):
+    r"""Prove that ``a`` and ``b`` are the same function of the symbols of ``row``.
+
+    Parameters
+    ----------
+    a, b : expressions, matrices of one shape, or equally long tuples of these
+    row : Row
+
+    Returns
+    -------
+    bool
+        True is a proof. False means that the simplified difference is not 0.
+
+    Notes
+    -----
+    The root :math:`s = \sqrt{v + \varepsilon}` is removed first, by putting :math:`\varepsilon = s^2 - v` with
+    s a new free symbol. What is left is a ratio of polynomials, for which reducing to lowest terms decides.
+    """
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(equal(p, q, row) for p, q in zip(a, b))
+    difference = Matrix([a - b]).subs(row.epsilon, s**2 - row.var)
+    return all(cancel(entry) == 0 for entry in difference)
+
+
+def prove_spectrum(row):
+    r"""The claims of :func:`spectrum` for one :class:`Row`, with J differentiated by SymPy.
+
+    Returns
+    -------
+    dict
+        Claim mapped to True where :func:`equal` proves it. The vector orthogonal to **1** and to xhat is
+        u minus its parts along them, so every such vector is meant.
+    """
+    J, one = row.xhat.jacobian(row.x), ones(len(row.x), 1)
+    D, c = len(row.x), row.s * row.xhat
+    orthogonal = row.u - one * sum(row.u) / D - c * c.dot(row.u) / c.dot(c)
+    small = row.epsilon / row.s**3
+    return {"J = J^T": equal(J, J.T, row),
+            "J 1 = 0": equal(J * one, 0 * one, row),
+            "J xhat = eps/s^3 xhat": equal(J * row.xhat, small * row.xhat, row),
+            "J u = u/s for u orthogonal to 1 and xhat": equal(J * orthogonal, orthogonal / row.s, row),
+            "trace J = (D-2)/s + eps/s^3": equal(J.trace(), (D - 2) / row.s + small, row)}
+
+
+def differentiate_backward(row):
+    r"""Double backward by brute force: SymPy differentiates :math:`\langle u, dx\rangle`.
+
+    Returns :class:`DoubleGradients`.
+    """
+    inner = Matrix([row.u.dot(jacobian_route(row).dx)])
+    return DoubleGradients(*(inner.jacobian(w).T for w in (row.x, row.gamma, row.dy)))
+
+
+def compact_double_backward(row):
+    r"""The target, typed in: the formulas of :func:`lnlib.layernorm.layer_norm_double_backward` for one row.
+
+    Returns :class:`DoubleGradients`.
+    """
+    D, one, h = len(row.x), ones(len(row.x), 1), row.xhat
+    w, g = (a - one * sum(a) / D for a in (row.u, _times(row.gamma, row.dy)))
+    wg, wx, gx = w.dot(g) / D, w.dot(h) / D, g.dot(h) / D
+    Ju = (w - h * wx) / row.s
+    grad_x = -(h * wg + w * gx + g * wx - 3 * h * wx * gx) / row.s**2
+    return DoubleGradients(grad_x, _times(row.dy, Ju), _times(row.gamma, Ju))
+
+
+@lru_cache
+def _compiled(D):
+    """NumPy function of (D arrays of one shape, eps) returning SymPy's xhat, (D, 1, ...), and J, (D, D, ...)."""
+    r = row(D)
+    return lambdify([list(r.x), r.epsilon], [r.xhat, r.xhat.jacobian(r.x)], modules="numpy", cse=True)
+
+
+def _evaluate(x, eps):
+    """xhat (..., D) and J (..., D, D) of an array x (..., D)."""
+    if x.shape[-1] not in range(2, 9):
+        raise ValueError(f"x: found shape {x.shape}, expected (..., D) with D from 2 to 8")
+    xhat, J = _compiled(x.shape[-1])(np.moveaxis(x, -1, 0), contract.check_eps(eps))
+    return np.moveaxis(xhat[:, 0], 0, -1), np.moveaxis(J, (0, 1), (-2, -1))
+
+
+def numeric_jacobian(D):
+    r"""SymPy's Jacobian of xhat for D features, compiled to NumPy: no formula of this library takes part.
+
+    Parameters
+    ----------
+    D : int
+        From 2 to 8; the generated code grows like D squared.
+
+    Returns
+    -------
+    function
+        Takes x of shape (..., D), float64 or complex128, and a float eps; returns an array of shape
+        (..., D, D), the :math:`J_{ij} = \partial\hat x_i/\partial x_j` of each row.
+
+    Raises
+    ------
+    ValueError
+        If D is not an int from 2 to 8. The function returned raises ``TypeError`` or ``ValueError`` for a
+        wrong x or eps.
+    """
+    if not isinstance(D, int) or not 2 <= D <= 8:
+        raise ValueError(f"D: found {D!r}, expected an int from 2 to 8")
+    _compiled(D)  # once per D and process, and here rather than at the first call
+
+    def jacobian_at(x, eps):
+        x = contract.as_array("x", x, ("float64", "complex128"))
+        if x.shape[-1:] != (D,):
+            raise ValueError(f"x: found shape {x.shape}, expected (..., {D})")
+        return _evaluate(x, eps)[1]
+
+    return jacobian_at
+
+
+def numeric_backward(dy, x, gamma, eps=1e-5):
+    r"""dx, dgamma and dbeta through SymPy's Jacobian, :math:`dx_j = \sum_i \gamma_i\, dy_i\, J_{ij}`.
+
+    An independent check for 2 to 8 features; it has neither a recentred mean nor the two-reduction formula.
+
+    Parameters
+    ----------
+    dy, x : arrays of one shape (..., D), float64 or complex128
+    gamma : array, shape (D,)
+    eps : float
+
+    Returns
+    -------
+    dx : array, shape (..., D)
+    dgamma, dbeta : arrays, shape (D,)
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was found and what was expected.
+    """
+    x = contract.check_x(contract.as_array("x", x, ("float64", "complex128")))
+    gamma = contract.check_like_x("gamma", gamma, x.shape[-1:], x.dtype)
+    dy = contract.check_like_x("dy", dy, x.shape, x.dtype)
+    xhat, J = _evaluate(x, eps)
+    rows = tuple(range(x.ndim - 1))
+    return np.einsum("...i,...ij->...j", gamma * dy, J), (dy * xhat).sum(axis=rows), dy.sum(axis=rows)

@@ -1,0 +1,192 @@
+"""The one list of cases: every implementation of layer norm's gradient is judged on it.
+
+A case is a name, a shape, a dtype and a regime. Its arrays depend on the name alone, so a new case
+changes no other. ``judge(case)`` adds the exact result and the errors an implementation may make.
+"""
+
+import math
+import zlib
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from lnlib import reference
+from lnlib.contract import COMPUTE_DTYPE
+
+try:
+    import ml_dtypes  # noqa: F401 - importing it gives NumPy the dtype "bfloat16"
+    HALVES = ("float16", "bfloat16")
+except ImportError:
+    HALVES = ("float16",)
+
+#: Unit roundoff: half the distance from 1 to the next number.
+U = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+#: What a tensor's relative L2 error may be, by compute dtype: 9 u and 3.4 u. The longest path, to dx, has about
+#: eight roundings (mean, subtraction, recentring, square, root, quotient, product, difference). They
+#: are independent, so their L2 sum is near sqrt(8) u = 2.8 u, and at most 8 u.
+BAR = {"float64": 1e-15, "float32": 2e-7}
+
+
+class Arrays(NamedTuple):
+    x: np.ndarray
+    gamma: np.ndarray
+    beta: np.ndarray
+    dy: np.ndarray
+
+
+# Regimes. Each returns (z, gamma, dy) in float64; x will be scale * (offset + z).
+
+def normal(rng, shape):
+    return rng.standard_normal(shape), rng.standard_normal(shape[-1]), rng.standard_normal(shape)
+
+
+def zeros(rng, shape):
+    return np.zeros(shape), rng.standard_normal(shape[-1]), np.ones(shape)
+
+
+def constant_rows(rng, shape):
+    return np.broadcast_to(rng.standard_normal((*shape[:-1], 1)), shape), *normal(rng, shape)[1:]
+
+
+def alternating(rng, shape):
+    return np.broadcast_to((-1.0)**np.arange(shape[-1]), shape), *normal(rng, shape)[1:]
+
+
+def outlier(rng, shape):
+    z, gamma, dy = normal(rng, shape)
+    z[..., 0] = 1e3
+    return z, gamma, dy
+
+
+def nearly_constant_upstream(rng, shape):
+    """g is 1 plus a ten-thousandth: kappa is 1e4."""
+    return rng.standard_normal(shape), np.ones(shape[-1]), 1 + 1e-4 * rng.standard_normal(shape)
+
+
+def upstream_along_x(rng, shape):
+    """g lies in the plane of 1 and xhat, where the Jacobian is nearly zero: kappa is s^2 / eps."""
+    z = rng.standard_normal(shape)
+    return z, np.ones(shape[-1]), z
+
+
+class Case(NamedTuple):
+    name: str
+    shape: tuple
+    dtype: str = "float64"
+    regime: object = normal
+    offset: float = 0.0       # mean over standard deviation
+    scale: float = 1.0        # standard deviation
+    eps: float = 1e-5
+    parameters: str = ""      # dtype of gamma and beta, if not x's
+
+    @property
+    def size(self):
+        return math.prod(self.shape)
+
+    def arrays(self):
+        rng = np.random.default_rng(zlib.crc32(self.name.encode()))
+        z, gamma, dy = self.regime(rng, self.shape)
+        beta = rng.standard_normal(self.shape[-1])
+        parameters = self.parameters or self.dtype
+        return Arrays((self.scale * (self.offset + z)).astype(self.dtype), gamma.astype(parameters),
+                      beta.astype(parameters), dy.astype(self.dtype))
+
+
+class Judged(NamedTuple):
+    """arrays; exact results; relative L2 error allowed to each tensor; the largest |mean| r and r of a row."""
+
+    arrays: Arrays
+    exact: reference.Exact
+    kappa: dict
+    bars: dict
+    offset: float
+    rstd: float
+
+
+def half_ulp(exact, dtype):
+    """Relative L2 error of rounding every element to ``dtype``, at worst: half an ulp each (subnormals too)."""
+    value = reference.to_float64(exact)
+    with np.errstate(over="ignore"):
+        ulp = np.spacing(np.abs(value.astype(dtype))).astype(np.float64)
+    norm = np.linalg.norm(value)
+    return np.linalg.norm(ulp) / 2 / norm if norm else 0.0
+
+
+def _sum_kappa(terms, total):
+    """Condition of a sum over rows whose terms round independently: ||terms|| / ||sum||; 0 where the sum is 0."""
+    total = np.linalg.norm(reference.to_float64(total))
+    return np.linalg.norm(terms) / total if total else 0.0
+
+
+@lru_cache(maxsize=None)
+def judge(case):
+    """The exact results of a case, and the errors that its dtype and its condition numbers allow.
+
+    * y: the bar of the compute dtype.
+    * dx: the bar, or 4 kappa u: the product gamma * dy, its centring, the last difference and the last
+      product each leave about u ||r g||.
+    * dgamma, dbeta: the bar, or 4 u times the condition of the sum: adding in halves leaves
+      u ||terms|| on each of log2(rows) levels; they are independent, and sqrt(log2(65536)) = 4.
+    * Half-precision results are rounded once more when they are stored: half an ulp of each element.
+    """
+    arrays = case.arrays()
+    exact = reference.layer_norm(*arrays, case.eps)
+    dy = arrays.dy.astype(np.float64)
+    kappa = {"y": 0.0, "dx": reference.kappa(exact, arrays.dy, arrays.gamma),
+             "dgamma": _sum_kappa(dy * reference.to_float64(exact.xhat), exact.dgamma),
+             "dbeta": _sum_kappa(dy, exact.dbeta)}
+    kappa["dx"] = 0.0 if math.isinf(kappa["dx"]) else kappa["dx"]  # dx is exactly zero, and so it must come out
+    compute = COMPUTE_DTYPE[case.dtype].name
+    bars = {}
+    for name, k in kappa.items():
+        dtype = case.parameters or case.dtype if name in ("dgamma", "dbeta") else case.dtype
+        stored = half_ulp(getattr(exact, name), dtype) if dtype in HALVES else 0.0
+        bars[name] = max(BAR[compute], 4 * k * U[compute]) + stored
+    rstd = reference.to_float64(exact.rstd)
+    mean = arrays.x.astype(np.float64).mean(axis=-1, keepdims=True)
+    return Judged(arrays, exact, kappa, bars, float(np.max(np.abs(mean) * rstd, initial=0)),
+                  float(np.max(rstd, initial=0)))
+
+
+def errors(results, exact):
+    """Relative L2 error of each named tensor of ``results``."""
+    return {name: reference.relative_error(value, getattr(exact, name)) for name, value in results.items()}
+
+
+SHAPES = ((2, 3, 8), (4, 8, 16), (4, 16, 64), (3, 5, 32))
+DTYPES = ("float64", "float32", *HALVES)
+
+
+def _name(shape):
+    return "x".join(map(str, shape))
+
+
+CASES = (
+    *(Case(f"{_name(shape)} {dtype}", shape, dtype) for shape in SHAPES for dtype in DTYPES),
+    *(Case(f"2x128x1024 {dtype}", (2, 128, 1024), dtype) for dtype in ("float64", "float32")),
+    *(Case(f"zeros {dtype}", (2, 3, 8), dtype, zeros) for dtype in DTYPES),
+    *(Case(f"D=1 {dtype}", (5, 1), dtype, offset=100) for dtype in DTYPES),
+    *(Case(f"no rows {dtype}", (0, 8), dtype) for dtype in DTYPES),
+    *(Case(f"one row, no leading axis {dtype}", (8,), dtype) for dtype in DTYPES),
+    *(Case(f"D={D} {dtype}", (max(4, 64 // D), D), dtype)
+      for D in (2, 3, 5, 7, 65, 129, 1024) for dtype in ("float64", "float32")),
+    Case("D=65536 float32", (1, 65536), "float32", offset=1e4),
+    Case("65536 rows float32", (65536, 2), "float32"),
+    Case("8192 rows float64", (8192, 2)),
+    *(Case(f"offset {offset:g} {dtype}", (4, 7), dtype, offset=offset)
+      for dtype in ("float64", "float32") for offset in (1e2, 1e4, 1e6)),
+    Case("offset 1e8 float64", (4, 7), offset=1e8),
+    Case("1e8 +- 1e-3", (2, 3, 8), regime=alternating, offset=1e11, scale=1e-3),
+    *(Case(f"offset 100 {dtype}", (4, 64), dtype, offset=100) for dtype in HALVES),
+    *(Case(f"scale {scale:g} {dtype}", (4, 8), dtype, scale=scale)
+      for dtype in ("float64", "float32") for scale in (1e-3, 1e-1, 1e2, 1e6)),
+    *(Case(f"float32 parameters {dtype}", (4, 64), dtype, parameters="float32") for dtype in HALVES),
+    *(Case(f"{regime.__name__} {dtype}", (4, 8), dtype, regime)
+      for regime in (constant_rows, outlier, nearly_constant_upstream, upstream_along_x)
+      for dtype in ("float64", "float32")),
+    Case("eps 0", (4, 8), eps=0.0),
+    Case("eps 1", (4, 8), eps=1.0),
+    Case("eps 1e-12 float32", (4, 8), "float32", eps=1e-12),
+)

@@ -1,0 +1,100 @@
+"""The build itself, on a book of one small chapter: failures stay failures, and lnlib's changes are noticed."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from pages import ROOT
+
+pytestmark = pytest.mark.site
+
+CHAPTER = """\
+---
+jupytext:
+  text_representation: {{extension: .md, format_name: myst, format_version: 0.13}}
+kernelspec: {{display_name: Python 3, language: python, name: python3}}
+---
+
+# One
+
+## Two
+
+```{{code-cell}} ipython3
+import lnlib
+{code}
+```
+"""
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory):
+    root = tmp_path_factory.mktemp("book")
+    for name in ("lnlib", "tools", "book/_ext", "book/_static"):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "_config.yml", root)
+    (root / "book/references.bib").write_text("")
+    (root / "_toc.yml").write_text("format: jb-book\nroot: book/index\nchapters:\n  - file: book/one\n")
+    (root / "book/index.md").write_text("# Home\n")
+    return root
+
+
+def build(root, code=None):
+    if code:
+        (root / "book/one.md").write_text(CHAPTER.format(code=code))
+    environment = {k: v for k, v in os.environ.items() if k != "LN_REPOSITORY_URL"}
+    return subprocess.run([sys.executable, "tools/build_book.py"], cwd=root, capture_output=True, text=True,
+                          env=environment)
+
+
+def output(root):
+    return (root / "_build/html/book/one.html").read_text()
+
+
+def test_a_change_in_lnlib_executes_the_page_again(book):
+    version = book / "lnlib/__init__.py"
+    before = version.read_text()
+    run = build(book, "print('version', lnlib.__version__)")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "version 0.1.0" in output(book)
+    assert "book/one" in run.stdout and "Executing notebook" in run.stdout
+    assert "index.html" in run.stdout.rsplit("The book is built", 1)[1]
+
+    run = build(book)
+    assert run.returncode == 0 and "Executing" not in run.stdout
+
+    version.write_text(before.replace('"0.1.0"', '"9.9.9"'))
+    run = build(book)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "version 9.9.9" in output(book)
+
+    version.write_text(before)
+    run = build(book)
+    assert run.returncode == 0 and "Executing" not in run.stdout, "the first result should still be cached"
+    assert "version 0.1.0" in output(book)
+
+
+def test_a_failing_cell_fails_every_build(book):
+    for _ in range(2):
+        run = build(book, "raise RuntimeError('planted')")
+        log = run.stdout + run.stderr
+        assert run.returncode != 0
+        assert "book/one.md" in log and "planted" in log and "Traceback" in log and "NOT built" in log
+
+
+def test_a_warning_fails_every_build(book):
+    build(book, "print(1)")
+    page = book / "book/one.md"
+    page.write_text(page.read_text() + "\n{ref}`no-such-label`\n")
+    for _ in range(2):
+        run = build(book)
+        assert run.returncode != 0 and "no-such-label" in run.stdout + run.stderr
+
+
+def test_repository_links_appear_when_the_address_is_known(book):
+    (book / "book/one.md").write_text(CHAPTER.format(code="print(1)"))
+    run = subprocess.run([sys.executable, "tools/build_book.py"], cwd=book, capture_output=True, text=True,
+                         env={**os.environ, "LN_REPOSITORY_URL": "https://github.com/owner/book"})
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "https://github.com/owner/book" in output(book)

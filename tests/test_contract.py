@@ -1,0 +1,410 @@
+"""What every backend promises: bad input is refused by name, good input of every kind works, nothing leaks."""
+
+import warnings
+from collections import namedtuple
+from fractions import Fraction
+
+import cases
+import numpy as np
+import pytest
+
+from lnlib import layernorm as ln
+from lnlib import reference
+
+X = np.random.default_rng(1).standard_normal((2, 3))
+GAMMA, BETA, DY = np.array([1.0, -2.0, 0.5]), np.array([0.1, 0.2, 0.3]), np.cos(X)
+CACHE = ln.layer_norm_forward(X, GAMMA, BETA)[1]
+RMS_CACHE = ln.rms_norm_forward(X, GAMMA)[1]
+HALF_CACHE = ln.layer_norm_forward(X.astype("f2"), GAMMA.astype("f4"), BETA.astype("f4"))[1]
+
+OtherCache = namedtuple("OtherCache", "x gamma")
+OtherCache.backend = "somewhere else"
+SameName = namedtuple("LayerNormCache", "xhat rstd gamma dtype")
+SameName.backend = "somewhere else"
+
+# Every function with good arguments; a row of the table replaces one of them.
+FORWARD = ln.layer_norm_forward, {"x": X, "gamma": GAMMA, "beta": BETA, "eps": 1e-5}
+RMS_FORWARD = ln.rms_norm_forward, {"x": X, "gamma": GAMMA, "eps": 1e-5}
+BACKWARD = ln.layer_norm_backward, {"dy": DY, "cache": CACHE}
+RMS_BACKWARD = ln.rms_norm_backward, {"dy": DY, "cache": RMS_CACHE}
+JVP = ln.layer_norm_jvp, {"u": DY, "cache": CACHE}
+DOUBLE = ln.layer_norm_double_backward, {"u": DY, "dy": DY, "cache": CACHE}
+FORWARDS, BACKWARDS = (FORWARD, RMS_FORWARD), (BACKWARD, RMS_BACKWARD, JVP, DOUBLE)
+
+# What no array argument may be: (value made from a good array, error, what was found).
+NOT_AN_ARRAY = {
+    "integers": (lambda a: np.ones(a.shape, int), TypeError, "found dtype int64"),
+    "bool": (lambda a: np.ones(a.shape, bool), TypeError, "found dtype bool"),
+    "object": (lambda a: a.astype(object), TypeError, "found dtype object"),
+    "fractions": (lambda a: np.full(a.shape, Fraction(1, 2)), TypeError, "found dtype object"),
+    "strings": (lambda a: a.astype(str), TypeError, "found dtype str"),
+    "one string": (lambda a: "x", TypeError, "found dtype str"),
+    "None": (lambda a: None, TypeError, "found dtype object"),
+    "complex64": (lambda a: a.astype("c8"), TypeError, "found dtype complex64"),
+    "longdouble": (lambda a: a.astype(np.longdouble), TypeError, f"found dtype {np.dtype(np.longdouble).name}"),
+    "dates": (lambda a: np.zeros(a.shape, "M8[s]"), TypeError, "found dtype datetime64"),
+    "records": (lambda a: np.zeros(a.shape, [("re", "f8")]), TypeError, "found dtype void"),
+    "masked": (lambda a: np.ma.array(a), TypeError, "found a masked array"),
+    "foreign byte order": (lambda a: a.astype(a.dtype.newbyteorder()), TypeError, "foreign byte order"),
+    "list of integers": (lambda a: np.ones(a.shape, int).tolist(), TypeError, "found dtype int64"),
+    "ragged list": (lambda a: [[1.0], [1.0, 2.0]], ValueError, "found a ragged list"),
+}
+if np.dtype(np.longdouble) == np.float64:  # longdouble is an alias on some platforms
+    del NOT_AN_ARRAY["longdouble"]
+
+EPS = {
+    "negative": (-1e-5, ValueError, "found -1e-05"),
+    "infinite": (np.inf, ValueError, "found inf"),
+    "minus infinity": (-np.inf, ValueError, "found -inf"),
+    "NaN": (np.nan, ValueError, "found nan"),
+    "too large an int": (10**400, ValueError, "found inf"),
+    "1-d array": (np.array([1e-5]), TypeError, "found ndarray of shape (1,)"),
+    "0-d array": (np.array(1e-5), TypeError, "found ndarray of shape ()"),
+    "list": ([1e-5], TypeError, "found list"),
+    "bool": (True, TypeError, "found bool"),
+    "NumPy bool": (np.True_, TypeError, "found bool"),
+    "string": ("1e-5", TypeError, "found str"),
+    "None": (None, TypeError, "found NoneType"),
+    "complex": (1e-5 + 0j, TypeError, "found complex"),
+}
+
+
+def bad_rows():
+    """(function, its arguments, the bad one's name, error, what was found, what was expected)."""
+    for function, good in (*FORWARDS, *BACKWARDS):
+        for argument in set(good) & {"x", "gamma", "beta", "dy", "u"}:
+            for kind, (make, error, found) in NOT_AN_ARRAY.items():
+                yield kind, function, {**good, argument: make(good[argument])}, argument, error, found, "expected"
+
+    for function, good in FORWARDS:
+        for kind, x, found in (("0-d", np.float64(1), "found a 0-d array"), ("a float", 1.0, "found a 0-d array"),
+                               ("D = 0", np.ones((2, 0)), "found shape (2, 0)"), ("empty", [], "found shape (0,)")):
+            yield kind, function, {**good, "x": x}, "x", ValueError, found, "expected"
+        for argument in set(good) & {"gamma", "beta"}:
+            for kind, shape in (("too long", (4,)), ("too short", (2,)), ("length 1", (1,)), ("0-d", ()), ("2-d", (1, 3))):
+                yield (kind, function, {**good, argument: np.ones(shape)}, argument, ValueError,
+                       f"found shape {shape}", "expected (3,)")
+            for x_dtype, dtype, expected in (("f4", "f8", "float32"), ("f4", "f2", "float32"), ("f8", "f4", "float64"),
+                                             ("f8", "f2", "float64"), ("f2", "f8", "float16 or float32"),
+                                             ("f4", "c16", "float32")):
+                arguments = {name: value if name == "eps" else value.astype(x_dtype) for name, value in good.items()}
+                yield (f"{dtype} for {x_dtype} x", function, {**arguments, argument: GAMMA.astype(dtype)}, argument,
+                       TypeError, f"found dtype {np.dtype(dtype).name}", f"expected {expected}")
+        for kind, (eps, error, found) in EPS.items():
+            yield kind, function, {**good, "eps": eps}, "eps", error, found, "expected"
+    half = X.astype("f2")
+    for gamma, beta in (("f2", "f4"), ("f4", "f2")):
+        yield ("unlike gamma", FORWARD[0], {"x": half, "gamma": GAMMA.astype(gamma), "beta": BETA.astype(beta)}, "beta",
+               TypeError, f"found dtype {np.dtype(beta).name}", f"expected {np.dtype(gamma).name}, the dtype of gamma")
+
+    for function, good in BACKWARDS:
+        for argument in set(good) - {"cache"}:
+            for kind, shape in (("transposed", (3, 2)), ("one row", (3,)), ("would broadcast", (1, 3)), ("0-d", ()),
+                                ("one axis more", (1, 2, 3)), ("no rows", (0, 3))):
+                yield (kind, function, {**good, argument: np.ones(shape)}, argument, ValueError,
+                       f"found shape {shape}", "expected (2, 3)")
+            for dtype in ("f4", "f2"):
+                yield (f"{dtype} for float64 x", function, {**good, argument: DY.astype(dtype)}, argument, TypeError,
+                       f"found dtype {np.dtype(dtype).name}", "expected float64")
+        # A kind of cache, not its fields, says which forward it came from.
+        other = CACHE if good["cache"] is RMS_CACHE else RMS_CACHE
+        expected = f"expected the {type(good['cache']).__name__} of backend 'numpy'"
+        for kind, cache, found in (("plain tuple", tuple(good["cache"]), "found tuple"), ("None", None, "found NoneType"),
+                                   ("the other norm's", other, f"found {type(other).__name__} of backend 'numpy'"),
+                                   ("another backend's", OtherCache(X, GAMMA), "found OtherCache of backend 'somewhere else'"),
+                                   ("a namesake", SameName(*CACHE), "found LayerNormCache of backend 'somewhere else'"),
+                                   ("x itself", X, "found ndarray"), ("its fields", CACHE._asdict(), "found dict"),
+                                   ("the whole result", (X, CACHE), "found tuple")):
+            yield kind, function, {**good, "cache": cache}, "cache", TypeError, found, expected
+    yield ("f8 for float16 x", ln.layer_norm_backward, {"dy": DY, "cache": HALF_CACHE}, "dy", TypeError,
+           "found dtype float64", "expected float16 or float32")
+
+
+BAD = sorted(bad_rows(), key=lambda row: (row[1].__name__, row[3], row[0]))
+
+
+@pytest.mark.parametrize("function, arguments, name, error, found, expected", [row[1:] for row in BAD],
+                         ids=[f"{row[1].__name__} {row[3]}: {row[0]}" for row in BAD])
+def test_bad_input_is_refused_by_name(function, arguments, name, error, found, expected):
+    with pytest.raises(error) as caught:
+        function(**arguments)
+    message = str(caught.value)
+    assert type(caught.value) is error  # not a subclass that NumPy happened to raise
+    assert message.startswith(f"{name}: ") and found in message and expected in message, message
+
+
+def test_the_good_arguments_of_the_table_are_good():
+    for function, good in (*FORWARDS, *BACKWARDS):
+        function(**good)
+
+
+# Good input
+
+def run_all(x, gamma, beta, dy, eps=1e-5):
+    """Every result of every function, as one flat list of arrays."""
+    y, cache = ln.layer_norm_forward(x, gamma, beta, eps)
+    z, rms_cache = ln.rms_norm_forward(x, gamma, eps)
+    return [y, *ln.layer_norm_backward(dy, cache), ln.layer_norm_jvp(dy, cache),
+            *ln.layer_norm_double_backward(dy, dy, cache), z, *ln.rms_norm_backward(dy, rms_cache)]
+
+
+def equal(a, b):
+    return all(np.array_equal(p, q, equal_nan=True) and p.dtype == q.dtype for p, q in zip(a, b, strict=True))
+
+
+A = np.random.default_rng(2).standard_normal((4, 5, 6))
+VIEWS = {
+    "transposed": A.transpose(1, 0, 2),
+    "features first": A.transpose(2, 1, 0),
+    "reversed": A[::-1, :, ::-1],
+    "every second": A[:, ::2, ::2],
+    "Fortran order": np.asfortranarray(A),
+    "broadcast rows": np.broadcast_to(A[0, 0], (4, 6)),
+    "broadcast features": np.broadcast_to(A[:, :1, 0], (4, 6)),
+    "one field of records": np.rec.fromarrays([A, A + 1], names="a, b")["a"],
+    "unaligned": np.frombuffer(b"\0" + A.tobytes(), np.uint8)[1:].view("f8").reshape(A.shape),
+}
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+def test_any_strides(kind):
+    """A view gives, bit for bit, what its contiguous copy gives."""
+    x = VIEWS[kind]
+    D = x.shape[-1]
+    gamma, beta = np.linspace(-1, 2, 2 * D)[::-2], np.broadcast_to(0.25, D)
+    assert equal(run_all(x, gamma, beta, x[::-1]),
+                 run_all(x.copy(), gamma.copy(), beta.copy(), np.ascontiguousarray(x[::-1])))
+
+
+def test_read_only_and_lists():
+    arrays = [X.copy(), GAMMA.copy(), BETA.copy(), DY.copy()]
+    for a in arrays:
+        a.flags.writeable = False
+    expected = run_all(X, GAMMA, BETA, DY)
+    assert equal(run_all(*arrays), expected)
+    assert equal(run_all(*(a.tolist() for a in arrays)), expected)
+
+
+def test_subclasses_come_back_as_plain_arrays():
+    class Tagged(np.ndarray):
+        pass
+
+    results = run_all(*(a.view(Tagged) for a in (X, GAMMA, BETA, DY)))
+    assert equal(results, run_all(X, GAMMA, BETA, DY))
+    assert {type(a) for a in results} == {np.ndarray}
+
+
+@pytest.mark.parametrize("shape", [(6,), (1, 6), (4, 6), (2, 2, 6), (2, 1, 2, 1, 6)])
+def test_any_leading_shape(shape):
+    """Leading axes are only a way to write rows: the results are those of (rows, D), reshaped."""
+    rng = np.random.default_rng(3)
+    x, dy, gamma, beta = rng.standard_normal(shape), rng.standard_normal(shape), *rng.standard_normal((2, 6))
+    flat = run_all(x.reshape(-1, 6), gamma, beta, dy.reshape(-1, 6))
+    results = run_all(x, gamma, beta, dy)
+    assert equal([a.reshape(b.shape) for a, b in zip(results, flat)], flat)
+    assert [a.shape for a in results] == [shape, shape, (6,), (6,), shape, shape, (6,), shape, shape, shape, (6,)]
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0, 3), (0, 0, 3)])
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_no_rows(shape, dtype):
+    empty, gamma = np.ones(shape, dtype), np.ones(3, dtype)
+    for a in run_all(empty, gamma, gamma, empty):
+        assert a.shape in (shape, (3,)) and a.dtype == dtype
+        assert not a.astype(float).any()  # a sum over no rows is zero
+
+
+@pytest.mark.parametrize("eps", [np.float64(0.5), np.float32(0.5), np.float16(0.5), np.longdouble(0.5), Fraction(1, 2)])
+def test_eps_of_any_real_scalar_type(eps):
+    assert equal(run_all(X, GAMMA, BETA, DY, eps), run_all(X, GAMMA, BETA, DY, 0.5))
+
+
+@pytest.mark.parametrize("zero", [0, 0.0, -0.0, np.int64(0), np.uint8(0)])
+def test_eps_zero(zero):
+    """Rows then lie on the sphere of radius sqrt(D); about four roundings, which squaring doubles: 8u of D."""
+    _, cache = ln.layer_norm_forward(X, GAMMA, BETA, zero)
+    assert np.abs((cache.xhat**2).sum(axis=-1) - 3).max() <= 3 * 8 * cases.U["float64"]
+
+
+def test_int_eps():
+    assert equal(run_all(X, GAMMA, BETA, DY, 2), run_all(X, GAMMA, BETA, DY, 2.0))
+
+
+def test_eps_is_not_rounded_to_float32():
+    """float32's 1e-5 is another number than 1e-5, and a float64 result shows it."""
+    x = np.array([[0.0, 1e-3, 2e-3]])
+    assert not equal(run_all(x, GAMMA, BETA, x), run_all(x, GAMMA, BETA, x, np.float32(1e-5)))
+
+
+# Promises about results
+
+@pytest.mark.parametrize("dtype, parameters", [(dtype, dtype) for dtype in cases.DTYPES]
+                         + [(dtype, "float32") for dtype in cases.HALVES])
+def test_dtypes_and_shapes(dtype, parameters):
+    """y and dx are like x, dgamma and dbeta like gamma; float32 parameters go with half-precision x."""
+    x, gamma, beta, dy = X.astype(dtype), GAMMA.astype(parameters), BETA.astype(parameters), DY.astype(dtype)
+    y, dx, dgamma, dbeta, y_dot, grad_x, grad_gamma, grad_dy, z, rms_dx, rms_dgamma = run_all(x, gamma, beta, dy)
+    for a in (y, dx, y_dot, grad_x, grad_dy, z, rms_dx):
+        assert a.dtype == dtype and a.shape == x.shape
+    for a in (dgamma, dbeta, grad_gamma, rms_dgamma):
+        assert a.dtype == parameters and a.shape == gamma.shape
+
+
+@pytest.mark.parametrize("dtype", cases.HALVES)
+def test_float32_upstream_for_half_x(dtype):
+    """dy may arrive in the compute dtype; dx has x's dtype nevertheless."""
+    x, gamma, dy = X.astype(dtype), GAMMA.astype("f4"), DY.astype("f4")
+    cache = ln.layer_norm_forward(x, gamma, gamma)[1]
+    dx, dgamma, _ = ln.layer_norm_backward(dy, cache)
+    exact = reference.layer_norm(x, gamma, gamma, dy)
+    assert dx.dtype == dtype and dgamma.dtype == np.float32
+    assert reference.relative_error(dgamma, exact.dgamma) <= 2e-7  # dy was not rounded to x's dtype
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_inputs_are_not_modified(dtype):
+    rng = np.random.default_rng(4)
+    arrays = [a.astype(dtype) for a in (rng.standard_normal((5, 4)), *rng.standard_normal((2, 4)),
+                                        rng.standard_normal((5, 4)))]
+    before = [a.tobytes() for a in arrays]
+    _, cache = ln.layer_norm_forward(*arrays[:3])
+    cache_before = [a.tobytes() for a in cache[:3]]
+    run_all(*arrays)
+    ln.layer_norm_backward(arrays[3], cache)
+    ln.layer_norm_double_backward(arrays[3], arrays[0], cache)
+    ln.layer_norm_jvp(arrays[3], cache)
+    assert [a.tobytes() for a in arrays] == before
+    assert [a.tobytes() for a in cache[:3]] == cache_before
+
+
+@pytest.mark.parametrize("D", [1, 4])
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_nothing_shares_memory_with_an_argument(dtype, D):
+    """Nor does one result with another: a training loop writes into all of them."""
+    x, gamma, beta, dy = (np.full(shape, 2.0).astype(dtype) for shape in ((1, D), (D,), (D,), (1, D)))
+    caches = [ln.layer_norm_forward(x, gamma, beta)[1], ln.rms_norm_forward(x, gamma)[1]]
+    fields = [field for cache in caches for field in cache[:3]]
+    results = run_all(x, gamma, beta, dy) + [*ln.layer_norm_backward(dy, caches[0])]
+    owned = [x, gamma, beta, dy, *fields, *results]
+    for i, a in enumerate(owned):
+        assert not any(np.shares_memory(a, b) for b in owned[:i])
+
+
+def test_the_cache_survives_changes_of_the_arguments():
+    x, gamma, beta = X.copy(), GAMMA.copy(), BETA.copy()
+    for forward, backward in ((lambda: ln.layer_norm_forward(x, gamma, beta)[1], ln.layer_norm_backward),
+                              (lambda: ln.rms_norm_forward(x, gamma)[1], ln.rms_norm_backward)):
+        cache = forward()
+        expected = backward(DY, cache)
+        x *= 3
+        gamma[:] = 7
+        beta[:] = np.nan
+        assert equal(backward(DY, cache), expected)
+        x[:], gamma[:], beta[:] = X, GAMMA, BETA
+
+
+def test_size_of_the_cache():
+    """rows * D of xhat, rows of rstd, D of gamma: 4 * 8 * 16 + 4 * 8 + 16 = 560 numbers."""
+    x, gamma = np.ones((4, 8, 16)), np.ones(16)
+    _, cache = ln.layer_norm_forward(x, gamma, gamma)
+    assert sum(np.size(field) for field in cache if isinstance(field, np.ndarray)) == 560
+    # ... and no larger array is kept alive behind one of them.
+    for field in cache[:3]:
+        assert (field if field.base is None else field.base).size <= field.size
+    assert cache.dtype == x.dtype and cache.backend == "numpy" and len(cache) == 4
+    assert cache.xhat.shape == (4, 8, 16) and cache.rstd.shape == (4, 8, 1) and cache.gamma.shape == (16,)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_nan_and_inf_stay_in_their_row(dtype, bad):
+    """The other rows are what they are without it, bit for bit, and not a warning is given."""
+    rng = np.random.default_rng(5)
+    x, dy = (rng.standard_normal((3, 4)).astype(dtype) for _ in range(2))
+    gamma, beta = (rng.standard_normal(4).astype(dtype) for _ in range(2))
+    clean = run_all(x, gamma, beta, dy)
+    broken = x.copy()
+    broken[1, 2] = bad
+    for a, b in zip(run_all(broken, gamma, beta, dy), clean, strict=True):
+        if a.ndim == 2:
+            assert equal([a[[0, 2]]], [b[[0, 2]]])
+    y, dx, dgamma, dbeta = run_all(broken, gamma, beta, dy)[:4]
+    assert np.isnan(y[1]).all() and np.isnan(dx[1]).all() and np.isnan(dgamma).all()  # never silently a number
+    assert equal([dbeta], [clean[3]])  # dbeta does not see x
+    broken = dy.copy()
+    broken[1, 2] = bad
+    y, dx, dgamma, dbeta = run_all(x, gamma, beta, broken)[:4]
+    assert equal([y, dx[[0, 2]]], [clean[0], clean[1][[0, 2]]])
+    assert np.isnan(dx[1]).all() and not np.isfinite(dgamma[2]) and not np.isfinite(dbeta[2])
+    others = [0, 1, 3]
+    assert equal([dgamma[others], dbeta[others]], [clean[2][others], clean[3][others]])
+
+
+@pytest.mark.parametrize("D", [1, 2, 3, 7, 10, 129, 1000])
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_constant_rows_give_beta(dtype, D):
+    """Exactly, for values whose sum and mean are rounded: recentring removes what rounding the mean leaves."""
+    x = np.array([0.1, -3.3, 1e3 / 3, 0.0, 12345.678]).astype(dtype)[:, None] * np.ones(D, dtype)
+    beta = np.linspace(-1, 2, D).astype(dtype)
+    dy = np.random.default_rng(6).standard_normal(x.shape).astype(dtype)
+    y, cache = ln.layer_norm_forward(x, np.full(D, 3, dtype), beta)
+    assert np.array_equal(y, np.broadcast_to(beta, x.shape))
+    assert not cache.xhat.any() and not ln.layer_norm_backward(dy, cache)[1].any()
+
+
+@pytest.mark.parametrize("D", [1, 2, 3, 7, 10, 129, 1000])
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_constant_upstream_gives_no_dx(dtype, D):
+    """g = gamma * dy with one value a row is along 1, which the Jacobian kills: dx is exactly 0."""
+    rng = np.random.default_rng(7)
+    x = rng.standard_normal((5, D)).astype(dtype)
+    dy = np.array([0.1, -3.3, 1e3 / 3, 1.0, 0.7]).astype(dtype)[:, None] * np.ones(D, dtype)
+    gamma = np.full(D, 1.7).astype(dtype)
+    _, cache = ln.layer_norm_forward(x, gamma, gamma)
+    assert not ln.layer_norm_backward(dy, cache)[0].any()
+    assert not ln.layer_norm_jvp(dy, cache).any()  # moving a row along 1 moves nothing
+
+
+@pytest.mark.parametrize("eps", [1e-5, 1e-30])
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_one_feature(dtype, eps):
+    x = np.array([[0.1], [-3.0], [1e3]]).astype(dtype)
+    gamma, beta, dy = np.array([2.0]).astype(dtype), np.array([0.3]).astype(dtype), (x + 1).astype(dtype)
+    y, cache = ln.layer_norm_forward(x, gamma, beta, eps)
+    dx, dgamma, dbeta = ln.layer_norm_backward(dy, cache)
+    assert (y == beta).all() and (dx == 0).all() and (dgamma == 0).all()
+    # One rounding of the sum of three terms, or of its storage: 2u, of the sum of the terms' sizes.
+    total = dy.astype(float).sum()
+    assert abs(dbeta.astype(float)[0] - total) <= 2 * cases.U[dtype] * np.abs(dy.astype(float)).sum()
+    for a in ln.layer_norm_double_backward(dy, dy, cache):
+        assert not a.any()
+    assert not ln.layer_norm_jvp(dy, cache).any()
+
+
+# The extremes of each dtype: squares underflow, or are subnormal. Rows whose squares overflow are not here.
+TINY = {"float64": (1e-200, 5e-324), "float32": (1e-30, 1e-45), "float16": (1e-7, 6e-8), "bfloat16": (1e-30, 1e-40)}
+
+
+@pytest.mark.parametrize("setting", ["warn", "raise"])
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_no_warnings(dtype, setting):
+    """Not on any legal input, whatever np.seterr says: results that are zero, NaN or Inf are results."""
+    nonzero = np.ones((2, 3), dtype)
+    inputs = [np.zeros((2, 3), dtype), nonzero, *(nonzero * np.array(t, dtype) for t in TINY[dtype]),
+              np.arange(6).reshape(2, 3).astype(dtype) * np.array(TINY[dtype][0], dtype),
+              np.array([[np.nan, 1, 2], [np.inf, -np.inf, 0]], dtype),
+              np.array([[np.finfo(np.float16).max, 1, 2], [-6e4, 6e4, 0]]).astype(dtype)]
+    with warnings.catch_warnings(), np.errstate(all=setting):
+        warnings.simplefilter("error")
+        for x in inputs:
+            for dy in inputs:
+                for eps in (1e-5, 0):  # a constant row with eps = 0 is 0/0: NaN, silently
+                    run_all(x, nonzero[0], inputs[3][0], dy, eps)
+
+
+def test_constant_row_with_eps_zero_is_nan_in_that_row_only():
+    x = np.array([[1.0, 1.0, 1.0], [1.0, 2.0, 3.0]])
+    y, cache = ln.layer_norm_forward(x, GAMMA, BETA, 0)
+    dx = ln.layer_norm_backward(DY, cache)[0]
+    assert np.isnan(y[0]).all() and np.isnan(dx[0]).all()
+    assert np.isfinite(y[1]).all() and np.isfinite(dx[1]).all()

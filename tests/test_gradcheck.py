@@ -1,0 +1,548 @@
+"""Numeric gradients are as good as their formula; each checker catches wrong gradients and passes right ones."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lnlib import gradcheck, layer_norm_backward, layer_norm_forward, layer_norm_jvp, reference
+from lnlib.gradcheck import METHODS, adjoint_test, check_gradients, random_projection, step_curve, tolerance
+
+U = 2.0**-53
+NAMES = ("dx", "dgamma", "dbeta")
+REAL = [name for name in METHODS if name != "complex"]
+
+
+def f(x, gamma, beta):
+    return layer_norm_forward(x, gamma, beta)[0]
+
+
+def problem(shape, seed=0, offset=0.0, dtype=np.float64):
+    """Arguments, upstream gradient and analytic gradients of a layer norm."""
+    rng = np.random.default_rng(seed)
+    D = shape[-1]
+    args = (rng.standard_normal(shape) + offset, 1 + 0.3 * rng.standard_normal(D), rng.standard_normal(D))
+    args = tuple(a.astype(dtype) for a in args)
+    dy = rng.standard_normal(shape).astype(dtype)
+    return args, dy, layer_norm_backward(dy, layer_norm_forward(*args)[1])
+
+
+def along(args, k):
+    return lambda a: f(*args[:k], a, *args[k + 1:])
+
+
+# Numeric gradients --------------------------------------------------------------------------------
+
+# Order p balances its two errors at about u^(p/(p+1)): 1.1e-8, 2.3e-11, 1.7e-13. The constants (a value of f is off
+# by 4u, a row adds up D of them, l is not exactly the length of f) come to less than a factor 10; central is to be
+# below 1e-10. Richardson's sixth order is its truncation at D = 8, where rows of small sigma have a short length.
+# The complex step has roundings only: a forward of some ten, most of them not in the same direction.
+ACCURACY = {"one_sided": 1e-7, "central": 1e-10, "five_point": 1e-11, "richardson": 1e-10, "complex": 1e-15}
+
+
+@pytest.mark.parametrize("method, shape", [
+    *((method, shape) for method in METHODS for shape in ((2, 3, 8), (4, 8, 16))),
+    ("central", (4, 16, 64)), ("complex", (4, 16, 64)),
+])
+def test_every_gradient_is_as_accurate_as_the_formula_allows(method, shape):
+    args, dy, _ = problem(shape)
+    exact = reference.layer_norm(*args, dy)
+    for k, name in enumerate(NAMES):
+        numeric = METHODS[method](along(args, k), args[k], dy=dy)
+        assert numeric.shape == args[k].shape and numeric.dtype == np.float64
+        assert reference.relative_error(numeric, getattr(exact, name)) <= ACCURACY[method], name
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_scalar_loss_works_too(method):
+    args, dy, grads = problem((2, 3, 8))
+    numeric = METHODS[method](lambda x: (dy * f(x, *args[1:])).sum(), args[0])
+    # A loss of 48 terms of size 1 is rounded to sqrt(48) u or so: less than ten times worse.
+    assert np.linalg.norm(numeric - grads[0]) <= 10 * ACCURACY[method] * np.linalg.norm(grads[0])
+
+
+def test_differencing_before_summing_is_more_accurate():
+    args, dy, _ = problem((16, 16))
+    exact = reference.layer_norm(*args, dy).dx
+    steps = [2.0**-17]
+    first = step_curve(along(args, 0), args[0], exact, steps, {"c": METHODS["central"]}, dy=dy)["c"][0]
+    loss = lambda x: (dy * f(x, *args[1:])).sum()
+    last = step_curve(loss, args[0], exact, steps, {"c": METHODS["central"]})["c"][0]
+    # Ideally a factor sqrt(rows) = 4: the sum rounds at the size of all rows, the difference at that of one.
+    assert first < last / 1.5
+
+
+@pytest.mark.parametrize("method, order", [("one_sided", 1), ("central", 2), ("five_point", 4), ("richardson", 6),
+                                           ("complex", 2)])
+def test_step_curve_has_the_slope_of_the_order(method, order):
+    x = np.array([[0.3, -0.7], [1.1, 0.2]])
+    h = 0.25  # large: truncation rules. Halving h divides the error by 2^p, up to the next term, O(h).
+    curve = step_curve(lambda z: np.exp(z).sum(), x, np.exp(x), [h, h / 2], {method: METHODS[method]})
+    assert list(curve) == [method] and curve[method].dtype == np.float64
+    assert math.log2(curve[method][0] / curve[method][1]) == pytest.approx(order, abs=0.15)
+
+
+@pytest.mark.parametrize("method, coefficient", [("one_sided", 1 / 2), ("central", 1 / 6), ("five_point", 1 / 30),
+                                                 ("complex", 1 / 6), ("richardson", 2**-6 / 5040)])
+def test_the_truncation_constants_in_the_default_step_are_right(method, coefficient):
+    h, order = 0.125, gradcheck._RULES[method].order
+    # exp at 0: every derivative is 1. At h = 1/8 the next term is at most 5 % of this one.
+    error = abs(METHODS[method](np.exp, np.zeros(()), h) - 1)
+    assert error == pytest.approx(coefficient * h**order, rel=0.06)
+    assert gradcheck._RULES[method].truncation == coefficient
+
+
+def test_step_curve_covers_all_methods_and_takes_fixed_point():
+    args, dy, _ = problem((1, 8))
+    curve = step_curve(along(args, 0), args[0], reference.layer_norm(*args, dy).dx, [1e-2, 1e-5, 1e-8, 1e-14], dy=dy)
+    assert list(curve) == list(METHODS)
+    central = curve["central"]
+    assert central[1] < 1e-9 < min(central[0], central[2]) and central[3] > 1e-4  # a V
+    assert curve["complex"][2] < 1e-15 and curve["complex"][3] < 1e-15            # not a V
+
+
+def test_richardson_levels():
+    x = np.array([0.3, -0.7])
+    loss = lambda z: np.exp(z).sum()
+    assert (METHODS["richardson"](loss, x, 0.1, levels=1) == METHODS["central"](loss, x, 0.1)).all()
+    errors = [abs(METHODS["richardson"](loss, x, 0.5, levels) - np.exp(x)).max() for levels in (1, 2, 3, 4)]
+    assert all(fine < coarse / 50 for coarse, fine in zip(errors, errors[1:]))
+    # The default step grows with the order; at the right one, four levels still reach 1e-12.
+    assert abs(METHODS["richardson"](loss, x, levels=4) - np.exp(x)).max() < 1e-12
+    for bad in (0, 2.5, -1):
+        with pytest.raises(ValueError, match="levels: found"):
+            METHODS["richardson"](loss, x, levels=bad)
+
+
+def steps_taken(method, x):
+    seen = []
+
+    def loss(z):
+        seen.append(np.abs(z - x).max())
+        return z.sum()
+
+    METHODS[method](loss, x)
+    return max(seen)
+
+
+@pytest.mark.parametrize("method, constant, order", [("one_sided", 16, 1), ("central", 12, 2), ("five_point", 45, 4)])
+def test_the_default_step_is_the_next_power_of_two_after_the_balance(method, constant, order):
+    for x, length in ((np.array([1.0, 3.0]) * 5, 5.0), (np.array([1.0, 3.0]) + 1e6, 1.0), (np.full(3, 0.1), 1.0),
+                      (np.array(7.0), 1.0)):
+        h = steps_taken(method, x) / (2 if method == "five_point" else 1)
+        target = length * (constant * U) ** (1 / (order + 1))
+        assert target <= h < 2 * target
+        assert math.frexp(h)[0] == 0.5
+    assert gradcheck._relative_step(gradcheck._RULES[method], U) == pytest.approx((constant * U) ** (1 / (order + 1)))
+
+
+@pytest.mark.parametrize("offset", [1e2, 1e4, 1e6, 1e8])
+def test_an_offset_costs_nothing_if_the_step_is_representable(offset):
+    args, dy, _ = problem((2, 16), offset=offset)
+    exact = reference.layer_norm(*args, dy).dx
+    assert reference.relative_error(METHODS["central"](along(args, 0), args[0], dy=dy), exact) <= ACCURACY["central"]
+    assert reference.relative_error(METHODS["complex"](along(args, 0), args[0], dy=dy), exact) <= ACCURACY["complex"]
+    # 1e-5 is off by up to half an ulp of x once it is added: by u * offset / 1e-5 of itself, less what chance spares.
+    careless = METHODS["central"](along(args, 0), args[0], 1e-5, dy=dy)
+    assert reference.relative_error(careless, exact) > U * offset / 1e-4
+
+
+@pytest.mark.parametrize("method", REAL)
+def test_float32_runs_in_float32(method):
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    seen = set()
+
+    def loss(z):
+        seen.add(z.dtype.name)
+        return np.exp(z).sum()
+
+    numeric = METHODS[method](loss, x)
+    assert seen == {"float32"} and numeric.dtype == np.float32
+    # u^(p/(p+1)) of float32 is 2.4e-4, 1.5e-5, 1.7e-6 ...; never as good as float64, never worse than 1 % here.
+    assert 1e-8 < np.linalg.norm(numeric - np.exp(x.astype(float))) < 1e-2
+    # A step meant for float64 (also when it is a NumPy float64) drowns in float32 rounding, u / h = 0.6 %.
+    drowned = METHODS[method](loss, x, np.float64(1e-5))
+    assert np.linalg.norm(drowned - np.exp(x)) > 1e-3 and (drowned == METHODS[method](loss, x, 1e-5)).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (0,), (2, 0), (2, 3, 4)])
+def test_shapes_and_what_f_does_to_its_argument(method, shape):
+    x = np.asarray(np.random.default_rng(1).standard_normal(shape))
+    before = x.copy()
+    x.flags.writeable = False
+
+    def square(z):
+        z *= z  # in place: f may change its argument
+        return z.sum()
+
+    assert METHODS[method](square, x) == pytest.approx(2 * x, rel=1e-6, abs=1e-7)
+    assert METHODS[method](lambda z: z, x, dy=np.ones(shape)) == pytest.approx(np.ones(shape))  # returns its argument
+    assert (x == before).all()
+
+
+def test_non_contiguous_x():
+    x = np.random.default_rng(2).standard_normal((6, 8))[::2, ::-2]
+    assert METHODS["central"](lambda z: (z**3).sum(), x) == pytest.approx(3 * x**2, rel=1e-8, abs=1e-9)
+
+
+def through_a_buffer(z):
+    buffer = np.empty(z.shape)
+    buffer[:] = z
+    return buffer.sum()
+
+
+CASTS = {
+    "float()": lambda z: float(z.sum()) ** 2,
+    "astype": lambda z: (z.astype(float) ** 2).sum(),
+    "astype of a part": lambda z: (z * z.astype(float)).sum(),
+    ".real": lambda z: (z.real**2).sum(),
+    "buffer": through_a_buffer,
+    "constant": lambda z: 1.0,
+}
+
+
+@pytest.mark.parametrize("loss", CASTS.values(), ids=CASTS)
+def test_complex_step_detects_that_the_imaginary_part_was_dropped(loss):
+    with pytest.raises(TypeError, match="f: found a (cast|real result).*cast to float"):
+        METHODS["complex"](loss, np.arange(3.0))
+
+
+def test_complex_step_cannot_detect_a_conjugate():
+    x = np.array([1.0, 2.0, 4.0])
+    wrong = METHODS["complex"](lambda z: z.var() + 0j * z.sum(), x)
+    assert abs(wrong - 2 * (x - x.mean()) / 3).max() > 0.1  # x.var() is |c|^2: documented, not detected
+
+
+def test_bad_input_is_named():
+    x, loss = np.arange(3.0), lambda z: (z**2).sum()
+    for method in METHODS.values():
+        for bad in (np.arange(3), x.astype(np.float16), x.astype(complex), np.array([1, 2.5], object), "x"):
+            with pytest.raises(TypeError, match="x: found dtype"):
+                method(loss, bad)
+        for bad in (0, -1e-5, math.nan, math.inf, np.ones(3), 1j):
+            with pytest.raises(ValueError, match="h: found"):
+                method(loss, x, bad)
+        with pytest.raises(ValueError, match="x: found NaN or Inf"):
+            method(loss, np.array([1.0, math.nan]))
+        with pytest.raises(ValueError, match=r"f: found a result of shape \(3,\), expected \(\)"):
+            method(lambda z: z, x)
+        with pytest.raises(ValueError, match=r"f: found a result of shape \(3,\), expected \(1, 3\)"):
+            method(lambda z: z, x, dy=np.ones((1, 3)))
+    with pytest.raises(TypeError, match="x: found dtype float32, expected one of float64"):
+        METHODS["complex"](loss, x.astype(np.float32))
+
+
+# Tests without a numeric gradient -----------------------------------------------------------------
+
+def wrong_gradients(args, dy):
+    """Name -> (dx, dgamma, dbeta) with one mistake in dx."""
+    dx, dgamma, dbeta = layer_norm_backward(dy, layer_norm_forward(*args)[1])
+    _, cache = layer_norm_forward(*args)
+    g = dy * args[1]
+    projection = cache.xhat * (g * cache.xhat).mean(-1, keepdims=True)
+    centred = g - g.mean(-1, keepdims=True)
+    element = dx.copy()
+    element.flat[3] += 1e-6
+    wrong = {"no projection": cache.rstd * centred, "no mean": cache.rstd * (g - projection),
+             "sign of projection": cache.rstd * (centred + projection), "sign": -dx, "one element by 1e-6": element}
+    return {name: (bad, dgamma, dbeta) for name, bad in wrong.items()}
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (4, 16, 64), (8, 512)])
+def test_adjoint_test(shape):
+    args, dy, _ = problem(shape)
+    cache = layer_norm_forward(*args)[1]
+    rng = np.random.default_rng(5)
+    jvp = lambda u: layer_norm_jvp(u, cache)
+    for _ in range(10):
+        u, v = rng.standard_normal(shape), rng.standard_normal(shape)
+        assert adjoint_test(jvp, lambda d: layer_norm_backward(d, cache)[0], u, v) <= tolerance(np.float64, u.size)
+    for name, (bad, *_) in wrong_gradients(args, dy).items():
+        u = rng.standard_normal(shape)
+        mismatch = adjoint_test(jvp, lambda d: bad, u, dy)
+        # One element of 1e-6 among N: 1e-6 / sqrt(N) of the size, times |u| there.
+        assert mismatch > (1e-12 if "1e-6" in name else 1e-4), name
+
+
+def test_adjoint_test_says_the_same_for_any_size():
+    # A vjp for which nothing is right: the mismatch does not shrink like 1 / sqrt(N).
+    rng = np.random.default_rng(0)
+    for N in (10, 100_000):
+        draws = [adjoint_test(lambda u: u, lambda d: rng.standard_normal(N), *rng.standard_normal((2, N)))
+                 for _ in range(9)]
+        assert 0.1 < np.median(draws) <= 1
+
+
+def test_adjoint_test_in_null_directions_and_corners():
+    args, _, _ = problem((4, 16))
+    cache = layer_norm_forward(args[0], np.ones(16), np.zeros(16))[1]
+    u = np.random.default_rng(1).standard_normal((4, 16))
+    vjp = lambda d: layer_norm_backward(d, cache)[0]
+    jvp = lambda u: layer_norm_jvp(u, cache)
+    assert adjoint_test(jvp, vjp, u, np.ones((4, 16))) <= tolerance(np.float64, 64)  # both sums are zero
+    assert adjoint_test(lambda u: 0 * u, lambda d: 0 * d, u, u) == 0
+    assert math.isnan(adjoint_test(jvp, lambda d: d * math.nan, u, u))
+    with pytest.raises(ValueError, match=r"vjp\(dy\): found shape \(16,\), expected \(4, 16\), the shape of u"):
+        adjoint_test(jvp, lambda d: d[0], u, u)
+    with pytest.raises(ValueError, match=r"jvp\(u\): found shape \(16,\), expected \(4, 16\), the shape of dy"):
+        adjoint_test(lambda u: u[0], vjp, u, u)
+    with pytest.raises(TypeError, match="u: found dtype int64"):
+        adjoint_test(jvp, vjp, np.arange(4), u)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8), (4, 16, 64), (8, 16, 1024)])
+def test_random_projection_passes_the_right_gradients_and_no_others(shape):
+    args, dy, grads = problem(shape)
+    rng = np.random.default_rng(3)
+    for _ in range(5):
+        assert random_projection(f, args, dy, grads, rng=rng) <= tolerance(np.float64, dy.size)
+        # One direction moves every element by its own length, so (v . grad)^3 brings large third derivatives.
+        assert random_projection(f, args, dy, grads, rng=rng, method="central") <= 1e-9
+    for name, bad in wrong_gradients(args, dy).items():
+        assert random_projection(f, args, dy, bad, rng=rng) > 1e-11, name
+        if "1e-6" not in name:
+            assert random_projection(f, args, dy, bad, rng=rng, method="central") > 1e-4, name
+    for k in (1, 2):  # the other gradients are in the same number
+        bad = list(grads)
+        bad[k] = bad[k] * 1.001
+        assert random_projection(f, args, dy, bad, rng=rng) > 1e-7
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_random_projection_by_every_method(method):
+    args, dy, grads = problem((4, 16))
+    assert random_projection(f, args, dy, grads, rng=np.random.default_rng(0), method=method) < 1e-6
+    assert random_projection(f, args, dy, [-g for g in grads], rng=np.random.default_rng(0), method=method) > 0.1
+
+
+def test_random_projection_does_not_depend_on_the_units():
+    (x, gamma, beta), dy, _ = problem((4, 16))
+    grads = layer_norm_backward(dy, layer_norm_forward(x * 1e-3, gamma, beta, eps=0)[1])
+    mismatch = [random_projection(lambda *a: layer_norm_forward(*a, eps=0)[0], (x * 1e-3, gamma, beta), dy, grads,
+                                  rng=np.random.default_rng(seed), method="central") for seed in range(5)]
+    assert max(mismatch) < 1e-9  # an absolute step of 1e-5 would be 1 % of sigma, and give 1e-4
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_random_projection_steps_as_its_dtype_demands(dtype):
+    x, seen = np.zeros(1, dtype), []
+    spy = lambda a: seen.append(abs(a[0])) or a
+    random_projection(spy, (x,), x, (x,), rng=np.random.default_rng(0), method="central")
+    h = max(seen) / abs(np.random.default_rng(0).standard_normal())
+    target = (12 * np.finfo(dtype).eps / 2) ** (1 / 3)
+    assert target * 0.999 <= h < 2 * target
+
+
+def test_random_projection_bad_input():
+    args, dy, grads = problem((2, 8))
+    rng = np.random.default_rng(0)
+    with pytest.raises(ValueError, match=r"grads\[1\]: found shape \(1, 8\), expected \(8,\)"):
+        random_projection(f, args, dy, (grads[0], grads[1][None], grads[2]), rng=rng)
+    with pytest.raises(ValueError, match="grads: found 2 arrays, expected 3"):
+        random_projection(f, args, dy, grads[:2], rng=rng)
+    with pytest.raises(ValueError, match="method: found 'fast', expected one of"):
+        random_projection(f, args, dy, grads, rng=rng, method="fast")
+    with pytest.raises(ValueError, match=r"f: found a result of shape \(\)"):
+        random_projection(lambda *a: f(*a).sum(), args, dy, grads, rng=rng)
+    with pytest.raises(TypeError, match=r"args\[0\]: found dtype float32"):
+        random_projection(f, [a.astype(np.float32) for a in args], dy, grads, rng=rng)
+    assert math.isnan(random_projection(f, args, dy, (grads[0] * math.nan, *grads[1:]), rng=rng))
+
+
+# The tolerance ------------------------------------------------------------------------------------
+
+def dx_error_and_kappa(x, gamma, beta, dy, eps=1e-5):
+    exact = reference.layer_norm(x, gamma, beta, dy, eps)
+    dx = layer_norm_backward(dy, layer_norm_forward(x, gamma, beta, eps)[1])[0]
+    return reference.relative_error(dx, exact.dx), reference.kappa(exact, dy, gamma)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("D", [2, 3, 8, 64, 100, 768, 4096, 65536])
+def test_the_tolerance_is_neither_too_small_nor_useless(dtype, D):
+    ratios = []
+    for seed in range(5 if D < 1000 else 1):
+        args, dy, _ = problem((max(1, min(8, 4096 // D)), D), seed, dtype=dtype)
+        error, kappa = dx_error_and_kappa(*args, dy)
+        ratios.append(tolerance(dtype, D, kappa) / error)
+    assert min(ratios) >= 1
+    assert np.median(ratios) <= 30
+
+
+FINITE = st.floats(-4, 4, allow_nan=False, width=32)
+
+
+@settings(derandomize=True, max_examples=400, deadline=None)
+@given(st.data(), st.sampled_from([np.float32, np.float64, np.float16]), st.integers(2, 24),
+       st.sampled_from([0, 1, 100, 1000]))
+def test_the_tolerance_is_never_too_small(data, dtype, D, offset):
+    row = st.lists(FINITE, min_size=D, max_size=D)
+    x, gamma, dy = (np.array(data.draw(row)) for _ in range(3))
+    x, gamma, dy = (x + offset)[None].astype(dtype), gamma.astype(dtype), dy[None].astype(dtype)
+    error, kappa = dx_error_and_kappa(x, gamma, np.zeros(D, dtype), dy)
+    # Subnormal results have fewer digits than u says; kappa * u > 1 says that no digit is left.
+    exact = reference.to_float64(reference.layer_norm(x, gamma, np.zeros(D), dy).dx)
+    if np.linalg.norm(exact) > 1e3 * np.finfo(dtype).smallest_normal and math.isfinite(kappa):
+        assert error <= tolerance(dtype, D, kappa)
+
+
+def test_tolerance_grows_with_what_it_should():
+    assert tolerance("float32", 64) == 2**29 * tolerance("float64", 64)
+    assert tolerance("float64", 64, 1e4) == pytest.approx(1e4 * tolerance("float64", 64))
+    assert tolerance("float64", 64, 0.5) == tolerance("float64", 64, 1.0)
+    assert tolerance("float16", 64) == 2**-11 + tolerance("float32", 64)
+    assert tolerance("bfloat16", 64) == 2**-8 + tolerance("float32", 64)
+    assert tolerance(np.float64, 1) == 8 * U
+    assert [gradcheck._chain(D) for D in (1, 2, 7, 8, 128, 256, 257, 65536)] == [0, 1, 6, 4, 19, 20, 21, 28]
+    with pytest.raises(TypeError, match="dtype: found int64"):
+        tolerance("int64", 8)
+    with pytest.raises(ValueError, match="D: found 0"):
+        tolerance("float64", 0)
+    with pytest.raises(ValueError, match="condition: found nan"):
+        tolerance("float64", 8, math.nan)
+
+
+# The report ---------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("shape", [(2, 3, 8), (4, 16)])
+def test_check_gradients_passes_the_right_gradients(method, shape):
+    args, dy, grads = problem(shape)
+    report = check_gradients(f, args, dy, grads, names=NAMES, method=method)
+    assert report.passed and [row.name for row in report.rows] == list(NAMES)
+    assert [row.shape for row in report.rows] == [a.shape for a in args]
+    assert report.max_error == max(row.error for row in report.rows) <= ACCURACY[method]
+    # The tolerances are good for something: a few times the accuracy, not a magic 1e-4.
+    assert all(row.tolerance <= 200 * ACCURACY[method] for row in report.rows)
+
+
+def test_check_gradients_reaches_1e_10_and_1e_15_on_the_large_shape():
+    args, dy, grads = problem((4, 16, 64))
+    assert check_gradients(f, args, dy, grads, method="complex").max_error <= 1e-15
+    assert check_gradients(f, args, dy, grads).max_error <= 1e-10
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_check_gradients_fails_wrong_ones(method):
+    args, dy, grads = problem((2, 3, 8))
+    for name, bad in wrong_gradients(args, dy).items():
+        report = check_gradients(f, args, dy, bad, names=NAMES, method=method)
+        if name == "one element by 1e-6" and method == "one_sided":
+            continue  # 1e-6 / ||dx|| is near the error of a one-sided difference
+        assert [row.ok for row in report.rows] == [False, True, True], name
+        assert not report.passed and report.rows[0].message == "the gradients differ"
+    for k in (1, 2):
+        bad = list(grads)
+        bad[k] = bad[k] + 1e-6 * (np.arange(8) == 5)
+        if method != "one_sided":
+            report = check_gradients(f, args, dy, bad, method=method)
+            assert [row.ok for row in report.rows] == [j != k for j in range(3)]
+
+
+def test_shapes_are_compared_before_numbers():
+    args, dy, grads = problem((2, 8))
+    report = check_gradients(f, args, dy, (grads[0], grads[1][None], grads[2][:1]), names=NAMES)
+    assert [row.ok for row in report.rows] == [True, False, False]
+    assert report.rows[1].message == "expected shape (8,)" and report.rows[1].shape == (1, 8)
+    assert report.max_error == math.inf
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nan_and_inf_fail(method):
+    args, dy, grads = problem((2, 8))
+    for value in (math.nan, math.inf):
+        bad = grads[1].copy()
+        bad[3] = value
+        for rtol in (None, 1e9):
+            report = check_gradients(f, args, dy, (grads[0], bad, grads[2]), method=method, rtol=rtol)
+            assert [row.ok for row in report.rows] == [True, False, True] and report.max_error == math.inf
+            assert report.rows[1].message == "the gradient has NaN or Inf"
+    report = check_gradients(lambda x: x * math.nan, args[:1], dy, grads[:1], method=method, rtol=1e9)
+    assert not report.passed and report.rows[0].message == "f gives NaN or Inf near args"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_gradient_that_is_zero(method):
+    (x, _, beta), _, _ = problem((3, 16))
+    gamma, dy = np.ones(16), np.ones((3, 16))
+    args, grads = (x, gamma, beta), layer_norm_backward(dy, layer_norm_forward(x, gamma, beta)[1])
+    assert abs(grads[0]).max() == 0  # dy in the null direction of the Jacobian; numeric gradients have noise there
+    assert check_gradients(f, args, dy, grads, method=method).passed
+    wrong = (grads[0] + 1e-3, *grads[1:])
+    assert not check_gradients(f, args, dy, wrong, method=method).rows[0].ok
+    # Nothing moves at all: no division by zero, in either case.
+    still = lambda a: 0 * a
+    assert check_gradients(still, (x,), dy, (np.zeros_like(x),), method=method).max_error == 0
+    assert check_gradients(still, (x,), dy, (np.ones_like(x),), method=method).max_error == math.inf
+    assert check_gradients(f, (x[:, :1], gamma[:1], beta[:1]), dy[:, :1],
+                           layer_norm_backward(dy[:, :1], layer_norm_forward(x[:, :1], gamma[:1], beta[:1])[1]),
+                           method=method).passed  # D = 1
+
+
+@settings(derandomize=True, max_examples=80, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 3), st.integers(3, 12), st.sampled_from([0.0, 10.0, 1e3, 1e5]),
+       st.integers(-3, 3), st.sampled_from(["ones", "near ones", "random"]), st.sampled_from(["central", "complex"]))
+def test_no_false_alarm(seed, rows, D, offset, exponent, kind, method):
+    rng = np.random.default_rng(seed)
+    x = (rng.standard_normal((rows, D)) + offset) * 10.0**exponent
+    gamma, beta = rng.choice([0, 1]) + 0.1 * rng.standard_normal(D), rng.choice([0, 1]) * rng.standard_normal(D)
+    noise = {"ones": 0, "near ones": 1e-4, "random": 1}[kind] * rng.standard_normal((rows, D))
+    dy = noise if kind == "random" else 1 + noise
+    grads = layer_norm_backward(dy, layer_norm_forward(x, gamma, beta)[1])
+    report = check_gradients(f, (x, gamma, beta), dy, grads, method=method)
+    assert report.passed or {row.message for row in report.rows if not row.ok} == {
+        "the numeric gradient is too inaccurate to tell"}, report
+
+
+def test_a_numeric_gradient_nobody_knows_passes_nothing():
+    # |x| at its kink: the quotient has no derivative to be near to. float32 with a large offset is the same.
+    x = np.array([1e-9, 3e-9, 1.0])
+    kink = lambda a: np.sqrt(np.abs(a))
+    report = check_gradients(kink, (x,), np.ones(3), (np.zeros(3),))
+    assert not report.passed and "too inaccurate" in report.rows[0].message
+
+
+def test_float32_needs_a_tolerance_that_hides_bugs():
+    args, dy, grads = problem((2, 3, 8), dtype=np.float32)
+    report = check_gradients(f, args, dy, grads)
+    assert report.passed and all(row.tolerance > 1e-5 for row in report.rows)
+    with pytest.raises(TypeError, match=r"args\[0\]: found dtype float32, expected one of float64"):
+        check_gradients(f, args, dy, grads, method="complex")
+
+
+def test_the_table_and_rtol():
+    args, dy, grads = problem((2, 8))
+    report = check_gradients(f, args, dy, (-grads[0], grads[1], grads[2][None]), names=NAMES, rtol=1e-8)
+    lines = str(report).splitlines()
+    assert repr(report) == str(report)
+    assert lines[0].split() == ["gradient", "shape", "error", "tolerance"]
+    error = f"{report.rows[0].error:.1e}"
+    assert lines[1].split() == ["dx", "(2,", "8)", error, "1.0e-08", "FAILED:", "the", "gradients", "differ"]
+    assert lines[2].startswith("dgamma") and lines[2].endswith("1.0e-08    ok")
+    assert lines[3].endswith("FAILED: expected shape (8,)")
+    assert len({line.index(word) for line, word in zip(lines, ("tolerance", "1.0e-08", "1.0e-08", "1.0e-08"))}) == 1
+    assert check_gradients(f, args, dy, (-grads[0], *grads[1:]), rtol=3.0).passed
+    assert not check_gradients(f, args, dy, grads, rtol=0.0).passed
+    assert str(check_gradients(f, args, dy, grads)).splitlines()[3].startswith("grads[2]")
+    assert check_gradients(lambda: dy, (), dy, ()).passed
+
+
+def test_check_gradients_bad_input():
+    args, dy, grads = problem((2, 8))
+    with pytest.raises(ValueError, match="grads: found 2 arrays, expected 3"):
+        check_gradients(f, args, dy, grads[:2])
+    with pytest.raises(ValueError, match="names: found 1, expected 3"):
+        check_gradients(f, args, dy, grads, names=["dx"])
+    with pytest.raises(ValueError, match="method: found 'magic', expected one of one_sided, central"):
+        check_gradients(f, args, dy, grads, method="magic")
+    with pytest.raises(ValueError, match="rtol: found nan"):
+        check_gradients(f, args, dy, grads, rtol=math.nan)
+    with pytest.raises(ValueError, match=r"f: found a result of shape \(2, 8\), expected \(8,\)"):
+        check_gradients(f, args, dy[0], grads)
+    with pytest.raises(ValueError, match="dy: found NaN or Inf"):
+        check_gradients(f, args, dy * math.nan, grads)
+    with pytest.raises(TypeError, match=r"grads\[2\]: found dtype int64"):
+        check_gradients(f, args, dy, (*grads[:2], np.ones(8, int)))

@@ -1,0 +1,366 @@
+"""Layer norm and RMS norm in NumPy: how accurate they are, and the identities they obey."""
+
+import math
+from fractions import Fraction
+
+import cases
+import numpy as np
+import pytest
+from cases import Case, U
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from lnlib import layernorm as ln
+from lnlib import reference
+from lnlib.reference import BITS, to_fixed
+
+U64 = U["float64"]
+
+
+def normalise(x, gamma, beta, dy, eps=1e-5):
+    """y, dx, dgamma, dbeta by name."""
+    y, cache = ln.layer_norm_forward(x, gamma, beta, eps)
+    return dict(zip(("y", "dx", "dgamma", "dbeta"), (y, *ln.layer_norm_backward(dy, cache))))
+
+
+def relative(a, b):
+    return np.linalg.norm(a - b) / np.linalg.norm(b)
+
+
+# Accuracy against exact arithmetic. Every other case of cases.py is in test_table.py.
+
+def assert_accurate(case, bar):
+    """Every tensor within ``bar``, a published number; dx, dgamma and dbeta within 4 kappa u where that is more."""
+    judged = cases.judge(case)
+    found = cases.errors(normalise(*judged.arrays, case.eps), judged.exact)
+    allowed = {name: max(bar, 4 * k * U[case.dtype]) for name, k in judged.kappa.items()}
+    assert all(found[name] <= allowed[name] for name in found), (found, allowed)
+
+
+def rows(D):
+    return max(1, 256 // D)
+
+
+@pytest.mark.parametrize("offset", [0, 1e2, 1e4, 1e6])
+@pytest.mark.parametrize("D", [2, 3, 7, 64, 1024, 65536])
+def test_float32_error_does_not_grow_with_the_offset(D, offset):
+    """2e-7 is 3.4 u: the eight roundings of the longest path, independent, give sqrt(8) u = 2.8 u."""
+    assert_accurate(Case(f"sweep {D}", (rows(D), D), "float32", offset=offset), 2e-7)
+
+
+@pytest.mark.parametrize("offset, bar", [(0, 1e-15), (1e2, 1e-14), (1e4, 1e-14), (1e6, 1e-14), (1e8, 1e-14)])
+@pytest.mark.parametrize("D", [2, 3, 7, 64, 1024])
+def test_float64_error_does_not_grow_with_the_offset(D, offset, bar):
+    """1e-15 is 9 u, more than eight roundings; the promise at an offset is 1e-14."""
+    assert_accurate(Case(f"sweep {D}", (rows(D), D), offset=offset), bar)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 1000, 65536])
+def test_float32_parameter_gradients_do_not_lose_digits_with_the_rows(rows):
+    """One accumulator in float32 would lose sqrt(rows) u: 1.5e-5 for 65536 rows."""
+    assert_accurate(Case(f"rows {rows}", (rows, 2), "float32"), 2e-7)
+
+
+def test_float64_parameter_gradients_are_added_pairwise():
+    """2**17 rows of one: in sequence the sum of dy = 0.1 is wrong by 1e-12 and more, in halves it is exact to u."""
+    x, dy = np.ones((2**17, 1)), np.full((2**17, 1), 0.1)
+    dbeta = normalise(x, np.ones(1), np.ones(1), dy)["dbeta"]
+    assert dbeta[0] == 0.1 * 2**17  # doubling is exact
+
+
+@pytest.mark.parametrize("dtype", cases.HALVES)
+@pytest.mark.parametrize("offset", [0, 10, 100])
+def test_half_precision_is_rounded_once(dtype, offset):
+    """y and dx are the float32 results, rounded: half an ulp of each element, and float32's 8 u of the row's norm."""
+    judged = cases.judge(Case(f"half {dtype}", (16, 64), dtype, offset=offset))
+    results = normalise(*judged.arrays)
+    for name in ("y", "dx"):
+        value, exact = results[name].astype(np.float64), reference.to_float64(getattr(judged.exact, name))
+        ulp = np.spacing(np.abs(exact).astype(dtype)).astype(np.float64)
+        assert (np.abs(value - exact) <= ulp / 2 + 8 * U["float32"] * np.linalg.norm(exact, axis=-1, keepdims=True)).all()
+
+
+def test_zeros():
+    """x = 0: y = beta, dgamma = 0, and dbeta = 6, the number of rows of (2, 3, 8), for dy = 1."""
+    x, gamma, beta = np.zeros((2, 3, 8)), np.arange(8.0), np.linspace(-1, 1, 8)
+    results = normalise(x, gamma, beta, np.ones_like(x))
+    assert np.array_equal(results["y"], np.broadcast_to(beta, x.shape))
+    assert results["dgamma"].tolist() == [0.0] * 8 and results["dbeta"].tolist() == [6.0] * 8
+    # r is 1 / sqrt(eps), and dx is what is left of gamma without its mean: four roundings.
+    assert relative(results["dx"][0, 0], (gamma - 3.5) / np.sqrt(1e-5)) <= 4 * U64
+
+
+def test_alternating_rows_at_1e8():
+    """1e8 +- 1e-3: the variance is 1e-6 in float64, and eps = 1e-5 shows. Six digits of x are all there is."""
+    judged = cases.judge(Case("1e8 +- 1e-3", (2, 3, 64), regime=cases.alternating, offset=1e11, scale=1e-3))
+    found = cases.errors(normalise(*judged.arrays), judged.exact)
+    assert max(found.values()) <= 1e-15, found
+
+
+# The two backward passes
+
+@pytest.mark.parametrize("shape", [(2, 3, 8), (4, 8, 16), (5, 64)])
+def test_steps_agree_with_two_reductions(shape):
+    """Both have about eight roundings, 9 u each at most, at offset 0: they may differ by twice that."""
+    x, gamma, _, dy = Case("steps", shape).arrays()
+    _, cache = ln.layer_norm_forward(x, gamma, gamma)
+    for a, b in zip(ln.layer_norm_backward_steps(dy, x, gamma), ln.layer_norm_backward(dy, cache), strict=True):
+        assert relative(a, b) <= 2e-15 and a.shape == b.shape
+
+
+def test_steps_lose_what_two_reductions_keep():
+    """At offset 1e8 the mean, rounded before it is subtracted, costs up to 1e8 u = 1e-8; recentred it costs nothing."""
+    judged = cases.judge(Case("steps at an offset", (4, 33), offset=1e8))
+    a = judged.arrays
+    dx, dgamma, _ = ln.layer_norm_backward_steps(a.dy, a.x, a.gamma)
+    assert reference.relative_error(dgamma, judged.exact.dgamma) > 1e-11
+    assert cases.errors(normalise(*a), judged.exact)["dgamma"] <= 1e-15
+
+
+# Derivatives by the complex step: Im f(x + i h u) / h is exact to rounding for any small h.
+
+H = 1e-30
+
+
+def random_problem(shape, seed=0, offset=0.0):
+    rng = np.random.default_rng(seed)
+    x, dy, u = rng.standard_normal((3, *shape))
+    gamma, beta = rng.standard_normal((2, shape[-1]))
+    return x + offset, gamma, beta, dy, u
+
+
+def complex_gradient(f, a):
+    """Gradient of the scalar f at a, one element at a time."""
+    out = np.zeros(a.shape)
+    for i in np.ndindex(a.shape):
+        moved = a.astype(complex)
+        moved[i] += 1j * H
+        out[i] = f(moved).imag / H
+    return out
+
+
+SMALL = [(1, 2), (3, 3), (2, 3, 8), (5, 7), (8,)]
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+@pytest.mark.parametrize("shape", [*SMALL, (4, 129)])
+def test_jvp_is_the_derivative_of_forward(shape, offset):
+    """Within 4 u of ||gamma r u||, of which the Jacobian leaves a part; the complex step has as much: 8 u."""
+    x, gamma, beta, _, u = random_problem(shape, offset=offset)
+    _, cache = ln.layer_norm_forward(x, gamma, beta)
+    expected = ln.layer_norm_forward(x + 1j * H * u, gamma, beta)[0].imag / H
+    y_dot = ln.layer_norm_jvp(u, cache)
+    assert np.linalg.norm(y_dot - expected) <= 8 * U64 * np.linalg.norm(gamma * cache.rstd * u)
+
+
+@pytest.mark.parametrize("eps", [1e-5, 0.5])
+@pytest.mark.parametrize("shape", SMALL)
+def test_double_backward_is_the_derivative_of_backward(shape, eps):
+    """grad_x, grad_gamma and grad_dy of <u, dx>, each in the scale of what is added up.
+
+    A term of grad_x is at most ||r u|| ||r g||; about ten roundings on either side: 20 u.
+    """
+    x, gamma, beta, dy, u = random_problem(shape, seed=1)
+
+    def inner(x=x, gamma=gamma, dy=dy):
+        return (u * ln.layer_norm_backward(dy, ln.layer_norm_forward(x, gamma, beta, eps)[1])[0]).sum()
+
+    _, cache = ln.layer_norm_forward(x, gamma, beta, eps)
+    grad_x, grad_gamma, grad_dy = ln.layer_norm_double_backward(u, dy, cache)
+    ru, rg = np.linalg.norm(cache.rstd * u), np.linalg.norm(cache.rstd * dy * gamma)
+    for found, expected, scale in (
+            (grad_x, complex_gradient(lambda x: inner(x=x), x), ru * rg),
+            (grad_gamma, complex_gradient(lambda gamma: inner(gamma=gamma), gamma), ru * np.linalg.norm(dy)),
+            (grad_dy, complex_gradient(lambda dy: inner(dy=dy), dy), np.linalg.norm(cache.rstd * u * gamma))):
+        assert found.shape == expected.shape
+        assert np.linalg.norm(found - expected) <= 20 * U64 * scale
+
+
+def test_double_backward_to_1e_14():
+    """The same as a plain relative error, where nothing cancels."""
+    x, gamma, beta, dy, u = random_problem((4, 3, 16), seed=2)
+    _, cache = ln.layer_norm_forward(x, gamma, beta)
+    expected = complex_gradient(lambda x: (u * ln.layer_norm_backward(
+        dy, ln.layer_norm_forward(x, gamma, beta)[1])[0]).sum(), x)
+    assert relative(ln.layer_norm_double_backward(u, dy, cache)[0], expected) <= 1e-14
+
+
+@pytest.mark.parametrize("shape", SMALL)
+def test_backward_of_complex_parameters(shape):
+    """dy sees gamma linearly: d<v, dx>/dgamma by the complex step through gamma alone, x and dy real."""
+    x, gamma, beta, dy, u = random_problem(shape, seed=3)
+    _, cache = ln.layer_norm_forward(x, gamma + 1j * H * gamma, beta)
+    dx, dgamma, dbeta = ln.layer_norm_backward(dy, cache)
+    assert dx.dtype == dgamma.dtype == np.complex128
+    real = ln.layer_norm_backward(dy, ln.layer_norm_forward(x, gamma, beta)[1])[0]
+    scale = np.linalg.norm(cache.rstd * dy * gamma.real)
+    assert np.linalg.norm(dx.imag / H - real) <= 8 * U64 * scale  # dx is linear in gamma
+    assert not dgamma.imag.any() and not dbeta.imag.any()
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+@pytest.mark.parametrize("shape", [*SMALL, (4, 8, 16), (2, 1000)])
+def test_jvp_and_backward_are_adjoint(shape, offset):
+    """<dy, J u> = <J' dy, u>: both sides add products of size ||dy gamma|| ||r u||, four roundings each."""
+    x, gamma, beta, dy, u = random_problem(shape, seed=4, offset=offset)
+    _, cache = ln.layer_norm_forward(x, gamma, beta)
+    left = (dy * ln.layer_norm_jvp(u, cache)).sum()
+    right = (ln.layer_norm_backward(dy, cache)[0] * u).sum()
+    assert abs(left - right) <= 8 * U64 * np.linalg.norm(dy * gamma) * np.linalg.norm(cache.rstd * u)
+
+
+# RMS norm
+
+def exact_rms_norm(x, gamma, dy, eps):
+    """y, dx, dgamma in fixed point, from the definition: dx through the Jacobian (delta - xhat xhat' / D) r."""
+    X, G, dY, E = (to_fixed(a) for a in (x, gamma, dy, np.float64(eps)))
+
+    def times(a, b):
+        return (a * b) >> BITS
+
+    D = X.shape[-1]
+    r = []
+    for row in X:
+        mean_square = Fraction(sum(int(v)**2 for v in row), D << 2 * BITS) + Fraction(int(E), 1 << BITS)
+        n, d = mean_square.denominator << 2 * BITS, mean_square.numerator
+        r.append([math.isqrt(n // d)])
+    r = np.array(r, object)
+    xhat = times(X, r)
+    g = times(G, dY)
+    J = to_fixed(np.eye(D)) - times(xhat[:, :, None], xhat[:, None, :]) // D
+    dx = times(r, times(g[:, :, None], J).sum(axis=1))
+    return times(xhat, G), dx, times(dY, xhat).sum(axis=0)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("shape, offset, eps", [((4, 8), 0, 1e-5), ((3, 7), 1e3, 1e-5), ((5, 2), 0, 0.5), ((2, 64), 0, 0.0),
+                                                ((4, 1), 1, 1e-5)])
+def test_rms_norm_against_exact_arithmetic(shape, offset, eps, dtype):
+    """The bars of layer norm; dx within 4 u ||r g|| where xhat (along which g is removed) takes most of g."""
+    x, gamma, _, dy = Case(f"rms {shape}", shape, dtype, offset=offset).arrays()
+    y, cache = ln.rms_norm_forward(x, gamma, eps)
+    dx, dgamma = ln.rms_norm_backward(dy, cache)
+    exact_y, exact_dx, exact_dgamma = exact_rms_norm(x, gamma, dy, eps)
+    bar, u = cases.BAR[dtype], U[dtype]
+    assert reference.relative_error(y, exact_y) <= bar
+    terms = np.linalg.norm(dy * cache.xhat) / np.linalg.norm(reference.to_float64(exact_dgamma))
+    assert reference.relative_error(dgamma, exact_dgamma) <= max(bar, 4 * u * terms)
+    kappa = np.linalg.norm(cache.rstd * dy * gamma) / np.linalg.norm(reference.to_float64(exact_dx))
+    assert reference.relative_error(dx, exact_dx) <= max(bar, 4 * kappa * u)
+
+
+@pytest.mark.parametrize("shape", SMALL)
+def test_rms_norm_backward_is_the_derivative_of_forward(shape):
+    x, gamma, _, dy, _ = random_problem(shape, seed=5)
+    dx, dgamma = ln.rms_norm_backward(dy, ln.rms_norm_forward(x, gamma)[1])
+
+    def loss(x=x, gamma=gamma):
+        return (dy * ln.rms_norm_forward(x, gamma)[0]).sum()
+
+    rg = np.linalg.norm(ln.rms_norm_forward(x, gamma)[1].rstd * dy * gamma)
+    assert np.linalg.norm(dx - complex_gradient(lambda x: loss(x=x), x)) <= 8 * U64 * rg
+    expected = complex_gradient(lambda gamma: loss(gamma=gamma), gamma)
+    xhat = ln.rms_norm_forward(x, np.ones_like(gamma))[0]
+    assert np.linalg.norm(dgamma - expected) <= 8 * U64 * np.linalg.norm(dy * xhat)
+
+
+def test_rms_norm_is_layer_norm_of_rows_without_a_mean():
+    """Rows (v, -v) have mean 0 exactly; then the forward passes are the same numbers."""
+    v = np.random.default_rng(6).standard_normal((5, 4))
+    x, gamma = np.concatenate([v, -v], axis=1), np.linspace(1, 2, 8)
+    assert np.array_equal(ln.rms_norm_forward(x, gamma)[0], ln.layer_norm_forward(x, gamma, 0 * gamma)[0])
+
+
+# Properties of any rows. Integers up to 2**20 and sums of them are exact in float64, so are the shifts.
+
+def integer_problem(draw):
+    shape = draw(st.tuples(st.integers(1, 5), st.integers(2, 9)))
+    x = draw(hnp.arrays(np.float64, shape, elements=st.integers(-1000, 1000)))
+    seed = draw(st.integers(0, 2**32 - 1))
+    _, gamma, beta, dy, u = random_problem(shape, seed)
+    return x, gamma, beta, dy, u
+
+
+problems = st.composite(integer_problem)()
+
+# eps = 1 keeps s at 1 or more: a row of equal integers has s = 1, so r is at most 1.
+EPS = 1.0
+
+
+@given(problems, st.integers(-2**20, 2**20))
+def test_y_and_dx_do_not_see_a_shift(problem, shift):
+    """x + c is exact. What differs is the rounding of the mean, which recentring removes: 9 u on either side."""
+    x, gamma, beta, dy, _ = problem
+    a, b = normalise(x, gamma, beta, dy, EPS), normalise(x + shift, gamma, beta, dy, EPS)
+    assert np.linalg.norm(a["y"] - b["y"]) <= 18 * U64 * np.linalg.norm(a["y"] - beta)
+    assert np.linalg.norm(a["dx"] - b["dx"]) <= 18 * U64 * np.linalg.norm(gamma * dy)
+    assert np.linalg.norm(a["dgamma"] - b["dgamma"]) <= 18 * U64 * np.linalg.norm(dy) * np.sqrt(x.shape[1])
+
+
+@given(problems, st.integers(-20, 20))
+def test_scaling_by_a_power_of_two(problem, power):
+    """x and the root of eps times 2**k: y, dgamma, dbeta the same and dx 2**-k times, bit for bit."""
+    x, gamma, beta, dy, _ = problem
+    scale = 2.0**power
+    a, b = normalise(x, gamma, beta, dy, EPS), normalise(x * scale, gamma, beta, dy, EPS * scale**2)
+    for name in ("y", "dgamma", "dbeta"):
+        assert np.array_equal(a[name], b[name])
+    assert np.array_equal(a["dx"], b["dx"] * scale)
+
+
+@given(problems)
+def test_dx_sums_to_zero_over_the_features(problem):
+    """The Jacobian kills 1 on either side. What is left of the sum: a few u per term of size r |g|."""
+    x, gamma, beta, dy, _ = problem
+    dx = normalise(x, gamma, beta, dy, EPS)["dx"]
+    g = np.abs(gamma * dy).sum(axis=1)
+    assert (np.abs(dx.sum(axis=1)) <= 8 * U64 * g * np.sqrt(x.shape[1])).all()
+
+
+@given(problems, st.randoms(use_true_random=False))
+def test_permuted_features_give_permuted_results(problem, random):
+    """Only the order of the sums over D changes: 9 u on either side."""
+    x, gamma, beta, dy, _ = problem
+    order = list(range(x.shape[1]))
+    random.shuffle(order)
+    a = normalise(x, gamma, beta, dy, EPS)
+    b = normalise(*(array[..., order] for array in (x, gamma, beta, dy)), EPS)
+    assert np.linalg.norm(a["y"][:, order] - b["y"]) <= 18 * U64 * np.linalg.norm(a["y"] - beta)
+    assert np.linalg.norm(a["dx"][:, order] - b["dx"]) <= 18 * U64 * np.linalg.norm(gamma * dy)
+    assert np.linalg.norm(a["dgamma"][order] - b["dgamma"]) <= 18 * U64 * np.linalg.norm(dy) * np.sqrt(x.shape[1])
+    assert np.array_equal(a["dbeta"][order], b["dbeta"])  # sums over rows, whose order is the same
+
+
+@given(problems)
+def test_rows_are_independent(problem):
+    """y and dx of one row alone are those of the row among others, bit for bit; dgamma and dbeta add up."""
+    x, gamma, beta, dy, _ = problem
+    together = normalise(x, gamma, beta, dy, EPS)
+    alone = [normalise(x[i:i + 1], gamma, beta, dy[i:i + 1], EPS) for i in range(len(x))]
+    for name in ("y", "dx"):
+        assert np.array_equal(together[name], np.concatenate([row[name] for row in alone]))
+    for name in ("dgamma", "dbeta"):
+        terms = np.array([row[name] for row in alone])
+        # at most 5 rows: four additions on either side
+        assert (np.abs(together[name] - terms.sum(axis=0)) <= 8 * U64 * np.abs(terms).sum(axis=0)).all()
+
+
+@given(problems, st.floats(-4, 4))
+def test_backward_is_linear_in_dy(problem, t):
+    """backward(dy + t u) = backward(dy) + t backward(u): three results of a few u of their own size."""
+    x, gamma, beta, dy, u = problem
+    a, b, c = (normalise(x, gamma, beta, upstream, EPS) for upstream in (dy, u, dy + t * u))
+    size = np.linalg.norm(dy) + abs(t) * np.linalg.norm(u)
+    for name, scale in (("dx", np.abs(gamma).max()), ("dgamma", np.sqrt(x.shape[1])), ("dbeta", np.sqrt(len(x)))):
+        assert np.linalg.norm(c[name] - a[name] - t * b[name]) <= 18 * U64 * size * scale
+
+
+@given(problems)
+def test_xhat_has_mean_zero_and_is_inside_the_sphere(problem):
+    """||xhat||^2 = D var / (var + eps) < D: inside the sphere of radius sqrt(D), on it only without eps."""
+    x, gamma, beta, _, _ = problem
+    xhat = ln.layer_norm_forward(x, gamma, beta, EPS)[1].xhat
+    D = x.shape[1]
+    assert (np.abs(xhat.sum(axis=1)) <= 8 * U64 * D).all()
+    assert ((xhat**2).sum(axis=1) <= D * (1 + 8 * U64)).all()

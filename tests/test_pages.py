@@ -1,0 +1,92 @@
+"""The house style of a chapter, as far as a machine can see it."""
+
+import inspect
+import re
+from statistics import median
+
+import pytest
+from pages import BOOK, CHAPTERS, ROOT, read, words
+
+from lnlib.exercises import exercises
+
+chapters = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+APART = {"exercise", "exercise-setup", "remove-cell"}
+
+
+def _code_lines(source):
+    return [line for line in source.split("\n") if line.strip()]
+
+
+@chapters
+def test_budget(path):
+    page = read(path)
+    assert 1300 <= words(page.prose) <= 2000, f"{words(page.prose)} words"
+    lengths = [len(_code_lines(cell.source)) for cell in page.cells if not APART & set(cell.tags)]
+    assert 12 <= len(lengths) <= 25, f"{len(lengths)} cells"
+    assert median(lengths) <= 5, f"median cell of {median(lengths)} lines"
+    assert max(lengths) <= 30, f"longest cell of {max(lengths)} lines"
+
+
+@chapters
+def test_cells_fit_the_column(path):
+    for cell in read(path).cells:
+        for line in cell.source.split("\n"):
+            assert len(line) <= 76, f"{len(line)} columns: {line}"
+
+
+@chapters
+def test_is_executed(path):
+    # A page without this front matter is silently not executed.
+    assert "format_name: myst" in read(path).text.split("\n---\n")[0]
+
+
+@chapters
+def test_has_the_parts_of_a_chapter(path):
+    text = read(path).text
+    assert "```{admonition} In this chapter" in text
+    for part in ("**You will be able to**", "**You need**", "**Time**"):
+        assert part in text, part
+    headings = re.findall(r"^## (.+)$", text, re.M)
+    assert headings[-3:] == ["Takeaways", "Exercises", "Further reading"]
+    assert re.search(r"^# .+\n(?:.*\n)*?## ", text, re.M)
+
+
+@chapters
+def test_figures_have_numbers_captions_and_alt_text(path):
+    page = read(path)
+    figures = [cell.options["mystnb"] for cell in page.cells if "mystnb" in cell.options]
+    assert figures
+    for options in figures:
+        name, caption, alt = options["figure"]["name"], options["figure"]["caption"], options["image"]["alt"]
+        assert "{glue:text}" in caption, f"{name}: no computed number in the caption"
+        assert 40 <= len(alt) <= 350, f"{name}: alt text of {len(alt)} characters"
+
+
+@chapters
+def test_exercises_are_registered(path):
+    page = read(path)
+    number = int(path.stem[:2])
+    registered = {e.id: e for e in exercises().values() if e.chapter == number}
+    assert 3 <= len(registered) <= 5
+    cells = [cell.source for cell in page.cells if "exercise" in cell.tags]
+    expected = [f'{inspect.getsource(e.stub).rstrip()}\n\ncheck("{e.id}", {e.stub.__name__})' for e in registered.values()]
+    assert cells == expected
+    titles = re.findall(r"^```\{exercise-start\} (.+)$", page.text, re.M)
+    assert titles == [e.title for e in registered.values()]
+    assert page.text.count("```{solution-start}") == len(registered)
+    for exercise in registered.values():
+        line = f"```{{lnlib}} exercises.ch{number:02}.{exercise.solution.__name__}\n"
+        assert line in page.text, f"{exercise.id}: the page does not show the registered solution"
+
+
+def test_public_text_is_public():
+    # What a reader of the repository has no use for: machine paths, and installing a stranger's lnlib.
+    bad = re.compile(r"(?<![\w.])/(work|root|home|tmp)/\w|pip install (-\w+ )*['\"]?lnlib|\b(TODO|FIXME|lorem ipsum)\b", re.I)
+    for path in [*BOOK.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "lnlib").rglob("*.py"), *ROOT.glob("*.yml"),
+                 ROOT / "Makefile", *(ROOT / ".github").rglob("*.yml"), *(ROOT / "tools").rglob("*.py")]:
+        found = bad.search(path.read_text(encoding="utf-8"))
+        assert not found, f"{path.relative_to(ROOT)}: {found[0]}"
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 100

@@ -1,0 +1,229 @@
+"""The judge is judged: by fractions, by closed forms, and by 400 bits of mpmath."""
+
+import math
+from fractions import Fraction
+
+import cases
+import mpmath
+import numpy as np
+import pytest
+
+from lnlib import reference
+from lnlib.reference import BITS, to_fixed, to_float64
+
+ONE = 1 << BITS
+
+
+def fraction(fixed):
+    return Fraction(int(fixed), ONE)
+
+
+# Fixed point
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -1.0, 0.1, -1 / 3, 2.0**-347, 1e300, -1e300, 2**53 - 1.0, 1.5 * 2.0**-340])
+def test_float64_is_fixed_point_without_loss(value):
+    assert fraction(to_fixed(value)[()]) == Fraction(value)
+    assert to_float64(to_fixed(value))[()] == value
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_every_dtype_down_to_its_smallest_number(dtype):
+    """float32 and the half-precision types lose nothing, subnormals included; float64 from 2**-347 up."""
+    tiny = 2.0**-347 if dtype == "float64" else np.spacing(np.zeros((), dtype))
+    values = np.array([1, -1, 0.1, 1000, 1 / 3], dtype)
+    values = np.append(values, np.asarray(tiny, dtype))
+    assert [fraction(n) for n in to_fixed(values)] == [Fraction(float(v)) for v in values]
+
+
+def test_below_the_last_bit_float64_is_rounded_down():
+    assert to_fixed(2.0**-BITS)[()] == 1 and to_fixed(0.75 * 2.0**-BITS)[()] == 0
+
+
+def test_shapes_and_strides_of_fixed_point():
+    a = np.arange(24.0).reshape(2, 3, 4).transpose(2, 0, 1)[::-1]
+    assert to_fixed(a).shape == a.shape and np.array_equal(to_float64(to_fixed(a)), a)
+    assert to_fixed(np.ones((0, 3))).shape == (0, 3) and to_fixed(1.0).shape == ()
+    assert to_fixed(to_fixed(a)).tolist() == to_fixed(a).tolist()
+
+
+def test_to_float64_rounds_correctly():
+    """To nearest, ties to even: of 1 + 2**-53 (a tie) to 1, of anything above it up."""
+    half_ulp = ONE >> 53
+    assert to_float64([ONE + half_ulp, ONE + half_ulp + 1, ONE + 3 * half_ulp]).tolist() == [1.0, 1 + 2**-52, 1 + 2**-51]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nan_and_inf_are_refused(bad):
+    with pytest.raises(ValueError, match="found NaN or Inf, expected finite"):
+        to_fixed([1.0, bad])
+    with pytest.raises(ValueError, match="found NaN or Inf"):
+        reference.layer_norm([1.0, bad], [1.0, 1.0], [0.0, 0.0])
+
+
+# Layer norm by hand: rows whose standard deviation is rational
+
+# (x, mean, standard deviation) with eps 0; three more have eps so chosen that var + eps is a square.
+BY_HAND = [
+    ([1, 3], 2, Fraction(1), 0.0),
+    ([-1, 1, -1, 1], 0, Fraction(1), 0.0),
+    ([0, 0, 0, 4], 1, None, 1.0),                # var 3, s 2
+    ([1, 2, 3, 6], 3, None, 0.5),                # var 7/2, s 2
+    ([5, 5, 5], 5, None, 0.25),                  # var 0, s 1/2
+    ([0, 8, 0, 0, 0, 0, 0, 0], 1, None, 2.0),    # var 7, s 3
+]
+
+
+@pytest.mark.parametrize("x, mean, s, eps", BY_HAND)
+def test_against_fractions(x, mean, s, eps):
+    """y, dx, dgamma, dbeta of small integers; all exact but the division by D, which loses 2**-400 now and then."""
+    D = len(x)
+    c = [Fraction(v) - mean for v in x]
+    var = sum(v * v for v in c) / D + Fraction(eps)
+    s = s or Fraction(math.isqrt(var.numerator), math.isqrt(var.denominator))
+    assert s * s == var
+    xhat = [v / s for v in c]
+    gamma, beta, dy = [i - 2 for i in range(D)], [3 * i + 1 for i in range(D)], [i * i - 3 for i in range(D)]
+    # dx by the definition, not by the formula under test: dx_j = sum_i g_i (delta_ij - 1/D - xhat_i xhat_j / D) / s.
+    g = [a * b for a, b in zip(gamma, dy)]
+    dx = [sum(g[i] * ((i == j) - Fraction(1, D) - xhat[i] * xhat[j] / D) for i in range(D)) / s for j in range(D)]
+    as_floats = [np.array([row], float) for row in (x, dy)]
+    exact = reference.layer_norm(as_floats[0], np.array(gamma, float), np.array(beta, float), as_floats[1], eps)
+    expected = {"y": [a * h + b for a, h, b in zip(gamma, xhat, beta)], "xhat": xhat, "dx": dx,
+                "rstd": [1 / s], "dgamma": [a * h for a, h in zip(dy, xhat)], "dbeta": dy}
+    for name, values in expected.items():
+        found = getattr(exact, name).ravel()
+        # A few quotients and products are rounded down to 2**-400, then multiplied by numbers below 1000.
+        assert all(abs(fraction(n) - v) < Fraction(1, 1 << BITS - 16) for n, v in zip(found, values, strict=True)), name
+
+
+def test_sums_over_rows():
+    x, dy = np.array([[[1.0, 3.0], [3.0, 1.0]], [[0.0, 2.0], [7.0, 5.0]]]), np.arange(8.0).reshape(2, 2, 2)
+    exact = reference.layer_norm(x, np.ones(2), np.zeros(2), dy, eps=0.0)
+    assert to_float64(exact.xhat).tolist() == [[[-1, 1], [1, -1]], [[-1, 1], [1, -1]]]
+    assert to_float64(exact.dgamma).tolist() == [-0 + 2 - 4 + 6, 1 - 3 + 5 - 7]
+    assert to_float64(exact.dbeta).tolist() == [12, 16]
+    assert exact.y.shape == exact.dx.shape == (2, 2, 2) and exact.rstd.shape == (2, 2, 1)
+
+
+def test_closed_forms():
+    """0..D-1 has mean (D - 1)/2 and variance (D**2 - 1)/12; a single spike of D - 1 zeros has xhat = sqrt(D - 1)."""
+    for D in (2, 3, 10, 97):
+        exact = reference.layer_norm(np.arange(D, dtype=float), np.ones(D), np.zeros(D), eps=0.0)
+        assert abs(fraction(exact.rstd[0])**2 * Fraction(D * D - 1, 12) - 1) < Fraction(1, 1 << BITS - 20)
+        spike = reference.layer_norm(np.eye(1, D)[0], np.ones(D), np.zeros(D), eps=0.0).xhat
+        assert abs(fraction(spike[0])**2 - (D - 1)) < Fraction(1, 1 << BITS - 20)
+        assert exact.dx is exact.dgamma is exact.dbeta is None
+
+
+def test_an_offset_of_1e8_changes_nothing():
+    """Integers: x + 1e8 is exact, and so is the reference."""
+    x, dy = np.array([[1.0, 5.0, 2.0], [7.0, 7.0, 9.0]]), np.array([[1.0, 0.0, 2.0], [3.0, 1.0, 1.0]])
+    for a, b in zip(reference.layer_norm(x, dy[0], dy[1], dy), reference.layer_norm(x + 1e8, dy[0], dy[1], dy)):
+        # The mean, of which a third is rounded down, moves by less than one unit of 2**-400; r is below 2.
+        assert max(abs(int(p - q)) for p, q in zip(a.ravel(), b.ravel())) <= 64
+
+
+def test_constant_row_with_eps_zero():
+    with pytest.raises(ZeroDivisionError):
+        reference.layer_norm([1.0, 1.0], [1.0, 1.0], [0.0, 0.0], eps=0.0)
+
+
+@pytest.mark.parametrize("D, offset, scale, eps, bits", [
+    (2, 0, 1, 1e-5, 370), (8, 1e8, 1e-3, 1e-5, 370), (64, 3, 1e6, 1e-12, 370), (5, 1e3, 1e-6, 1e-5, 370),
+    (33, 0, 1e-20, 0.0, 250), (7, 0, 1e100, 1e-5, 60)])
+def test_against_mpmath(D, offset, scale, eps, bits):
+    """Random float64 rows, in 400-bit floating point, dx by the Jacobian and not by the compact formula.
+
+    Fixed point has 400 bits for a number of size 1. r is 2**-332 for scale 1e100, which leaves 68 bits;
+    var is 2**-133 for scale 1e-20, which leaves 267; r is 2**-20 for scale 1e6, which leaves 380.
+    """
+    rng = np.random.default_rng(D)
+    x, dy = (rng.standard_normal((2, D)) + offset) * scale, rng.standard_normal((2, D))
+    gamma, beta = rng.standard_normal((2, D))
+    exact = reference.layer_norm(x, gamma, beta, dy, eps)
+    with mpmath.workprec(BITS):
+        mpf = np.vectorize(mpmath.mpf, otypes=[object])
+        X, G, B, dY = mpf(x), mpf(gamma), mpf(beta), mpf(dy)
+        c = X - X.sum(axis=1, keepdims=True) / D
+        var = (c * c).sum(axis=1, keepdims=True) / D + mpmath.mpf(eps)
+        s = np.vectorize(mpmath.sqrt, otypes=[object])(var)
+        xhat = c / s
+        J = (np.eye(D, dtype=int) - (1 + xhat[:, :, None] * xhat[:, None, :]) / mpmath.mpf(D)) / s[:, :, None]
+        dx = ((G * dY)[:, :, None] * J).sum(axis=1)
+        for found, expected in ((exact.y, xhat * G + B), (exact.xhat, xhat), (exact.dx, dx), (exact.rstd, 1 / s),
+                                (exact.dgamma, (dY * xhat).sum(axis=0)), (exact.dbeta, dY.sum(axis=0))):
+            difference = found.ravel() * mpmath.mpf(2)**-BITS - expected.ravel()
+            norm = mpmath.sqrt((expected.ravel()**2).sum())
+            assert mpmath.sqrt((difference**2).sum()) <= norm * mpmath.mpf(2)**-bits
+
+
+# Distances
+
+def test_relative_error():
+    exact = to_fixed([3.0, 4.0])
+    assert reference.relative_error(np.array([3.0, 4.0]), exact) == 0.0
+    assert reference.relative_error(np.array([3.0, 4.0 + 2.0**-20]), exact) == pytest.approx(2.0**-20 / 5, rel=1e-15)
+    assert reference.relative_error(np.array([0.0, 0.0]), exact) == 1.0
+    assert reference.relative_error(np.zeros((0, 3)), np.zeros((0, 3))) == 0.0
+    assert reference.relative_error(exact, [3.0, 5.0]) == pytest.approx(1 / math.sqrt(34), rel=1e-15)
+
+
+def test_relative_error_sees_what_float64_rounding_hides():
+    """The exact 1/3 and the nearest float64 differ by 2**-54 of it; compared in float64 they would not."""
+    third = np.array(ONE // 3, object)
+    assert to_float64(third) == 1 / 3
+    assert reference.relative_error(np.array(1 / 3), third) == pytest.approx(2.0**-54, rel=1e-12)
+
+
+def test_relative_error_of_wrong_and_of_exact_zeros():
+    assert reference.relative_error([0.0, 0.0], [0.0, 0.0]) == 0.0
+    assert reference.relative_error([0.0, 1e-100], [0.0, 0.0]) == math.inf
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_nan_is_infinitely_wrong(dtype, bad):
+    value = np.array([1.0, bad], dtype)
+    assert reference.relative_error(value, [1.0, 2.0]) == math.inf
+    assert reference.correct_digits(value, [1.0, 2.0]) == 0.0
+
+
+@pytest.mark.parametrize("value, exact", [(np.ones(3), np.ones(2)), (np.ones((1, 3)), np.ones(3)), (1.0, np.ones(1))])
+def test_shapes_must_match(value, exact):
+    """Broadcasting would compare a tensor with another one's numbers."""
+    with pytest.raises(ValueError) as caught:
+        reference.relative_error(value, exact)
+    assert str(np.shape(value)) in str(caught.value) and f"expected {np.shape(exact)}" in str(caught.value)
+
+
+@pytest.mark.parametrize("error, digits", [(0.0, 17.0), (1e-18, 17.0), (1e-7, 7.0), (0.5, math.log10(2)), (1.0, 0.0), (50.0, 0.0)])
+def test_correct_digits(error, digits):
+    """Of the exact value 1 with that error added in fixed point; clipped to 0..17."""
+    value = np.array([ONE + int(Fraction(error) * ONE)], object)
+    assert reference.correct_digits(value, [1.0]) == pytest.approx(digits, abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_error_in_ulps(dtype):
+    """Neighbours are one ulp apart; a correctly rounded 1/3 is within half an ulp; 1 is 2u below the next."""
+    ulp = 2 * cases.U[dtype]
+    value = np.array([1 + 2 * ulp, 1.5 - ulp, 1.0, 0.0]).astype(dtype)
+    assert reference.error_in_ulps(value, [1.0, 1.5, 1.0, 0.0]).tolist() == [2.0, -1.0, 0.0, 0.0]
+    third = reference.error_in_ulps(np.array([1 / 3]).astype(dtype), np.array([ONE // 3], object))
+    assert 0 < abs(third[0]) <= 0.5
+
+
+def test_kappa():
+    """||r g|| / ||dx||: 1 for g in the part of space that the Jacobian only scales, larger with a part along 1."""
+    x, gamma = np.array([[-1.0, 1.0, -1.0, 1.0]]), np.ones(4)
+    free, along = np.array([[1.0, 1.0, -1.0, -1.0]]), np.ones((1, 4))
+
+    def kappa(dy):
+        return reference.kappa(reference.layer_norm(x, gamma, np.zeros(4), dy), dy, gamma)
+
+    assert kappa(free) == pytest.approx(1, rel=1e-15)
+    assert kappa(free + 3 * along) == pytest.approx(math.sqrt(1 + 9), rel=1e-15)  # dx as before, g longer
+    # Along xhat the eigenvalue is eps / s^3 instead of 1 / s: kappa = s^2 / eps, here (1 + eps) / eps.
+    assert kappa(x) == pytest.approx((1 + 1e-5) / 1e-5, rel=1e-10)
+    assert kappa(along) == math.inf  # dx = 0
+    assert kappa(0 * along) == 0.0   # nothing to be wrong about

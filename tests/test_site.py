@@ -1,0 +1,135 @@
+"""The built site: complete in itself, every figure described, nothing asked of third parties."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from pages import CHAPTERS, ROOT
+
+pytestmark = pytest.mark.site
+
+
+class Tags(HTMLParser):
+    """All start tags of a page with their attributes."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    handle_startendtag = handle_starttag
+
+
+@pytest.fixture(scope="module")
+def html(site):
+    return {path.relative_to(site).as_posix(): path.read_text(encoding="utf-8") for path in site.rglob("*.html")
+            if "_static" not in path.parts}
+
+
+@pytest.fixture(scope="module")
+def tags(html):
+    return {name: Tags(text).tags for name, text in html.items()}
+
+
+def test_every_chapter_is_there(html):
+    for path in CHAPTERS:
+        assert f"book/{path.stem}.html" in html
+    for name in ("index.html", "book/index.html", "book/notation.html", "book/api.html", "book/bibliography.html",
+                 "search.html"):
+        assert name in html
+
+
+def test_chapters_show_outputs(html):
+    for path in CHAPTERS:
+        text = html[f"book/{path.stem}.html"]
+        # Twelve cells that print, at least; a page that was not executed has none.
+        assert text.count('class="cell_output') >= 12
+        assert "glue:text" not in text and "Traceback" not in text
+
+
+def test_nothing_is_loaded_from_elsewhere(site, tags):
+    for name, found in tags.items():
+        for tag, attributes in found:
+            for key in ("src", "srcset", "data", "poster") + (("href",) if tag == "link" else ()):
+                value = attributes.get(key) or ""
+                if attributes.get("rel") == "canonical":
+                    continue
+                assert not re.match(r"(https?:)?//", value), f"{name}: <{tag} {key}={value}>"
+    for name, text in ((p.name, p.read_text(encoding="utf-8")) for p in site.glob("book/*.html")):
+        for script in re.findall(r"<script[^>]*>(.*?)</script>", text, re.S):
+            assert "//" not in re.sub(r"\s//[^\n]*", "", script) or "cdn" not in script, f"{name}: {script[:80]}"
+    for style in site.rglob("*.css"):
+        css = style.read_text(encoding="utf-8")
+        assert not re.search(r"url\(['\"]?(https?:)?//|@import\s+['\"]?(url\()?['\"]?https?:", css), style.name
+
+
+def test_links_inside_the_site_resolve(site, tags):
+    ids = {name: {a["id"] for _, a in found if a.get("id")} | {a["name"] for t, a in found if t == "a" and a.get("name")}
+           for name, found in tags.items()}
+    for name, found in tags.items():
+        for tag, attributes in found:
+            target = attributes.get("href") or attributes.get("src") or ""
+            if not target or re.match(r"[a-z]+:|//", target) or "?" in target:
+                continue
+            path, _, fragment = target.partition("#")
+            resolved = (site / name).parent.joinpath(path).resolve() if path else site / name
+            assert resolved.exists(), f"{name}: {target}"
+            if fragment and resolved.suffix == ".html" and name.startswith("book/"):
+                assert fragment in ids[resolved.relative_to(site).as_posix()], f"{name}: {target}"
+
+
+def test_images_are_described(tags):
+    figures = 0
+    for name, found in tags.items():
+        for tag, attributes in found:
+            if tag == "img" and name.startswith("book/"):
+                alt = attributes.get("alt") or ""
+                if "_images/" in attributes["src"]:
+                    figures += 1
+                    assert 40 <= len(alt) <= 350, f"{name}: alt {alt!r}"
+                assert alt and not re.search(r"[0-9a-f]{16}|\.(svg|png)$", alt), f"{name}: alt {alt!r}"
+    assert figures >= 2 * len(CHAPTERS)
+
+
+def test_ids_are_unique(tags):
+    for name, found in tags.items():
+        ids = [attributes["id"] for _, attributes in found if attributes.get("id")]
+        twice = {i for i in ids if ids.count(i) > 1}
+        # The theme repeats the ids of its own search form and header buttons.
+        assert not {i for i in twice if not re.match(r"pst-|search|__", i)}, f"{name}: {twice}"
+
+
+def test_no_buttons_that_lead_nowhere(html, site):
+    for name, text in html.items():
+        assert "download-notebook" not in text and "launch-buttons" not in text, name
+        assert "executablebooks/jupyter-book" not in text, f"{name}: Jupyter Book's own repository"
+        assert not re.search(r'class="[^"]*btn-source-(repository|issues|edit)', text), name
+    # No copies of the sources: they would hand out the solutions as downloads.
+    assert not (site / "_sources").exists()
+
+
+def test_no_machine_paths(html):
+    for name, text in html.items():
+        assert str(ROOT) not in text, name
+
+
+def test_search_index_knows_the_chapters(site):
+    index = (site / "searchindex.js").read_text(encoding="utf-8")
+    assert all(path.stem in index for path in CHAPTERS)
+    assert "recentr" in index
+
+
+def test_mathjax_is_served_from_the_site(site, tags):
+    assert (site / "_static/mathjax/tex-chtml.js").stat().st_size > 1_000_000
+    assert any((site / "_static/mathjax/output/chtml/fonts/woff-v2").iterdir())
+    sources = [a.get("src", "") for t, a in tags["book/index.html"] if t == "script"]
+    assert any("_static/mathjax/tex-chtml.js" in s for s in sources)
+
+
+def test_site_is_light(site):
+    for path in CHAPTERS:
+        assert (site / f"book/{path.stem}.html").stat().st_size <= 400_000
+    assert sum(p.stat().st_size for p in site.rglob("*") if p.is_file()) <= 15_000_000

@@ -1,0 +1,387 @@
+"""lnlib.symbolic: what SymPy derives equals what the library computes, and wrong formulas are refused."""
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from sympy import Matrix, Rational, S, Sum, cancel, expand, ones, simplify, sqrt
+from sympy.core.cache import clear_cache
+
+from lnlib import layernorm, reference, symbolic
+from lnlib.symbolic import D, FORMULAS, epsilon, equal, g, i, j, k, mean, mu, s, u, x, xhat
+
+U = 2.0**-53  # unit roundoff of float64
+
+GENERAL = {"jacobian": symbolic.jacobian, "vjp": symbolic.vjp, "jvp": symbolic.jvp,
+           "double_backward": symbolic.double_backward}
+ROUTES = [symbolic.chain_rule, symbolic.jacobian_route, symbolic.graph_route]
+
+
+# --- every D -----------------------------------------------------------------------------------------------------
+
+def test_mean_and_variance_derivatives():
+    assert symbolic.mean_derivative() == 1 / D
+    assert simplify(symbolic.variance_derivative() - 2 * (x[j] - mu) / D) == 0
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_derived_equals_typed_in(name):
+    assert simplify(GENERAL[name]() - FORMULAS[name]) == 0
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_derivations_do_not_read_the_targets(name, monkeypatch):
+    before = GENERAL[name]()
+    monkeypatch.setattr(symbolic, "FORMULAS", {})
+    assert GENERAL[name]() == before
+
+
+@pytest.mark.parametrize("name", GENERAL)
+@pytest.mark.parametrize("step", ["mean_derivative", "variance_derivative"])
+def test_derivations_use_both_paths(name, step, monkeypatch):
+    """Without the path through the mean or the variance the result is another one."""
+    monkeypatch.setattr(symbolic, step, lambda: S.Zero)
+    assert simplify(GENERAL[name]() - FORMULAS[name]) != 0
+
+
+@pytest.mark.parametrize("wrong", [
+    (g[j] - xhat[j] * mean(g, xhat)) / s,                            # no projection off the ones
+    (g[j] - mean(g)) / s,                                            # no projection off xhat
+    (g[j] - mean(g) - 2 * xhat[j] * mean(g, xhat)) / s,
+    (g[j] - mean(g) - D / (D - 1) * xhat[j] * mean(g, xhat)) / s,    # unbiased variance in the backward only
+    (g[j] - mean(g) - xhat[j] * mean(g, xhat)) / s**2,
+])
+def test_a_wrong_vjp_is_not_equal(wrong):
+    assert simplify(symbolic.vjp() - wrong) != 0
+
+
+def test_spectrum_for_every_D():
+    found = symbolic.spectrum()
+    assert found["ones"] == 0
+    assert simplify(found["xhat"] - epsilon / s**3 * xhat[i]) == 0
+    assert simplify(found["orthogonal"] - u[i] / s) == 0
+    assert simplify(found["trace"] - ((D - 2) / s + epsilon / s**3)) == 0
+
+
+def test_collapse_does_the_three_kinds_of_term():
+    assert symbolic.collapse(Sum(x[k] + mu, (k, 1, D)), {x[k]: D * mu}) == 2 * D * mu
+    assert symbolic.collapse(Sum(s * x[k].diff(x[j]) * g[k], (k, 1, D))) == s * g[j]
+    with pytest.raises(ValueError, match=r"known: found no sum of x\[k\]\*\*2 over k"):
+        symbolic.collapse(Sum(mu * x[k]**2, (k, 1, D)), {x[k]: D * mu})
+
+
+# Rows whose s is rational, by the choice of eps = s^2 - var: everything below is exact.
+ROWS = {3: ([1, 2, 6], 3), 4: ([Rational(1, 2), -3, 2, 5], 4)}
+DY = [2, -1, Rational(1, 3), 4]
+GAMMA = [Rational(3, 2), 1, -2, Rational(1, 5)]
+W = [1, Rational(-2, 3), 5, 3]
+
+
+def instance(n):
+    """Row(n), the rational values of its symbols, and the values of the general symbols."""
+    r = symbolic.row(n)
+    xs, s_value = ROWS[n]
+    values = dict(zip([*r.x, *r.dy, *r.gamma, *r.u], [*xs, *DY[:n], *GAMMA[:n], *W[:n]]))
+    values[r.epsilon] = s_value**2 - r.var.subs(values)
+    assert values[r.epsilon] > 0 and r.s.subs(values) == s_value
+    h, gs, us = list(r.xhat.subs(values)), [a * b for a, b in zip(DY, GAMMA[:n])], W[:n]
+    general = {D: n, s: s_value, epsilon: values[r.epsilon]}
+    for array, numbers in ((xhat, h), (g, gs), (u, us)):
+        general.update({array[t + 1]: numbers[t] for t in range(n)})
+    pairs = {mean(g): gs, mean(u): us, mean(g, xhat): [a * b for a, b in zip(gs, h)],
+             mean(u, xhat): [a * b for a, b in zip(us, h)], mean(u, g): [a * b for a, b in zip(us, gs)]}
+    general.update({symbol: sum(numbers) / S(n) for symbol, numbers in pairs.items()})
+    return r, values, general
+
+
+@pytest.mark.parametrize("n", ROWS)
+def test_every_D_instantiated_agrees_exactly_with_a_concrete_row(n):
+    """The two halves of the module share no derivation; at rational points they must give the same rationals."""
+    r, values, general = instance(n)
+    J = r.xhat.jacobian(r.x).xreplace(values)
+
+    def at(e, **index):
+        return e.subs({vars(symbolic)[name]: t for name, t in index.items()}).subs(general)
+
+    derived = {name: derive() for name, derive in GENERAL.items()}
+    entries = range(1, n + 1)
+    assert Matrix(n, n, lambda a, b: at(derived["jacobian"], i=a + 1, j=b + 1)) == J
+    assert Matrix([at(derived["vjp"], j=t) for t in entries]) == symbolic.jacobian_route(r).dx.xreplace(values)
+    assert Matrix([at(derived["jvp"], i=t) for t in entries]) == J * r.u.subs(values)
+    grad_x = symbolic.differentiate_backward(r).grad_x.xreplace(values)
+    assert Matrix([at(derived["double_backward"], k=t) for t in entries]) == grad_x
+    assert symbolic.spectrum()["trace"].subs(general) == J.trace()
+
+
+# --- one row -----------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_three_routes_meet(route, n):
+    r = symbolic.row(n)
+    assert equal(route(r), symbolic.compact(r), r)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_simplify_agrees_with_equal(route):
+    """equal() removes the root first; SymPy's own simplify, which knows nothing of that, finds zero too."""
+    r = symbolic.row(3)
+    assert simplify(route(r).dx - symbolic.compact(r).dx) == 0 * ones(3, 1)
+
+
+WRONG = {
+    "no mean(g)": lambda r, g, h, n: (g - h * g.dot(h) / n) / r.s,
+    "no mean(g xhat)": lambda r, g, h, n: (g - ones(n, 1) * sum(g) / n) / r.s,
+    "gamma forgotten": lambda r, g, h, n: (r.dy - ones(n, 1) * sum(r.dy) / n - h * r.dy.dot(h) / n) / r.s,
+    "half": lambda r, g, h, n: (g - ones(n, 1) * sum(g) / n - h * g.dot(h) / n / 2) / r.s,
+    "ddof 1": lambda r, g, h, n: (g - ones(n, 1) * sum(g) / n - h * g.dot(h) / (n - 1)) / r.s,
+    "eps forgotten": lambda r, g, h, n: (g - ones(n, 1) * sum(g) / n - h * g.dot(h) / n) / sqrt(r.var),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_wrong_dx_is_not_proved(mistake):
+    r = symbolic.row(3)
+    g_ = r.gamma.multiply_elementwise(r.dy)
+    assert not equal(symbolic.chain_rule(r).dx, WRONG[mistake](r, g_, r.xhat, 3), r)
+
+
+def test_equal_compares_every_entry_of_every_member():
+    r = symbolic.row(3)
+    good = symbolic.compact(r)
+    for name in good._fields:
+        bad = getattr(good, name) + Matrix([0, 0, r.x[0] * Rational(1, 10**9)])
+        assert not equal(good, good._replace(**{name: bad}), r)
+    assert not equal(good, tuple(good)[:2], r)
+    assert equal(r.s**2, r.var + r.epsilon, r) and not equal(r.s**2, r.var, r)
+
+
+def test_equal_sees_through_the_root():
+    """The same root, once multiplied out: without s as a symbol of its own no common form is found."""
+    r = symbolic.row(3)
+    under_root = expand(r.var) + r.epsilon
+    assert cancel(1 / r.s - sqrt(under_root) / under_root) != 0
+    assert equal(1 / r.s, sqrt(under_root) / under_root, r)
+
+
+def test_graph_is_in_order_and_its_steps_are_the_hand_written_ones():
+    r = symbolic.row(3)
+    known = {*r.x, *r.gamma, *r.beta, r.epsilon}
+    for node, expression in symbolic.graph(r).items():
+        assert expression.free_symbols <= known
+        known.add(node)
+
+    steps = symbolic.graph_steps(r)
+    d = {str(name): value for name, value in steps.items()}
+    known |= {*r.dy}
+    for name, value in steps.items():
+        assert value.free_symbols <= known
+        known.add(name)
+    nodes = {str(node): node for node in symbolic.graph(r)}
+    names = {str(name): name for name in steps}
+    v, s_, c1 = nodes["v"], nodes["s"], nodes["c_1"]
+    dc = [names[f"dc_{{{t}}}"] for t in (1, 2, 3)]
+    dxhat = [names[rf"d\hat{{x}}_{{{t}}}"] for t in (1, 2, 3)]
+    assert cancel(d["dv"] - names["ds"] / (2 * sqrt(v + r.epsilon))) == 0
+    assert cancel(d["ds"] + sum(dh * nodes[f"c_{t}"] for t, dh in enumerate(dxhat, 1)) / s_**2) == 0
+    assert cancel(d[r"d\mu"] + sum(dc)) == 0
+    assert cancel(d["dc_{1}"] - dxhat[0] / s_ - 2 * c1 * names["dv"] / 3) == 0
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_spectrum_is_proved(n):
+    proofs = symbolic.prove_spectrum(symbolic.row(n))
+    assert len(proofs) == 5 and all(proofs.values())
+
+
+def normalised(r, c, var, s_):
+    """The row whose xhat is c / s_: another normalisation."""
+    return r._replace(var=var, s=s_, xhat=c / s_)
+
+
+def test_spectrum_is_not_proved_for_another_normalisation():
+    """Each claim is refuted by one of: no mean subtracted, one feature weighed more, eps outside the root."""
+    r = symbolic.row(3)
+    c = r.s * r.xhat
+    square, weighted = r.x.dot(r.x) / 3, r.var + c[0]**2 / 3
+    others = [normalised(r, r.x, square, sqrt(square + r.epsilon)),
+              normalised(r, c, weighted, sqrt(weighted + r.epsilon)),
+              normalised(r, c, r.var, sqrt(r.var) + r.epsilon)]
+    refuted = [{claim for claim, proved in symbolic.prove_spectrum(other).items() if not proved} for other in others]
+    symmetric, ones_, along, across, trace = symbolic.prove_spectrum(r)
+    assert refuted[0] >= {ones_, trace}
+    assert refuted[1] == {symmetric, across}
+    assert refuted[2] == {along, trace}
+
+
+def test_ddof_leaves_the_spectrum():
+    """With D - 1 in the variance s is another number, but the same function of it gives the eigenvalues."""
+    r = symbolic.row(3)
+    var = r.var * Rational(3, 2)
+    other = normalised(r, r.s * r.xhat, var, sqrt(var + r.epsilon))
+    assert all(symbolic.prove_spectrum(other).values())
+
+
+def test_double_backward_is_proved():
+    r = symbolic.row(3)
+    assert equal(symbolic.differentiate_backward(r), symbolic.compact_double_backward(r), r)
+
+
+def test_a_wrong_double_backward_is_not_proved():
+    """2 instead of 3 in the last term, and the gradient of dx without its dependence on s."""
+    r = symbolic.row(3)
+    good = symbolic.compact_double_backward(r)
+    g_, h = r.gamma.multiply_elementwise(r.dy), r.xhat
+    term = h * (r.u.dot(h) / 3) * (g_.dot(h) / 3) / r.s**2
+    assert not equal(symbolic.differentiate_backward(r).grad_x, good.grad_x - term, r)
+    assert simplify(symbolic.double_backward() - FORMULAS["double_backward"]
+                    + xhat[k] * mean(u, xhat) * mean(g, xhat) / s**2) != 0
+
+
+@pytest.mark.parametrize("n", ROWS)
+def test_typed_in_formulas_are_those_of_the_library(n):
+    """compact and compact_double_backward at a point, against lnlib.layernorm.
+
+    layer_norm_* does at most 4D + 30 roundings on the way to an entry, each relative to terms no larger
+    than ||g||/s (dx), ||u|| ||g||/s^2 times 6 (grad_x, whose last term has a factor 3), or their parts.
+    """
+    r, values, _ = instance(n)
+    xs, dy, gamma, w = (np.array(m.subs(values)).astype(np.float64).ravel() for m in (r.x, r.dy, r.gamma, r.u))
+    eps, s_value = float(values[r.epsilon]), float(ROWS[n][1])
+    cache = layernorm.layer_norm_forward(xs, gamma, 0 * gamma, eps)[1]
+    size = np.linalg.norm(gamma * dy) / s_value
+
+    def exact(m):
+        return np.array(m.xreplace(values)).astype(np.float64).ravel()
+
+    wanted, found = symbolic.compact(r), layernorm.layer_norm_backward(dy, cache)
+    assert np.abs(found[0] - exact(wanted.dx)).max() <= (4 * n + 30) * U * size
+    assert np.abs(found[1] - exact(wanted.dgamma)).max() <= (4 * n + 30) * U * np.abs(dy).max() * n**0.5
+    assert (found[2] == exact(wanted.dbeta)).all()
+    wanted, found = symbolic.compact_double_backward(r), layernorm.layer_norm_double_backward(w, dy, cache)
+    size *= np.linalg.norm(w) / s_value
+    assert np.abs(found[0] - exact(wanted.grad_x)).max() <= (4 * n + 30) * U * 6 * size
+    for a, b, factor in ((found[1], wanted.grad_gamma, dy), (found[2], wanted.grad_dy, gamma)):
+        assert np.abs(a - exact(b)).max() <= (4 * n + 30) * U * np.abs(factor).max() * np.linalg.norm(w) / s_value
+
+
+# --- compiled ----------------------------------------------------------------------------------------------------
+
+def jacobian_bound(xs, eps):
+    r"""Bound on ||error of J||_F / ||J||_F of SymPy's raw derivative in float64, first order in u.
+
+    With q = max|x|/s: an entry of x - mean, a sum of D products, is off by e_c = 2(D + 2) u q relative to s,
+    s itself by e_s = (D + 5) u + e_c. The term xhat xhat^T/(D s), of norm at most 1/s, is then off by
+    2 e_c + 3 e_s + 6u, the term (I - 11^T/D)/s, of norm sqrt(D - 1)/s, by e_s + 3u, and ||J|| is at least
+    sqrt(D - 2)/s. For D >= 3 all that is below 20 (D + 3) u max(1, q).
+    """
+    n = xs.shape[-1]
+    s_ = np.sqrt(xs.var(axis=-1) + eps)
+    q = (np.abs(xs).max(axis=-1) / s_).max()
+    return 20 * (n + 3) * max(1.0, q) * U
+
+
+@pytest.mark.parametrize("eps", [1e-5, 0.5])
+@pytest.mark.parametrize("n", range(3, 9))
+def test_numeric_jacobian_against_exact_arithmetic(n, eps):
+    xs = 0.7 + np.random.default_rng(n).standard_normal((3, 2, n))
+    found = symbolic.numeric_jacobian(n)(xs, eps)
+    assert found.shape == (3, 2, n, n)
+    for index in np.ndindex(3, 2):
+        # Row a of J is the gradient at x for the upstream gradient e_a.
+        exact = reference.layer_norm(np.tile(xs[index], (n, 1)), np.ones(n), np.zeros(n), np.eye(n), eps).dx
+        assert reference.relative_error(found[index], exact) <= jacobian_bound(xs[index], eps)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (0,)])
+@pytest.mark.parametrize("n", range(3, 9))
+def test_numeric_backward_against_exact_arithmetic(n, shape):
+    rng = np.random.default_rng(100 + n)
+    xs, dy = rng.standard_normal((2, *shape, n))
+    gamma = rng.standard_normal(n)
+    found = symbolic.numeric_backward(dy, xs, gamma)
+    assert [a.shape for a in found] == [xs.shape, (n,), (n,)]
+    if xs.size == 0:
+        return
+    exact = reference.layer_norm(xs, gamma, 0 * gamma, dy)
+    # ||error of dx|| <= ||g|| ||error of J||, and ||J|| <= sqrt(D - 1)/s; the product adds (D + 2) u.
+    bound = jacobian_bound(xs, 1e-5)
+    rows = xs.reshape(-1, n), dy.reshape(-1, n), found[0].reshape(-1, n), exact.dx.reshape(-1, n)
+    for x_row, dy_row, dx_row, exact_row in zip(*rows):
+        kappa = reference.kappa(reference.layer_norm(x_row, gamma, 0 * gamma, dy_row), dy_row, gamma)
+        assert reference.relative_error(dx_row, exact_row) <= (n - 1)**0.5 * kappa * (bound + (n + 2) * U)
+    # An entry of xhat is at most sqrt(D) and off by less than the bound times that; sums add one u per row.
+    size = np.abs(dy).reshape(-1, n).sum(axis=0)
+    dgamma, dbeta = map(reference.to_float64, (exact.dgamma, exact.dbeta))
+    assert (np.abs(found[1] - dgamma) <= (bound + (len(rows[0]) + 2) * U) * n**0.5 * size).all()
+    assert (np.abs(found[2] - dbeta) <= len(rows[0]) * U * size).all()
+
+
+def test_compiled_code_takes_a_complex_step():
+    """d(dx)/dx along w, by the complex step, is the gradient of <w, dx>: the Hessian of <dy, y> is symmetric."""
+    rng = np.random.default_rng(0)
+    xs, dy, gamma, w = rng.standard_normal((4, 5))
+    step = symbolic.numeric_backward(dy + 0j, xs + 1e-30j * w, gamma)[0].imag / 1e-30
+    cache = layernorm.layer_norm_forward(xs, gamma, 0 * gamma)[1]
+    found = layernorm.layer_norm_double_backward(w, dy, cache)[0]
+    # Both are rounded values of terms up to 6 ||w|| ||g||/s^2; jacobian_bound is relative to 1/s alone.
+    size = 6 * np.linalg.norm(w) * np.linalg.norm(gamma * dy) * cache.rstd[0]**2
+    assert np.abs(step - found).max() <= 3 * jacobian_bound(xs, 1e-5) * size
+
+
+def test_compiled_once_per_D():
+    symbolic.numeric_jacobian(3)
+    misses = symbolic._compiled.cache_info().misses
+    symbolic.numeric_jacobian(3)(np.arange(3.0), 1e-5)
+    assert symbolic._compiled.cache_info().misses == misses
+
+
+# --- bad input, time ---------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("call, error, message", [
+    (lambda: symbolic.row(1), ValueError, "D: found 1, expected an int >= 2"),
+    (lambda: symbolic.row(2.5), ValueError, "D: found 2.5"),
+    (lambda: symbolic.numeric_jacobian(1), ValueError, "D: found 1, expected an int from 2 to 8"),
+    (lambda: symbolic.numeric_jacobian(9), ValueError, "D: found 9"),
+    (lambda: symbolic.numeric_jacobian(3)(np.ones(4), 1e-5), ValueError, r"x: found shape \(4,\)"),
+    (lambda: symbolic.numeric_jacobian(3)(np.float64(1.0), 1e-5), ValueError, r"x: found shape \(\)"),
+    (lambda: symbolic.numeric_jacobian(3)(np.arange(3), 1e-5), TypeError, "x: found dtype int64"),
+    (lambda: symbolic.numeric_jacobian(3)(np.ones(3), -1.0), ValueError, "eps: found -1.0"),
+    (lambda: symbolic.numeric_backward(np.ones(9), np.ones(9), np.ones(9)), ValueError, r"x: found shape \(9,\)"),
+    (lambda: symbolic.numeric_backward(np.ones((2, 3)), np.ones(3), np.ones(3)), ValueError, "dy: found shape"),
+    (lambda: symbolic.numeric_backward(np.ones(3), np.ones(3), np.ones(4)), ValueError, "gamma: found shape"),
+    (lambda: symbolic.numeric_backward(np.ones(3), np.ones(3, np.float32), np.ones(3)), TypeError, "x: found dtype"),
+])
+def test_bad_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def meet():
+    r = symbolic.row(3)
+    assert all(equal(route(r), symbolic.compact(r), r) for route in ROUTES)
+
+
+def double():
+    r = symbolic.row(3)
+    assert equal(symbolic.differentiate_backward(r), symbolic.compact_double_backward(r), r)
+
+
+@pytest.mark.parametrize("seconds, work", [
+    (0.5, symbolic.jacobian), (0.5, symbolic.vjp), (0.5, symbolic.spectrum), (0.5, symbolic.double_backward),
+    (2.0, meet), (2.5, lambda: symbolic.prove_spectrum(symbolic.row(3))), (4.0, double),
+    (4.0, lambda: symbolic._compiled.__wrapped__(8)),
+])
+def test_a_page_can_wait_for_it(seconds, work):
+    """Processor time with SymPy's cache empty; the limits are at least five times what was measured."""
+    clear_cache()
+    start = time.process_time()
+    work()
+    assert time.process_time() - start < seconds
+
+
+def test_the_library_does_not_import_sympy():
+    code = "import sys, lnlib; sys.exit('sympy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,136 @@
+"""One table: every implementation of layer norm's gradient on every case of ``cases.py`` that it claims.
+
+A new implementation or backend is a new row of ``IMPLEMENTATIONS``: what it computes, which cases it
+claims (dtypes, D, elements, offset), and how its error bars follow from those of ``cases.judge``.
+"""
+
+import math
+from typing import Callable, NamedTuple
+
+import cases
+import numpy as np
+import pytest
+
+from lnlib import layernorm
+from lnlib.gradcheck import central_difference, complex_step
+from lnlib.symbolic import numeric_backward
+
+
+def backend(module):
+    """The two functions every backend has; y is judged too."""
+    def results(a, eps):
+        y, cache = module.layer_norm_forward(a.x, a.gamma, a.beta, eps)
+        return {"y": y, **named(module.layer_norm_backward(a.dy, cache))}
+    return results
+
+
+def named(gradients):
+    return dict(zip(("dx", "dgamma", "dbeta"), gradients, strict=True))
+
+
+def steps(a, eps):
+    return named(layernorm.layer_norm_backward_steps(a.dy, a.x, a.gamma, eps))
+
+
+def sympy(a, eps):
+    return named(numeric_backward(a.dy, a.x, a.gamma, eps))
+
+
+def by(derivative):
+    """All three gradients of the loss sum(dy * y) by a numeric derivative, from values of the loss alone."""
+    def results(a, eps):
+        def loss(x=a.x, gamma=a.gamma, beta=a.beta):
+            return (a.dy * layernorm.layer_norm_forward(x, gamma, beta, eps)[0]).sum()
+        return named((derivative(lambda x: loss(x=x), a.x), derivative(lambda gamma: loss(gamma=gamma), a.gamma),
+                      derivative(lambda beta: loss(beta=beta), a.beta)))
+    return results
+
+
+# Bars: how the errors allowed to an implementation follow from those of the best possible one.
+
+def recentred(case, judged):
+    return judged.bars
+
+
+def rounded_mean(case, judged):
+    """The mean is rounded before it is subtracted.
+
+    That moves xhat of a row by t = u |mean| r along 1, and so dx by t kappa and dgamma by t times its
+    condition: (1 + |mean| r) u instead of u, with the |mean| r of the worst row. Rows are added one
+    after the other (NumPy blocks an axis only if it is contiguous), so a sum over rows has the error
+    sqrt(rows) u instead of sqrt(log2(rows)) u.
+    """
+    u, rows = cases.U[case.dtype], math.prod(case.shape[:-1])
+    return {"dx": judged.bars["dx"] + 4 * u * judged.kappa["dx"] * judged.offset,
+            "dgamma": judged.bars["dgamma"] + 4 * u * judged.kappa["dgamma"] * (judged.offset + math.sqrt(rows)),
+            "dbeta": judged.bars["dbeta"] + 4 * u * judged.kappa["dbeta"] * math.sqrt(rows)}
+
+
+def complex_stepped(case, judged):
+    """No difference is taken, so as good as the best; a complex product rounds twice as often as a real one."""
+    return {name: 2 * bar for name, bar in judged.bars.items()}
+
+
+def differenced(case, judged):
+    """Rounding of the loss over h for every element, and the h^2 term: see the table in lnlib.gradcheck.
+
+    h is (12 u)^(1/3) standard deviations of the argument, rounded up to a power of two. A value of the loss
+    is wrong by 4 u ||dy y||: its products round independently, a few times each. The third derivative of
+    a unit vector along a line is at most 3 times the cube of the angular speed (it is 3 where the line
+    is perpendicular), hence a relative error of 3/6 (h r)^2 of ||r g||, which is kappa ||dx||. The loss is
+    linear in gamma and beta: rounding only.
+    """
+    noise = 4 * cases.U["float64"] * np.linalg.norm(judged.arrays.dy * cases.reference.to_float64(judged.exact.y))
+    bars = {}
+    for name, argument in zip(("dx", "dgamma", "dbeta"), judged.arrays):
+        sigma = (argument.std() if argument.size else 0) or 1.0
+        h = sigma * (12 * cases.U["float64"])**(1 / 3)
+        norm = np.linalg.norm(cases.reference.to_float64(getattr(judged.exact, name)))
+        bars[name] = math.sqrt(argument.size) * noise / (h * norm) if norm else 0.0
+        if name == "dx":
+            bars[name] += judged.kappa[name] * (2 * h * judged.rstd)**2 / 2
+    return bars
+
+
+class Implementation(NamedTuple):
+    results: Callable
+    bars: Callable
+    dtypes: tuple = ("float64",)
+    D: tuple = (1, math.inf)
+    size: float = math.inf      # most elements
+    offset: float = math.inf    # largest offset / sigma
+    skip: tuple = ()            # beginnings of the names of cases it cannot do
+
+    def claims(self, case):
+        return (case.dtype in self.dtypes and self.D[0] <= case.shape[-1] <= self.D[1] and case.size <= self.size
+                and case.offset <= self.offset and not case.name.startswith(self.skip))
+
+
+#: A mean that is rounded before it is subtracted leaves a constant row slightly above or below zero.
+NOT_RECENTRED = ("constant_rows",)
+
+IMPLEMENTATIONS = {
+    "NumPy backend": Implementation(backend(layernorm), recentred, cases.DTYPES),
+    "step by step": Implementation(steps, rounded_mean, ("float64", "float32"), skip=NOT_RECENTRED),
+    "SymPy": Implementation(sympy, rounded_mean, D=(2, 8), size=1000, skip=NOT_RECENTRED),
+    "complex step": Implementation(by(complex_step), complex_stepped, size=512),
+    "central difference": Implementation(by(central_difference), differenced, size=512, offset=1e8),
+}
+
+ROWS = [pytest.param(implementation, case, id=f"{name} | {case.name}")
+        for name, implementation in IMPLEMENTATIONS.items() for case in cases.CASES if implementation.claims(case)]
+
+
+@pytest.mark.parametrize("implementation, case", ROWS)
+def test_gradients(implementation, case):
+    judged = cases.judge(case)
+    results = implementation.results(judged.arrays, case.eps)
+    found, bars = cases.errors(results, judged.exact), implementation.bars(case, judged)
+    assert all(found[name] <= bars[name] for name in found), (found, bars)
+
+
+def test_the_table_is_not_empty():
+    """Limits that exclude everything would pass every row of nothing."""
+    count = {name: sum(map(implementation.claims, cases.CASES)) for name, implementation in IMPLEMENTATIONS.items()}
+    assert min(count.values()) >= 20, count
+    assert len({case.name for case in cases.CASES}) == len(cases.CASES)

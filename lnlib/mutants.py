@@ -276,7 +276,8 @@ def frozen_statistics(dy, cache):
     return r * g, *_sums(dy, xhat)
 
 
-@_register("the path through the variance is left out", _DX - {"sum-y"} | _ORTHOGONAL)
+@_register("the path through the variance is left out",
+           _DX - {"sum-y"} | _ORTHOGONAL)
 def missing_projection(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
     return r * (g - _mean(g)), *_sums(dy, xhat)
@@ -509,7 +510,8 @@ def parameters_swapped(dy, cache):
 
 # Right answers that look different. Each is the formula plus or minus a term that is zero.
 
-@_register("the variance's own dependence on the mean is left out: that term has the factor mean(x - mean) = 0", ())
+@_register("the variance's own dependence on the mean is left out: "
+           "that term has the factor mean(x - mean) = 0", ())
 def no_mean_inside_variance(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
     c, D = xhat / r, g.shape[-1]

@@ -7,6 +7,7 @@ in dash or marker, so that they survive print.
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.colors import ListedColormap
 
 COLOURS = {"blue": "#0072b2", "orange": "#d55e00", "green": "#009e73", "pink": "#cc79a7", "grey": "#6b6b6b"}
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
@@ -166,7 +167,7 @@ def kill_matrix(killed, mutants, checks):
     rows = np.lexsort([*killed[:, columns].T, -by_row])
 
     fig, ax = figure(4.7, 1.6 + 0.155 * len(mutants))
-    palette = plt.matplotlib.colors.ListedColormap(["#e3e3e3", COLOURS["blue"]])
+    palette = ListedColormap(["#e3e3e3", COLOURS["blue"]])
     ax.pcolormesh(killed[np.ix_(rows, columns)], cmap=palette, vmin=0, vmax=1, edgecolors="white", linewidth=1)
     ax.invert_yaxis()
     ax.grid(False)
@@ -175,4 +176,34 @@ def kill_matrix(killed, mutants, checks):
     ax.tick_params(length=0, pad=2, labelsize=9)
     ax.set_xticks(np.arange(len(checks)) + 0.5, [f"{checks[j]}  {by_column[j]}" for j in columns], rotation=90)
     ax.set_yticks(np.arange(len(mutants)) + 0.5, [f"{mutants[i]}  {by_row[i]}" for i in rows])
+    return fig
+
+
+def paths_to_xhat():
+    """The graph of layer norm from x to the loss, each arrow with its local derivative; three paths, three colours.
+
+    Returns the figure.
+    """
+    fig, ax = figure(6.4, 3.0)
+    places = {"$x_j$": (0, 0), r"$\mu$": (1.2, 0.8), "$v$": (1.2, -0.8), r"$\hat x_i$": (2.4, 0), "$y_i$": (3.4, 0)}
+    for name, place in places.items():
+        ax.text(*place, name, fontsize=14, ha="center", va="center", zorder=3,
+                bbox={"boxstyle": "circle,pad=0.35", "facecolor": "none", "edgecolor": "black"})
+
+    def arrow(start, end, label, offset, colour, linestyle="-"):
+        start, end = places[start], places[end]
+        ax.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 2,
+                    "linestyle": linestyle, "shrinkA": 19, "shrinkB": 19})
+        ax.text((start[0] + end[0]) / 2 + offset[0], (start[1] + end[1]) / 2 + offset[1], label,
+                color=colour, fontsize=13, ha="center", va="center")
+
+    arrow("$x_j$", r"$\hat x_i$", r"$\delta_{ij}/s$", (-0.35, 0.14), COLOURS["blue"])
+    arrow("$x_j$", r"$\mu$", "$1/D$", (-0.2, 0.14), COLOURS["orange"])
+    arrow(r"$\mu$", r"$\hat x_i$", "$-1/s$", (0.24, 0.14), COLOURS["orange"])
+    arrow("$x_j$", "$v$", r"$2\,c_j/D$", (-0.3, -0.15), COLOURS["green"])
+    arrow("$v$", r"$\hat x_i$", r"$-c_i/(2s^3)$", (0.4, -0.15), COLOURS["green"])
+    arrow(r"$\mu$", "$v$", "$0$", (0.12, -0.3), COLOURS["grey"], "--")
+    arrow(r"$\hat x_i$", "$y_i$", r"$\gamma_i$", (0, 0.16), "black")
+    ax.set(xlim=(-0.2, 3.6), ylim=(-1.0, 1.0))
+    ax.set_axis_off()
     return fig

@@ -24,8 +24,8 @@ except ImportError:
 U = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 #: What a tensor's relative L2 error may be, by compute dtype: 9 u and 3.4 u. The longest path, to dx, has about
-#: eight roundings (mean, subtraction, recentring, square, root, quotient, product, difference). They
-#: are independent, so their L2 sum is near sqrt(8) u = 2.8 u, and at most 8 u.
+#: eight roundings (mean, subtraction, recentring, square, root, quotient, product, difference): 8 u at
+#: worst, and near sqrt(8) u = 2.8 u since they are independent.
 BAR = {"float64": 1e-15, "float32": 2e-7}
 
 

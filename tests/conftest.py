@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 from pages import ROOT
 
-# The same examples on every run, nothing written to disk.
+# The same examples on every run, and no database of past failures.
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 settings.load_profile("repeatable")
 

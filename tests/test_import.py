@@ -12,8 +12,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def fresh(code):
-    """What ``code`` prints, as JSON, run from the root of the repository with no site-wide surprises."""
-    run = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    """What ``code`` prints, as JSON, run from the root of the repository; warnings are errors."""
+    command = [sys.executable, "-W", "error", "-c", code]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 

@@ -25,8 +25,9 @@ smallest at
 which is :math:`u^{1/2}, u^{1/3}, u^{1/5}, \ldots` times l and a small number. Here l is the standard deviation
 of all elements of x, or 1 where that is zero: layer norm does not notice a common offset of x, so the size of
 x is not its length. h is rounded up to a power of two, so that x + h and x - h lose nothing: at an offset of
-1e8 a step of 1e-5 is no longer 1e-5 once added, and that, not f, is what ruins the quotient there. A parameter
-whose elements are all nearly the same has a short l for no reason: pass a larger h there.
+1e8 a step of 1e-5 is no longer 1e-5 once added, and that ruins the quotient even of a forward that is accurate
+there. (One that rounds its mean, and only once, ruins it by as much again.) A parameter whose elements are all
+nearly the same has a short l for no reason: pass a larger h there.
 
 Numeric differences run in x's dtype: float64 to check a gradient, float32 to see why one should not.
 """
@@ -514,7 +515,8 @@ class GradientReport:
 
     def __str__(self):
         table = [("gradient", "shape", "error", "tolerance", "")]
-        table += [(row.name, str(row.shape), f"{row.error:.1e}", f"{row.tolerance:.1e}",
+        # One digit: the second one of a rounding error is noise, and differs from machine to machine.
+        table += [(row.name, str(row.shape), f"{row.error:.0e}", f"{row.tolerance:.0e}",
                    "ok" if row.ok else f"FAILED: {row.message}") for row in self.rows]
         widths = [max(map(len, column)) for column in zip(*table)]
         return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table)

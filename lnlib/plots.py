@@ -14,7 +14,7 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 
 STYLE = {
     "axes.facecolor": "none",
-    "font.size": 10,
+    "font.size": 11,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -60,11 +60,11 @@ def _bare_3d(ax, limit):
     """Empty 3-D axes seen from a little above, with equal scales and three labelled arrows."""
     ax.set(xlim=(-limit, limit), ylim=(-limit, limit), zlim=(-limit, limit))
     ax.set_axis_off()
-    ax.set_box_aspect((1, 1, 1), zoom=1.9)
+    ax.set_box_aspect((1, 1, 1), zoom=2.7)
     ax.view_init(elev=16, azim=22)
-    for direction, name in zip(np.eye(3) * 0.8 * limit, ("$x_1$", "$x_2$", "$x_3$")):
+    for direction, name, label_at in zip(np.eye(3) * 0.52 * limit, ("$x_1$", "$x_2$", "$x_3$"), (1.6, 1.2, 1.2)):
         ax.plot(*np.stack([0 * direction, direction], -1), color=COLOURS["grey"], linewidth=0.8)
-        ax.text(*(1.08 * direction), name, color="black")
+        ax.text(*(label_at * direction), name, color="black", ha="center", va="center", fontsize=12)
 
 
 def geometry(x, c, xhat, y):
@@ -81,30 +81,30 @@ def geometry(x, c, xhat, y):
     ellipse = np.column_stack([circle, np.ones(len(circle))]) @ np.linalg.lstsq(design, y, rcond=None)[0]
     limit = 1.05 * max(np.abs(a).max() for a in (x, y, ellipse))
 
-    fig, axes = figure(7.4, 3.0, 3, projection="3d")
+    fig, axes = figure(6.6, 2.7, 3, projection="3d")
     titles = ("centre", "scale", "stretch")
     for ax, title in zip(axes, titles):
         _bare_3d(ax, limit)
-        ax.set_title(title, y=-0.06, fontsize=10)
+        ax.set_title(title, y=-0.1, fontsize=12)
 
     def arrows(ax, start, end, colour):
         for a, b in zip(start, end):
             ax.plot(*np.stack([a, b], -1), color=colour, linewidth=0.9, alpha=0.7)
 
-    plane = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * 0.7 * limit @ _plane_basis()
+    plane = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * 0.5 * limit @ _plane_basis()
     for ax in axes[:2]:
         ax.plot_trisurf(*plane.T, triangles=[[0, 1, 2], [0, 2, 3]], color=COLOURS["grey"], alpha=0.12, shade=False)
     arrows(axes[0], x, c, COLOURS["grey"])
-    axes[0].scatter(*x.T, color=COLOURS["orange"], marker="^", s=18, depthshade=False)
-    axes[0].scatter(*c.T, color=COLOURS["blue"], s=14, depthshade=False)
+    axes[0].scatter(*x.T, color=COLOURS["orange"], marker="^", s=24, depthshade=False)
+    axes[0].scatter(*c.T, color=COLOURS["blue"], s=18, depthshade=False)
     arrows(axes[1], c, xhat, COLOURS["grey"])
     axes[1].plot(*circle.T, color="black", linewidth=1)
-    axes[1].scatter(*c.T, color=COLOURS["blue"], s=14, depthshade=False)
-    axes[1].scatter(*xhat.T, color=COLOURS["green"], marker="s", s=14, depthshade=False)
+    axes[1].scatter(*c.T, color=COLOURS["blue"], s=18, depthshade=False)
+    axes[1].scatter(*xhat.T, color=COLOURS["green"], marker="s", s=18, depthshade=False)
     axes[2].plot(*circle.T, color="black", linewidth=0.6, linestyle="--")
     axes[2].plot(*ellipse.T, color="black", linewidth=1)
-    axes[2].scatter(*xhat.T, color=COLOURS["green"], marker="s", s=10, depthshade=False)
-    axes[2].scatter(*y.T, color=COLOURS["pink"], marker="D", s=16, depthshade=False)
+    axes[2].scatter(*xhat.T, color=COLOURS["green"], marker="s", s=12, depthshade=False)
+    axes[2].scatter(*y.T, color=COLOURS["pink"], marker="D", s=20, depthshade=False)
     return fig
 
 
@@ -206,4 +206,55 @@ def paths_to_xhat():
     arrow(r"$\hat x_i$", "$y_i$", r"$\gamma_i$", (0, 0.16), "black")
     ax.set(xlim=(-0.2, 3.6), ylim=(-1.0, 1.0))
     ax.set_axis_off()
+    return fig
+
+
+def step_curves(steps, errors):
+    """Error of numeric derivatives over the step size, one line for each rule, with the theory of the central one.
+
+    steps: positive floats in units of x's standard deviation. errors: name -> array of one error per step,
+    as :func:`lnlib.gradcheck.step_curve` returns. Black lines: h^2 / 6 and 4 u / h. Returns the figure.
+    """
+    steps = np.asarray(steps, float)
+    fig, ax = figure(6.0, 4.6, xscale="log", yscale="log")
+    for (name, error), colour, dash, marker in zip(errors.items(), COLOURS.values(), DASHES, "os^vD"):
+        ax.plot(steps, error, color=colour, linestyle=dash, marker=marker, markersize=4, label=name.replace("_", "-"))
+    for name, line, at in (("$h^2/6$", lambda h: h**2 / 6, 3e-4), (r"$4\mathrm{u}/h$", lambda h: 2.0**-51 / h, 1e-9)):
+        ax.plot(steps, line(steps), color="black", linewidth=1)
+        ax.annotate(name, (at, line(at)), (-6, 6), textcoords="offset points", ha="right", fontsize=12)
+    ax.set(xlabel="step $h$", ylabel="relative error of $dx$", ylim=(1e-17, 10))
+    fig.legend(loc="outside lower center", ncols=3, frameon=False)
+    return fig
+
+
+def offset_errors(offsets, errors):
+    """Error of numeric derivatives over the offset of the rows, one panel for each forward pass.
+
+    errors: title of a panel -> {name of a rule -> array of one error per offset}. Returns the figure.
+    """
+    fig, axes = figure(6.4, 3.7, len(errors), xscale="log", yscale="log")
+    for ax, (title, rules) in zip(axes, errors.items()):
+        for (name, error), colour, dash, marker in zip(rules.items(), COLOURS.values(), DASHES, "os^"):
+            ax.plot(offsets, error, color=colour, linestyle=dash, marker=marker, markersize=5, label=name)
+        ax.set(xlabel="offset", ylim=(1e-17, 1), xticks=np.logspace(0, 8, 5))
+        ax.set_title(title, fontsize=11)
+    axes[0].set_ylabel("relative error of $dx$")
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    return fig
+
+
+def derived_tolerance(sizes, tolerances, errors):
+    """Measured errors below the tolerance derived for them, over D, for each precision.
+
+    sizes: values of D. tolerances, errors: name of a dtype -> array of shape (len(sizes),) and of shape
+    (len(sizes), repetitions). Returns the figure.
+    """
+    fig, ax = figure(5.8, 3.9)
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    for dtype, colour, dash, marker in zip(errors, COLOURS.values(), DASHES, "os"):
+        ax.plot(sizes, tolerances[dtype], color=colour, linestyle=dash, label=f"tolerance, {dtype}")
+        ax.plot(sizes, errors[dtype], color=colour, linestyle="none", marker=marker, markersize=3.5)
+    ax.set(xlabel="$D$", ylabel=r"error of $dx$, divided by $\kappa$")
+    ax.legend(loc="center", ncols=1)
     return fig

@@ -98,8 +98,11 @@ def variance_derivative():
 def jacobian():
     r""":math:`J_{ij} = \partial\hat x_i/\partial x_j`: the chain rule through x, mu and v, then xhat and s put in."""
     normalised = (x[i] - mu) / sqrt(v + epsilon)
-    J = normalised.diff(x[j]) + normalised.diff(mu) * mean_derivative() + normalised.diff(v) * variance_derivative()
-    return expand(J.subs(v, s**2 - epsilon).subs({x[i]: mu + s * xhat[i], x[j]: mu + s * xhat[j]}))
+    J = (normalised.diff(x[j])
+         + normalised.diff(mu) * mean_derivative()
+         + normalised.diff(v) * variance_derivative())
+    J = J.subs(v, s**2 - epsilon)
+    return expand(J.subs({x[i]: mu + s * xhat[i], x[j]: mu + s * xhat[j]}))
 
 
 def _known_means(a, index):
@@ -324,7 +327,8 @@ def equal(a, b, row):
     s a new free symbol. What is left is a ratio of polynomials, for which reducing to lowest terms decides.
     """
     if isinstance(a, tuple):
-        return len(a) == len(b) and all(equal(p, q, row) for p, q in zip(a, b))
+        proofs = [equal(p, q, row) for p, q in zip(a, b)]
+        return len(a) == len(b) and all(proofs)
     difference = Matrix([a - b]).subs(row.epsilon, s**2 - row.var)
     return all(cancel(entry) == 0 for entry in difference)
 

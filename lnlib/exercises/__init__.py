@@ -13,7 +13,7 @@ from typing import Callable, NamedTuple
 
 import numpy as np
 
-CHAPTERS = ("ch01",)
+CHAPTERS = ("ch01", "ch02", "ch03", "ch05")
 
 
 class Exercise(NamedTuple):
@@ -52,6 +52,8 @@ class Report(NamedTuple):
         lines += [f"  passed: {description}" for description in self.passed]
         if self.failed:
             lines.append(f"  FAILED: {self.failed[0]}\n    {self.failed[1]}")
+            skipped = self.total - len(self.passed) - 1
+            lines += [f"  (not run after that: {skipped})"] if skipped else []
         return "\n".join(lines)
 
 

@@ -41,8 +41,8 @@ def _radius_one(candidate, rng):
 def same_output(x):
     """Another row with the same layer norm (eps = 0) as x.
 
-    x: array of shape (D,), not constant.
-    Returns an array of shape (D,) that is neither x shifted nor x scaled.
+    x: array of shape (D,), not constant; do not change it.
+    Returns an array of shape (D,): x shifted and scaled at once.
     """
     raise NotImplementedError("combine both freedoms")
 
@@ -55,17 +55,26 @@ def _same_xhat(candidate, rng):
     x = rng.standard_normal(8)
     other = np.asarray(candidate(x.copy()))
     expect(other.shape == x.shape, f"the result has shape {other.shape}, expected {x.shape}")
-    # 1e-12: the row may come back shifted or scaled by a few powers of ten, which costs digits.
-    expect_close(_plain(other, 0), _plain(x, 0), 1e-12, "xhat of your row")
+    # A row shifted by b keeps its deviations to u |b| / sigma: 1e-8 allows shifts up to 1e7 sigma.
+    expect_close(_plain(other, 0), _plain(x, 0), 1e-8, "xhat of your row")
 
 
-def _really_different(candidate, rng):
+def _shifted_and_scaled(candidate, rng):
     x = rng.standard_normal(8)
     other = np.asarray(candidate(x.copy()))
-    expect(not np.allclose(other - other.mean(), x - x.mean()),
-           "your row differs from x by a shift only; scale it as well")
-    expect(not np.isclose(other.mean(), x.mean() * other.std() / x.std()),
-           "your row differs from x by a factor only; shift it as well")
+    factor = other.std() / x.std()
+    shift = other.mean() - factor * x.mean()
+    expect(not np.isclose(factor, 1, rtol=1e-6), "your row is not scaled: its standard deviation is that of x")
+    expect(abs(shift) > 1e-6 * other.std(), "your row is not shifted: it is x times a number")
+
+
+def _leaves_x_alone(*arguments):
+    def test(candidate, rng):
+        x = rng.standard_normal((4, 6))[0 if not arguments else slice(None)]
+        before = x.copy()
+        candidate(x, *arguments)
+        expect((x == before).all(), "your function changed x; work on a copy")
+    return test
 
 
 def group_norm(x, groups, eps=1e-5):
@@ -96,18 +105,18 @@ def _three_groups(candidate, rng):
     expect_close(candidate(x, 3), expected, 1e-14, "group norm with three groups")
 
 
-def _keeps_x(candidate, rng):
-    x = rng.standard_normal((4, 6))
-    before = x.copy()
-    candidate(x, 2)
-    expect((x == before).all(), "your function changed x; work on a copy")
+def _uses_eps(candidate, rng):
+    x = 1e-2 * rng.standard_normal((3, 8))
+    expected = np.concatenate([_plain(x[..., k:k + 4], 1e-3) for k in (0, 4)], axis=-1)
+    expect_close(candidate(x, 2, 1e-3), expected, 1e-14, "group norm with eps = 1e-3")
 
 
 def statistics_shape(kind, shape, groups=2):
     """Shape of the mean (keepdims) of images of shape (N, C, H, W).
 
     kind: "batch", "layer", "instance" or "group"; for "group", x is
-    first seen as (N, groups, C // groups, H, W).  Returns a tuple.
+    first seen as (N, groups, C // groups, H, W), so the mean has
+    five axes.  Returns a tuple.
     """
     raise NotImplementedError("which axes does each kind average over?")
 
@@ -124,9 +133,11 @@ def statistics_shape_solution(kind, shape, groups=2):
 
 def _shape_of(kind):
     def test(candidate, rng):
-        for shape in ((2, 6, 5, 7), (1, 4, 3, 3)):
-            found, expected = candidate(kind, shape), statistics_shape_solution(kind, shape)
-            expect(tuple(found) == expected, f"for {kind!r} and x of shape {shape} found {found}")
+        for shape, groups in (((2, 6, 5, 7), 2), ((1, 12, 3, 3), 3)):
+            found, expected = candidate(kind, shape, groups), statistics_shape_solution(kind, shape, groups)
+            expect(found is not None and len(found) == len(expected),
+                   f"for {kind!r} found {found}, expected a tuple of {len(expected)} lengths")
+            expect(tuple(found) == expected, f"for {kind!r}, x of shape {shape} and {groups} groups found {found}")
     return f"{kind} norm", test
 
 
@@ -136,11 +147,13 @@ EXERCISES = (
               ("radius 1 needs eps = 0", _radius_one))),
     Exercise("same-output", 1, "Two rows, one output", same_output, same_output_solution,
              (("the same xhat", _same_xhat),
-              ("shifted and scaled", _really_different))),
+              ("shifted and scaled", _shifted_and_scaled),
+              ("x is left alone", _leaves_x_alone()))),
     Exercise("group-norm", 1, "Group norm is layer norm of a reshaped array", group_norm, group_norm_solution,
              (("one group is layer norm", _one_group),
               ("three groups, each with its own scale", _three_groups),
-              ("x is left alone", _keeps_x))),
+              ("eps is used", _uses_eps),
+              ("x is left alone", _leaves_x_alone(2)))),
     Exercise("statistics-shape", 1, "Read the axes off the statistics", statistics_shape, statistics_shape_solution,
              tuple(_shape_of(kind) for kind in ("batch", "layer", "instance", "group"))),
 )

@@ -1,0 +1,263 @@
+"""Exercises of chapter 4, gradient checking."""
+
+import numpy as np
+
+from ..gradcheck import adjoint_test, complex_step
+from ..layernorm import layer_norm_backward, layer_norm_forward
+from . import Exercise, expect, expect_close
+
+_U = 2.0**-53
+
+
+def _number(found, name="the result"):
+    """``found`` as a float, or a mismatch that says what it is."""
+    expect(found is not None, f"{name} is None; is a return missing?")
+    found = np.asarray(found)
+    expect(found.shape == (), f"{name} has shape {found.shape}, expected one number")
+    expect(found.dtype.kind in "iuf", f"{name} has dtype {found.dtype}, expected a real number")
+    return float(found)
+
+
+def numeric_gradient(f, x, h):
+    """Gradient of f at x by central differences.
+
+    f: takes an array of x's shape, returns a float.
+    x: float64 array of any shape, must stay as it is.
+    h: step, float.  Returns an array of x's shape.
+    """
+    raise NotImplementedError("move one element at a time, both ways")
+
+
+def numeric_gradient_solution(f, x, h):
+    gradient = np.zeros_like(x)
+    for i in np.ndindex(x.shape):
+        shift = np.zeros_like(x)
+        shift[i] = h
+        gradient[i] = (f(x + shift) - f(x - shift)) / (2 * h)
+    return gradient
+
+
+def _exact_for_squares(candidate, rng):
+    x, w = rng.standard_normal((2, 2, 3, 4))
+    # A square has no third derivative, so only rounding is left: sums of 24 terms, rounded a few times (u each),
+    # over h = 1/8. A one-sided rule is off by h = 1e-1. The square of the sum sees steps that were not undone.
+    found = candidate(lambda a: float((w * a * a).sum() + a.sum() ** 2), x.copy(), 0.125)
+    expect_close(found, 2 * w * x + 2 * x.sum(), 1000 * _U, "the gradient of (w * x * x).sum() + x.sum()**2")
+
+
+def _second_order(candidate, rng):
+    x = rng.standard_normal(5)
+    found = [candidate(lambda a: float(np.exp(a).sum()), x.copy(), h) for h in (0.1, 0.05)]
+    errors = [np.linalg.norm(gradient - np.exp(x)) for gradient in found]
+    # h^2/6 is 4 times smaller for half the step; the next term, h^4/120, changes that by h^2/20 = 5e-4.
+    expect(errors[1] > 0 and abs(errors[0] / errors[1] - 4) < 0.01,
+           f"half the step divides your error by {errors[0] / max(errors[1], 1e-300):.2f}, expected 4")
+
+
+def _keeps_x(candidate, rng):
+    x = rng.standard_normal((2, 3))
+    before = x.copy()
+    candidate(lambda a: float(a.sum()), x, 0.5)
+    expect((x == before).all(), "your function changed x")
+
+
+def variance(x):
+    """Variance over the last axis, for the complex step.
+
+    x: (..., D), float64 or complex128.
+    Returns (..., 1), of x's dtype; divide by D.
+    """
+    raise NotImplementedError("no var, no abs, no conj")
+
+
+def variance_solution(x):
+    c = x - x.mean(axis=-1, keepdims=True)
+    return (c * c).mean(axis=-1, keepdims=True)
+
+
+def _as_numpy(candidate, rng):
+    x = rng.standard_normal((2, 3, 8)) + 1
+    # A few roundings on top of sums of 8 terms.
+    expect_close(candidate(x.copy()), x.var(axis=-1, keepdims=True), 32 * _U, "the variance of a real x")
+
+
+def _differentiable(candidate, rng):
+    x = rng.standard_normal((3, 8)) + 1
+    dy = rng.standard_normal((3, 1))
+    exact = 2 * dy * (x - x.mean(axis=-1, keepdims=True)) / 8
+    try:
+        numeric = complex_step(candidate, x, dy=dy)
+    except TypeError as error:
+        expect(False, str(error))
+    # No difference, so rounding only: sums of 8 terms and a handful of products.
+    expect_close(numeric, exact, 64 * _U, "the gradient that the complex step finds")
+
+
+def _complex_stays(candidate, rng):
+    x = rng.standard_normal((2, 4)) + 1j * rng.standard_normal((2, 4))
+    found = np.asarray(candidate(x))
+    expect(found.dtype == np.complex128, f"for a complex x the result has dtype {found.dtype}")
+
+
+def adjoint_mismatch(jvp, vjp, u, dy):
+    """How far vjp is from being the adjoint of jvp, between 0 and 1.
+
+    jvp: u -> J u, of dy's shape.  vjp: dy -> J^T dy, of u's shape.
+    Returns |a - b| / (S_a + S_b) for the sums of products
+    a = <dy, J u>, b = <J^T dy, u>; S is the larger of the
+    sum's absolute value and the L2 norm of its terms.
+    """
+    raise NotImplementedError("two sums, two sizes")
+
+
+def adjoint_mismatch_solution(jvp, vjp, u, dy):
+    left, right = dy * jvp(u), vjp(dy) * u
+    size = sum(max(abs(t.sum()), np.linalg.norm(t)) for t in (left, right))
+    return abs(left.sum() - right.sum()) / size
+
+
+def _map(rng, wrong=False, rows=6, columns=4):
+    A = rng.standard_normal((rows, columns))
+    B = rng.standard_normal((rows, columns)) if wrong else A
+    return (lambda u: A @ u), (lambda d: B.T @ d), rng.standard_normal(columns), rng.standard_normal(rows)
+
+
+def _adjoint_pair(candidate, rng):
+    for _ in range(5):
+        found = _number(candidate(*_map(rng)))
+        # Each sum has at most 6 terms that are themselves sums of at most 6: a dozen roundings.
+        expect(0 <= found <= 12 * _U, f"for a matrix and its transpose found {found:.1e}, expected a few u")
+
+
+def _wrong_pair(candidate, rng):
+    for _ in range(5):
+        pair = _map(rng, wrong=True)
+        found, expected = _number(candidate(*pair)), adjoint_test(*pair)
+        # Same formula; the roundings of two sums differ.
+        expect(abs(found - expected) <= 32 * _U,
+               f"for two unrelated matrices found {found:.4f}, expected {expected:.4f}")
+
+
+def _cancelling_pair(candidate, rng):
+    u, dy = np.array([1.0, 1.0]), np.array([1.0, -1.0])
+    found = _number(candidate(lambda u: u, lambda d: 1.5 * d, u, dy))
+    expect(found == 0, f"both sums are 1 - 1 = 0 up to a factor: found {found}, expected 0 (what did you divide by?)")
+
+
+def best_step(order, u, length):
+    """The step that makes the sum of both errors smallest.
+
+    The error of a rule is (h / length)**order + u * length / h.
+    order: int >= 1.  u: unit roundoff.  length: float > 0.
+    Returns h, a float.
+    """
+    raise NotImplementedError("set the derivative by h to zero")
+
+
+def best_step_solution(order, u, length):
+    return length * (u / order) ** (1 / (order + 1))
+
+
+def _smallest(candidate, rng):
+    def error(h, order, u, length):
+        return (h / length) ** order + u * length / h
+
+    for order in (1, 2, 4, 6):
+        for u, length in ((_U, 1.0), (2.0**-24, 1.0), (_U, 1e-3)):
+            h = _number(candidate(order, u, length), "the step")
+            expect(h > 0, f"the step is {h}")
+            # At a minimum a change of h by 1 % can only raise the error; elsewhere one of the two lowers it.
+            for factor, where in ((1.01, "larger"), (0.99, "smaller")):
+                expect(error(h, order, u, length) <= error(factor * h, order, u, length),
+                       f"order {order}, u = {u:.0e}, length {length}: a step {where} than your {h:.1e} is better")
+
+
+def _units(candidate, rng):
+    one, other = (_number(candidate(2, _U, length)) for length in (1.0, 1000.0))
+    expect(abs(other / one - 1000) < 1e-9, "x in grams or kilograms: the step must grow as the length does")
+
+
+def project(f, args, dy, grads, rng):
+    """Two numbers that agree if all gradients are right.
+
+    f: takes *args, returns an array of dy's shape.
+    args: list of arrays.  grads: list of gradients of <dy, f>.
+    rng: draws one random direction, of all args together.
+    Returns the derivative along it, by the complex step and one
+    call of f, and what grads predict.  Two floats.
+    """
+    raise NotImplementedError("move all args at once")
+
+
+def project_solution(f, args, dy, grads, rng):
+    directions = [rng.standard_normal(a.shape) for a in args]
+    moved = [a + 1e-30j * v for a, v in zip(args, directions)]
+    derivative = (dy * f(*moved)).sum().imag / 1e-30
+    predicted = sum((g * v).sum() for g, v in zip(grads, directions))
+    return derivative, predicted
+
+
+def _projection_problem(rng):
+    x, dy = rng.standard_normal((2, 3, 4, 5))
+    args = [x, rng.uniform(0.5, 1.5, 5), rng.standard_normal(5)]
+    grads = list(layer_norm_backward(dy, layer_norm_forward(*args)[1]))
+    return args, dy, grads
+
+
+def _forward(*args):
+    return layer_norm_forward(*args)[0]
+
+
+def _two(found):
+    expect(isinstance(found, tuple) and len(found) == 2,
+           f"found {type(found).__name__}, expected a tuple of two numbers")
+    return _number(found[0], "the derivative"), _number(found[1], "the prediction")
+
+
+def _projection_agrees(candidate, rng):
+    args, dy, grads = _projection_problem(rng)
+    derivative, predicted = _two(candidate(_forward, args, dy, grads, rng))
+    expect(_two(candidate(_forward, args, dy, grads, rng))[1] != predicted,
+           "a second call with the same rng predicts the same number: is the direction random?")
+    # 60 terms of size 1 with some twenty roundings each, of random sign: sqrt(60 * 20) u = 35 u, and a reserve.
+    expect(abs(derivative - predicted) <= 500 * _U, f"right gradients: {derivative:.6f} against {predicted:.6f}")
+
+
+def _projection_sees(candidate, rng):
+    args, dy, grads = _projection_problem(rng)
+    for k, name in enumerate(("dx", "dgamma", "dbeta")):
+        bad = [g.copy() for g in grads]
+        bad[k].flat[2] += 1e-6
+        derivative, predicted = _two(candidate(_forward, args, dy, bad, rng))
+        # 1e-6 times a normal number, which is below 1e-5 once in a hundred thousand; rounding is 1e-14.
+        expect(abs(derivative - predicted) > 1e-11, f"one element of {name} is off by 1e-6 and nothing shows")
+
+
+def _projection_calls(candidate, rng):
+    args, dy, grads = _projection_problem(rng)
+    calls = []
+    candidate(lambda *a: calls.append(1) or _forward(*a), args, dy, grads, rng)
+    expect(len(calls) == 1, f"f was called {len(calls)} times, expected once")
+
+
+EXERCISES = (
+    Exercise("central-difference", 4, "Central differences", numeric_gradient, numeric_gradient_solution,
+             (("exact for squares", _exact_for_squares),
+              ("of second order", _second_order),
+              ("x is left alone", _keeps_x))),
+    Exercise("complex-safe-variance", 4, "A variance for the complex step", variance, variance_solution,
+             (("the variance of real numbers", _as_numpy),
+              ("complex in, complex out", _complex_stays),
+              ("its derivative", _differentiable))),
+    Exercise("best-step", 4, "The best step", best_step, best_step_solution,
+             (("the error is smallest there", _smallest),
+              ("right in any unit", _units))),
+    Exercise("adjoint-pair", 4, "Are these two a pair?", adjoint_mismatch, adjoint_mismatch_solution,
+             (("a matrix and its transpose", _adjoint_pair),
+              ("two unrelated matrices", _wrong_pair),
+              ("sums that cancel", _cancelling_pair))),
+    Exercise("random-projection", 4, "Three gradients, one evaluation", project, project_solution,
+             (("right gradients agree", _projection_agrees),
+              ("a small mistake in each gradient", _projection_sees),
+              ("one call of f", _projection_calls))),
+)

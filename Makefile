@@ -27,7 +27,10 @@ test: .venv/installed
 serve: book
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
 
+# Chapters open as notebooks at a double click, and JupyterLab asks nobody for news or updates.
 lab: .venv/installed
+	@mkdir -p .venv/share/jupyter/lab/settings
+	@cp tools/lab_overrides.json .venv/share/jupyter/lab/settings/overrides.json
 	$(BIN)/python -m jupyter lab book
 
 clean:

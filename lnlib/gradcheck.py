@@ -79,10 +79,11 @@ def _five_point(phi, h):
 
 
 def _richardson(phi, h, levels):
-    # Column k of the tableau has lost the error terms h^2, ..., h^(2k): those of h/2 are 4^k times smaller.
+    # Column k of the tableau has lost the error terms h^2, ..., h^(2k).
     column = [_central(phi, h / 2**i) for i in range(levels)]
     for k in range(1, levels):
-        column = [(4**k * fine - coarse) / (4**k - 1) for coarse, fine in zip(column, column[1:])]
+        column = [(4**k * fine - coarse) / (4**k - 1)
+                  for coarse, fine in zip(column, column[1:])]
     return column[0]
 
 

@@ -216,13 +216,19 @@ def step_curves(steps, errors):
     as :func:`lnlib.gradcheck.step_curve` returns. Black lines: h^2 / 6 and 4 u / h. Returns the figure.
     """
     steps = np.asarray(steps, float)
-    fig, ax = figure(6.0, 4.6, xscale="log", yscale="log")
+    fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
+    # The rules share their rounding errors, and complex and central share h^2 / 6: the larger marker lies below.
     for (name, error), colour, dash, marker in zip(errors.items(), COLOURS.values(), DASHES, "os^vD"):
-        ax.plot(steps, error, color=colour, linestyle=dash, marker=marker, markersize=4, label=name.replace("_", "-"))
-    for name, line, at in (("$h^2/6$", lambda h: h**2 / 6, 3e-4), (r"$4\mathrm{u}/h$", lambda h: 2.0**-51 / h, 1e-9)):
-        ax.plot(steps, line(steps), color="black", linewidth=1)
-        ax.annotate(name, (at, line(at)), (-6, 6), textcoords="offset points", ha="right", fontsize=12)
+        size, fill = (8, "none") if name == "complex" else (4, "full")
+        ax.plot(steps, error, color=colour, linestyle=dash, linewidth=1.4, marker=marker, markersize=size,
+                fillstyle=fill, markevery=2, label=name.replace("_", "-"))
+    for name, line, at, place in (("$h^2/6$", lambda h: h**2 / 6, 2e-4, (-30, 8)),
+                                  (r"$4\mathrm{u}/h$", lambda h: 2.0**-51 / h, 1e-11, (12, 10))):
+        ax.plot(steps, line(steps), color="black", linewidth=1.2)
+        ax.annotate(name, (at, line(at)), place, textcoords="offset points", fontsize=13)
     ax.set(xlabel="step $h$", ylabel="relative error of $dx$", ylim=(1e-17, 10))
+    ax.set(xticks=np.logspace(-12, 0, 4), yticks=np.logspace(-16, 0, 5))
+    ax.minorticks_off()
     fig.legend(loc="outside lower center", ncols=3, frameon=False)
     return fig
 
@@ -232,11 +238,12 @@ def offset_errors(offsets, errors):
 
     errors: title of a panel -> {name of a rule -> array of one error per offset}. Returns the figure.
     """
-    fig, axes = figure(6.4, 3.7, len(errors), xscale="log", yscale="log")
+    fig, axes = figure(5.6, 3.6, len(errors), xscale="log", yscale="log")
     for ax, (title, rules) in zip(axes, errors.items()):
         for (name, error), colour, dash, marker in zip(rules.items(), COLOURS.values(), DASHES, "os^"):
             ax.plot(offsets, error, color=colour, linestyle=dash, marker=marker, markersize=5, label=name)
-        ax.set(xlabel="offset", ylim=(1e-17, 1), xticks=np.logspace(0, 8, 5))
+        ax.set(xlabel="offset", ylim=(1e-17, 1), xticks=np.logspace(0, 8, 3), yticks=np.logspace(-16, 0, 5))
+        ax.minorticks_off()
         ax.set_title(title, fontsize=11)
     axes[0].set_ylabel("relative error of $dx$")
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
@@ -249,12 +256,11 @@ def derived_tolerance(sizes, tolerances, errors):
     sizes: values of D. tolerances, errors: name of a dtype -> array of shape (len(sizes),) and of shape
     (len(sizes), repetitions). Returns the figure.
     """
-    fig, ax = figure(5.8, 3.9)
+    fig, ax = figure(5.0, 3.8, yscale="log")
     ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
     for dtype, colour, dash, marker in zip(errors, COLOURS.values(), DASHES, "os"):
         ax.plot(sizes, tolerances[dtype], color=colour, linestyle=dash, label=f"tolerance, {dtype}")
         ax.plot(sizes, errors[dtype], color=colour, linestyle="none", marker=marker, markersize=3.5)
     ax.set(xlabel="$D$", ylabel=r"error of $dx$, divided by $\kappa$")
-    ax.legend(loc="center", ncols=1)
+    ax.legend(loc="center", frameon=False)
     return fig

@@ -112,45 +112,47 @@ def split_of_g(xhat, g, dx_over_r):
     """What the backward pass keeps of the upstream gradient g of one row with D = 3; arrays of shape (3,).
 
     Left: the plane of zero sum seen edge-on; g loses its part along 1 and lies in the plane. Right: that
-    plane seen from above; the part along xhat shrinks to almost nothing, and ``dx_over_r`` remains.
-    Returns the figure.
+    plane seen from above, with the centre of the circle; the part along xhat shrinks to almost nothing,
+    and ``dx_over_r`` remains. Numbers are lengths. Returns the figure.
     """
     up, radial = np.ones(3) / np.sqrt(3), xhat / np.linalg.norm(xhat)
     plane = np.stack([radial, np.cross(up, radial)])
     point, flat, kept = plane @ xhat, plane @ (xhat + g), plane @ (xhat + dx_over_r)
     tip = np.array([np.linalg.norm(flat - point), up @ g])
-    fig, (side, above) = figure(6.4, 3.0, 2)
+    fig, (side, above) = figure(5.2, 2.8, 2)
 
     def arrow(ax, start, end, colour):
         ax.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.8,
                     "shrinkA": 0, "shrinkB": 0})
 
-    def lost(ax, start, end):
+    def lost(ax, start, end, name, place, **options):
         ax.plot(*np.stack([start, end], -1), color=COLOURS["orange"], linestyle="--")
+        ax.annotate(f"{name}\n{np.linalg.norm(end - start):.2f}", (start + end) / 2, place, color=COLOURS["orange"],
+                    textcoords="offset points", fontsize=12, va="center", **options)
 
-    side.plot((-0.6, 2.3), (0, 0), color="black", linewidth=1)
-    side.text(-0.6, -0.07, "plane of zero sum", va="top", fontsize=9)
+    side.plot((-0.2, 2.1), (0, 0), color="black", linewidth=1)
     arrow(side, (0, 0), tip, "black")
     arrow(side, (0, 0), tip * [1, 0], COLOURS["blue"])
-    lost(side, tip, tip * [1, 0])
-    side.text(*(tip * 0.5 + [-0.1, 0.08]), "$g$", ha="right", fontsize=12)
-    side.text(tip[0], -0.07, r"$g - \overline{g}$", va="top", ha="center", color=COLOURS["blue"], fontsize=12)
-    side.text(tip[0] + 0.08, tip[1] / 2, r"along $\mathbf{1}$", color=COLOURS["orange"])
+    lost(side, tip, tip * [1, 0], r"along $\mathbf{1}$", (6, 0))
+    side.text(*(tip * 0.5 + [-0.08, 0.08]), f"$g$  {np.linalg.norm(g):.2f}", ha="right", fontsize=13)
+    side.text(tip[0] / 2, -0.07, r"$g - \overline{g}$", va="top", ha="center", color=COLOURS["blue"], fontsize=13)
 
-    angles = np.linspace(-0.5, 1.25, 100)
+    angles = np.linspace(-0.6, 0.4, 100)
     above.plot(*np.sqrt(3) * np.stack([np.cos(angles), np.sin(angles)]), color="black", linewidth=1)
+    above.plot(*np.stack([0 * point, flat * [1, 0]], -1), color=COLOURS["grey"], linewidth=1, linestyle=":")
+    above.plot(0, 0, "+", color="black", markersize=10)
     arrow(above, point, flat, COLOURS["blue"])
     arrow(above, point, kept, COLOURS["green"])
-    lost(above, flat, kept)
+    lost(above, flat, kept, r"along $\hat x$", (0, -20 if flat[1] < 0 else 20), ha="center")
     above.plot(*point, "o", color="black")
-    above.text(*(point - [0.12, 0]), r"$\hat x$", ha="right", va="center", fontsize=12)
-    above.text(*((flat + point) / 2 + [0.1, -0.1]), r"$g - \overline{g}$", color=COLOURS["blue"], fontsize=12)
-    above.text(*((kept + point) / 2 - [0.25, 0.25]), "$dx / r$", ha="right", color=COLOURS["green"], fontsize=12)
-    above.text(*((flat + kept) / 2 + [0, 0.07]), r"along $\hat x$", ha="center", color=COLOURS["orange"])
-    for ax, title in ((side, "from the side"), (above, "from above")):
+    above.text(*(point - [0.1, 0.1]), r"$\hat x$", ha="right", va="top", fontsize=14)
+    above.text(*((flat + point) / 2 + [0.1, 0]), r"$g - \overline{g}$", va="top", color=COLOURS["blue"], fontsize=13)
+    above.text(*(kept - [0.06, 0.05]), f"$dx / r$\n{np.linalg.norm(dx_over_r):.2f}", ha="right", va="top",
+               color=COLOURS["green"], fontsize=13)
+    for ax, title in ((side, "plane of zero sum,\nfrom the side"), (above, "the same plane,\nfrom above")):
         ax.set_axis_off()
         ax.set_aspect("equal", adjustable="datalim")
-        ax.set_title(title, y=-0.1, fontsize=10)
+        ax.set_title(title, y=-0.2, fontsize=12)
     return fig
 
 
@@ -184,7 +186,7 @@ def paths_to_xhat():
 
     Returns the figure.
     """
-    fig, ax = figure(6.4, 3.0)
+    fig, ax = figure(5.2, 3.0)
     places = {"$x_j$": (0, 0), r"$\mu$": (1.2, 0.8), "$v$": (1.2, -0.8), r"$\hat x_i$": (2.4, 0), "$y_i$": (3.4, 0)}
     for name, place in places.items():
         ax.text(*place, name, fontsize=14, ha="center", va="center", zorder=3,

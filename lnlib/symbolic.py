@@ -9,8 +9,8 @@ r"""Layer norm's gradient, derived in SymPy: for every D with indexed sums, and 
 The first half of the module takes no arguments and works with the symbols ``D``, ``x[i]``, ``xhat[i]``,
 ``g[i]`` (the gradient at xhat, which is gamma * dy), ``u[i]`` (any other vector), ``mu``, ``v``, ``s``,
 ``epsilon`` and indices that run from 1 to D. The second half takes a :class:`Row`: one row of D numbers,
-spelled out. What is derived and what is typed in are kept apart: :data:`FORMULAS`, :func:`compact` and
-:func:`compact_double_backward` hold the formulas of :mod:`lnlib.layernorm`, everything else derives.
+spelled out. What is derived and what is typed in are kept apart: :data:`FORMULAS` and the functions whose
+names begin with ``compact`` hold the formulas of :mod:`lnlib.layernorm`, everything else derives.
 """
 
 from functools import lru_cache
@@ -32,7 +32,8 @@ s, epsilon = symbols("s epsilon", positive=True)
 
 def mean(*arrays):
     r"""The symbol for the mean over D of a product: ``mean(g, xhat)`` prints as :math:`\overline{g \hat x}`."""
-    return Symbol(rf"\overline{{{' '.join(latex(a.label) for a in arrays)}}}", real=True)
+    # The thin space keeps the bar apart from the next factor; the outer braces let an exponent follow.
+    return Symbol(rf"{{\overline{{{' '.join(latex(a.label) for a in arrays)}}}\,}}", real=True)
 
 
 #: The results to arrive at, typed in; derivations never read them. Index j is the one a VJP leaves free,
@@ -142,11 +143,11 @@ def spectrum():
     def times(vector, known):
         return factor(collapse(Sum(J * vector, (j, 1, D)), known))
 
-    diagonal = J.subs(j, i)
+    trace = collapse(Sum(J.subs(j, i), (i, 1, D)), {xhat[i]**2: length2})
     return {"ones": times(1, {xhat[j]: 0}),
             "xhat": times(xhat[j], {xhat[j]: 0, xhat[j]**2: length2}),
             "orthogonal": times(u[j], {u[j]: 0, u[j] * xhat[j]: 0}),
-            "trace": expand(collapse(Sum(diagonal, (i, 1, D)), {xhat[i]**2: length2}))}
+            "trace": expand(trace)}
 
 
 def double_backward():
@@ -306,6 +307,25 @@ def compact(row):
     D, g = len(row.x), _times(row.gamma, row.dy)
     dx = (g - ones(D, 1) * sum(g) / D - row.xhat * g.dot(row.xhat) / D) / row.s
     return Gradients(dx, _times(row.dy, row.xhat), row.dy)
+
+
+def compact_steps(row):
+    r"""The target in the order in which one would run it: g, its two means, then the gradients.
+
+    Returns
+    -------
+    dict
+        Symbols g_1, ..., the two means, dx_1, ..., dgamma_1, ..., dbeta_1, ... mapped to expressions in earlier
+        keys, in dy and in the nodes of :func:`graph`.
+    """
+    D = len(row.x)
+    h, a = _vector("xhat", D), _vector("g", D)
+    dx = (a - ones(D, 1) * mean(g) - h * mean(g, xhat)) / s
+    return {**dict(zip(a, _times(row.gamma, row.dy))),
+            mean(g): sum(a) / D,
+            mean(g, xhat): a.dot(h) / D,
+            **{_d(leaf): value for leaf, value in zip([*row.x, *row.gamma, *row.beta],
+                                                      [*dx, *_times(row.dy, h), *row.dy])}}
 
 
 def equal(a, b, row):

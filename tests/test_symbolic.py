@@ -131,6 +131,19 @@ def test_simplify_agrees_with_equal(route):
     assert simplify(route(r).dx - symbolic.compact(r).dx) == 0 * ones(3, 1)
 
 
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_compact_steps_are_compact_line_by_line(n):
+    r = symbolic.row(n)
+    values = dict(symbolic.graph(r))
+    for node in values:
+        values[node] = values[node].subs(values)
+    for name, step in symbolic.compact_steps(r).items():
+        values[name] = step.subs(values)
+        assert values[name].free_symbols <= {*r.x, *r.gamma, *r.beta, *r.dy, r.epsilon}
+    found = [Matrix([values[symbolic._d(leaf)] for leaf in leaves]) for leaves in (r.x, r.gamma, r.beta)]
+    assert equal(tuple(found), symbolic.compact(r), r)
+
+
 WRONG = {
     "no mean(g)": lambda r, g, h, n: (g - h * g.dot(h) / n) / r.s,
     "no mean(g xhat)": lambda r, g, h, n: (g - ones(n, 1) * sum(g) / n) / r.s,

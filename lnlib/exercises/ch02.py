@@ -33,7 +33,8 @@ def _close(a, b):
 def jacobian_matrix(x, eps=1e-5):
     """The Jacobian J[i, j] of xhat[i] with respect to x[j].
 
-    x: one row, shape (D,).  Returns an array of shape (D, D).
+    x: one row, shape (D,).  Returns an array (D, D), exact up to
+    rounding: a difference quotient is not good enough.
     """
     raise NotImplementedError("np.outer makes products")
 
@@ -56,6 +57,9 @@ def _matrix(eps):
                 (expected * s, "a factor 1/s is missing"),
                 (np.diag(np.diag(expected)), "only the diagonal is there, but every x[j] moves every xhat[i]"),
                 (expected + 1 / (len(x) * s), "the path through the mean is missing"),
+                (expected + (1 / len(x) - 1) / s, "the path through the mean lacks its factor 1/D"),
+                (expected + np.outer(xhat, xhat) * (1 / len(x) - 1) / s,
+                 "the path through the variance lacks its factor 1/D"),
                 (expected + np.outer(xhat, xhat) / (len(x) * s), "the path through the variance is missing"),
                 (expected - np.outer(xhat, xhat) / (len(x) * s), "the path through the variance counts twice")):
             expect(not _close(found, wrong), f"your J is nearly right: {mistake}")
@@ -81,6 +85,8 @@ def _eigenvalues_of(D, eps):
     def test(candidate, rng):
         x = _row(rng, D)
         found, expected = candidate(x.copy(), eps), np.linalg.eigvalsh(_jacobian(x, eps))
+        shuffled = np.shape(found) == (D,) and np.isrealobj(found) and _close(np.sort(found), expected)
+        expect(not shuffled or _close(found, expected), "these are the eigenvalues, but not in ascending order")
         expect_close(found, expected, _RTOL, f"the list of eigenvalues for D = {D}, eps = {eps:g}")
     return f"D = {D}, eps = {eps:g}", test
 
@@ -99,7 +105,7 @@ def null_direction(x, gamma):
     x, gamma: shape (D,), x not constant, no zeros in gamma.
     Returns an array (D,), such that gamma * dy is not constant.
     """
-    raise NotImplementedError("which directions does J send to zero?")
+    raise NotImplementedError("what does J send to zero?")
 
 
 def null_direction_solution(x, gamma):
@@ -137,7 +143,7 @@ def rms_jacobian():
     """The Jacobian J_ij of RMSNorm's xhat, for every D.
 
     xhat_i = x_i / s with s = sqrt(q + epsilon), q the mean square.
-    Returns a SymPy expression in lnlib.symbolic's D, i, j, s, xhat.
+    Returns an expression in lnlib.symbolic's D, i, j, s and xhat.
     """
     raise NotImplementedError("which path does RMSNorm not have?")
 
@@ -153,32 +159,38 @@ def rms_jacobian_solution():
                                            x[j]: s * xhat[j]})
 
 
-def _symbolic_rms(candidate, rng):
-    from .. import symbolic as sym  # here, so that other chapters' exercises do not load SymPy
+def _symbolic_rms(n):
+    def test(candidate, rng):
+        from .. import symbolic as sym  # here, so that other chapters' exercises do not load SymPy
 
-    J = candidate()
-    expect(hasattr(J, "free_symbols"), f"found {type(J).__name__}, expected a SymPy expression")
-    n, eps = 4, 0.3
-    x = 1 + rng.standard_normal(n)
-    s = np.sqrt((x * x).mean() + eps)
-    expected = np.array([complex_step(lambda row: rms_norm_forward(row, np.ones(n), eps)[0], x, dy=unit)
-                         for unit in np.eye(n)])
-    values = {sym.D: n, sym.s: s, sym.epsilon: eps}
-    values.update({array[t + 1]: number for array, row in ((sym.x, x), (sym.xhat, x / s)) for t, number in enumerate(row)})
-    found = [[J.subs({sym.i: a, sym.j: b}).subs(values) for b in range(1, n + 1)] for a in range(1, n + 1)]
-    left = {str(symbol) for row in found for entry in row for symbol in entry.free_symbols}
-    expect(not left, f"your J still contains {', '.join(sorted(left))}; write it in D, i, j, s and xhat")
-    found = np.array(found, dtype=float)
-    expect(not _close(found, expected - 1 / (n * s)), "your J is layer norm's; RMSNorm subtracts no mean")
-    expect_close(found, expected, _RTOL, "J for D = 4")
+        J, eps = candidate(), 0.3
+        expect(hasattr(J, "free_symbols"), f"found {type(J).__name__}, expected a SymPy expression")
+        allowed = {"D": sym.D, "i": sym.i, "j": sym.j, "s": sym.s}
+        for symbol in sorted(J.free_symbols, key=str):
+            expect(allowed.get(str(symbol), symbol) == symbol,
+                   f"your {symbol} is another symbol than lnlib.symbolic's {symbol}; import that one")
+        x = 1 + rng.standard_normal(n)
+        s = np.sqrt((x * x).mean() + eps)
+        expected = np.array([complex_step(lambda row: rms_norm_forward(row, np.ones(n), eps)[0], x, dy=unit)
+                             for unit in np.eye(n)])
+        values = {sym.D: n, sym.s: s, **{sym.xhat[t]: number / s for t, number in enumerate(x, 1)}}
+        found = [[J.subs({sym.i: a, sym.j: b}).subs(values) for b in range(1, n + 1)] for a in range(1, n + 1)]
+        # x and every x[1] are free symbols; the name before the bracket is enough.
+        left = {str(symbol).split("[")[0] for row in found for entry in row for symbol in entry.free_symbols}
+        expect(not left, f"your J still contains {', '.join(sorted(left))}; write it in D, i, j, s and xhat")
+        found = np.array(found, dtype=float)
+        expect(not _close(found, expected - 1 / (n * s)), "your J is layer norm's; RMSNorm subtracts no mean")
+        expect_close(found, expected, _RTOL, f"J for D = {n}")
+    return f"equal to the derivative at D = {n}", test
 
 
 def eps_outside_backward(dy, x, gamma, eps):
-    """dx of y = gamma * (x - mean) / (sigma + eps), eps outside the root.
+    """dx of y = gamma * (x - mean) / (sigma + eps).
 
-    dy, x: (..., D), no constant rows.  gamma: (D,).  Returns (..., D).
+    dy, x: (..., D), no constant rows.  gamma: (D,).
+    Returns an array (..., D).
     """
-    raise NotImplementedError("which step of the graph is another one?")
+    raise NotImplementedError("which step of the graph changes?")
 
 
 def eps_outside_backward_solution(dy, x, gamma, eps):
@@ -191,6 +203,13 @@ def eps_outside_backward_solution(dy, x, gamma, eps):
     return (g - mean_g - xhat * mean_gx * s / sigma) / s
 
 
+def _two_means(g, x, s, factor=1.0, axis=-1):
+    """The chapter's dx with this s, and a factor on its last term."""
+    xhat = (x - x.mean(axis=axis, keepdims=True)) / s
+    mean_gx = (g * xhat).mean(axis=axis, keepdims=True)
+    return (g - g.mean(axis=axis, keepdims=True) - factor * xhat * mean_gx) / s
+
+
 def _eps_outside(eps):
     def test(candidate, rng):
         x, dy = np.stack([_row(rng), _row(rng) / 4]), rng.standard_normal((2, 7))
@@ -201,13 +220,17 @@ def _eps_outside(eps):
             return gamma * c / (np.sqrt((c * c).mean(axis=-1, keepdims=True)) + eps)
 
         found = candidate(dy.copy(), x.copy(), gamma.copy(), eps)
-        if eps:
-            sigma = x.std(axis=-1, keepdims=True)
-            for s, mistake in ((sigma + eps, "of layer norm with s = sigma + eps put in; ds/dx changes as well"),
-                               (np.sqrt(sigma**2 + eps), "for eps inside the root")):
-                xhat, g = (x - x.mean(axis=-1, keepdims=True)) / s, gamma * dy
-                wrong = g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True)
-                expect(not _close(found, wrong / s), f"your dx is the formula {mistake}")
+        g, sigma, whole = gamma * dy, x.std(axis=-1, keepdims=True), x.std()
+        s = sigma + eps
+        wrongs = [(gamma * _two_means(dy, x, s, s / sigma), "has gamma last; gamma * dy comes first"),
+                  (_two_means(g, x, whole + eps, (whole + eps) / whole, axis=None),
+                   "takes its means over the whole array; take them row by row")]
+        if eps:  # without it these three are right
+            wrongs += [(_two_means(g, x, s), "is layer norm's with s = sigma + eps put in; ds/dx changes as well"),
+                       (_two_means(g, x, np.sqrt(sigma**2 + eps)), "is the one for eps inside the root"),
+                       (_two_means(g, x, s, sigma / s), "has the new factor upside down")]
+        for wrong, mistake in wrongs:
+            expect(not _close(found, wrong), f"your dx {mistake}")
         expect_close(found, complex_step(forward, x, dy=dy), _RTOL, "dx")
     return f"eps = {eps:g}", test
 
@@ -222,7 +245,7 @@ EXERCISES = (
              (("dx vanishes", _vanishes),
               ("gamma * dy is not constant", _not_constant))),
     Exercise("rms-jacobian", 2, "RMSNorm in SymPy", rms_jacobian, rms_jacobian_solution,
-             (("equal to the derivative at D = 4", _symbolic_rms),)),
+             (_symbolic_rms(4), _symbolic_rms(7))),
     Exercise("eps-outside", 2, "Move eps out of the root", eps_outside_backward, eps_outside_backward_solution,
              (_eps_outside(0.0), _eps_outside(0.5))),
 )

@@ -68,6 +68,17 @@ def _centre(a):
     return d - _mean(d)
 
 
+def _keep(a):
+    """RMS norm's way to centre: not at all."""
+    return a
+
+
+def _apply_jacobian(v, xhat, rstd, centre):
+    """J v for each row, J = d xhat / d x. J is symmetric, so this is J transposed times v as well."""
+    v = centre(v)
+    return rstd * (v - xhat * _mean(v * xhat))
+
+
 def _sum_rows(a):
     """Sum over axis 0 with an error that does not grow with the number of rows; may overwrite ``a``.
 
@@ -143,8 +154,7 @@ def _backward(dy, cache, centre):
     with np.errstate(all="ignore"):
         upstream = _rows(dy, compute)
         xhat, rstd = _rows(cache.xhat, compute), _rows(cache.rstd, compute)
-        g = centre(upstream * cache.gamma.astype(compute))
-        dx = rstd * (g - xhat * _mean(g * xhat))
+        dx = _apply_jacobian(upstream * cache.gamma.astype(compute), xhat, rstd, centre)
         dgamma = _sum_rows(upstream * xhat)
         dbeta = _sum_rows(upstream.copy())
         dx = dx.astype(_result_dtype(cache.dtype, compute), copy=False).reshape(dy.shape)
@@ -187,7 +197,7 @@ def layer_norm_backward(dy, cache):
 
 
 def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
-    r"""The same gradients by the chain rule, one line per arrow of the graph x -> mean, var -> xhat -> y.
+    r"""The same gradients by the chain rule, one line per value between x and y, from y back to x.
 
     The teaching version of chapter 3, and an independent check of :func:`layer_norm_backward`. It has
     no recentred mean and no cache. Arguments and results as there, with x of shape (..., D).
@@ -199,14 +209,15 @@ def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
     s = np.sqrt(var + eps)
     xhat = c / s
 
-    rows = tuple(range(x.ndim - 1))
-    dbeta = dy.sum(axis=rows)
-    dgamma = (dy * xhat).sum(axis=rows)
+    leading = tuple(range(x.ndim - 1))
+    dbeta = dy.sum(axis=leading)
+    dgamma = (dy * xhat).sum(axis=leading)
     dxhat = dy * gamma
-    dvar = (dxhat * c).sum(axis=-1, keepdims=True) * (-0.5 / s**3)
-    dmean = -(dxhat / s).sum(axis=-1, keepdims=True)
-    dmean -= dvar * 2 * c.mean(axis=-1, keepdims=True)
-    dx = dxhat / s + dvar * 2 * c / D + dmean / D
+    ds = -(dxhat * c).sum(axis=-1, keepdims=True) / s**2
+    dvar = ds / (2 * s)
+    dc = dxhat / s + dvar * 2 * c / D
+    dmean = -dc.sum(axis=-1, keepdims=True)
+    dx = dc + dmean / D
     return dx, dgamma, dbeta
 
 
@@ -221,8 +232,7 @@ def layer_norm_jvp(u, cache):
     compute = _compute_dtype(cache.xhat, u, cache.gamma)
     with np.errstate(all="ignore"):
         xhat, rstd = _rows(cache.xhat, compute), _rows(cache.rstd, compute)
-        w = _centre(_rows(u, compute))
-        y_dot = cache.gamma.astype(compute) * (rstd * (w - xhat * _mean(w * xhat)))
+        y_dot = cache.gamma.astype(compute) * _apply_jacobian(_rows(u, compute), xhat, rstd, _centre)
         return y_dot.astype(_result_dtype(cache.dtype, compute), copy=False).reshape(u.shape)
 
 
@@ -258,17 +268,13 @@ def layer_norm_double_backward(u, dy, cache):
         w, g = _centre(_rows(u, compute)), _centre(upstream * gamma)
         wx, gx = _mean(w * xhat), _mean(g * xhat)
         grad_x = -rstd**2 * (xhat * _mean(w * g) + w * gx + g * wx - 3 * xhat * wx * gx)
-        Ju = rstd * (w - xhat * wx)
+        Ju = _apply_jacobian(w, xhat, rstd, _keep)  # w is centred already
         grad_gamma = _sum_rows(upstream * Ju)
         grad_dy = gamma * Ju
         dtype = _result_dtype(cache.dtype, compute)
         return (grad_x.astype(dtype, copy=False).reshape(u.shape),
                 grad_gamma.astype(_result_dtype(cache.gamma.dtype, compute)),
                 grad_dy.astype(dtype, copy=False).reshape(u.shape))
-
-
-def _keep(a):
-    return a
 
 
 def rms_norm_forward(x, gamma, eps=1e-5):

@@ -14,8 +14,10 @@ from pathlib import Path
 PACKAGES = ("numpy", "sympy", "matplotlib", "matplotlib-inline", "ipykernel")
 KEPT_CACHES = 3
 
-# Figures are transparent SVG with reproducible names, so that two builds give the same pages.
+# Two builds give the same pages: figures are SVG with reproducible names, and what a cell prints comes
+# in one piece. (The kernel sends it every 0.2 s otherwise, and the pieces are joined by a line break.)
 KERNEL_CONFIG = """\
+c.IPKernelApp.exec_lines = ["__import__('sys').stdout.flush_interval = 3600"]
 c.InlineBackend.figure_formats = {"svg"}
 c.InlineBackend.print_figure_kwargs = {"bbox_inches": "tight", "metadata": {"Date": None}}
 c.InlineBackend.rc = {"svg.hashsalt": "layer norm, backwards"}

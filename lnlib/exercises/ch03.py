@@ -3,37 +3,63 @@
 import numpy as np
 
 from .. import reference
-from ..layernorm import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
+from ..layernorm import layer_norm_backward, layer_norm_forward
 from ..mutants import MUTANTS
 from . import Exercise, expect, expect_close
 
-# Tolerance of all checks below. Of the rows drawn here g keeps more than a hundredth in dx (kappa < 100),
-# a division by gamma costs a factor below 10, and sums have at most 7 terms: a right answer is within
-# 100 * 10 * 7 * 2**-53 = 8e-13. The smallest known mistake is worth more than 1e-7.
+# Tolerance of the gradients below. Of the rows drawn here g keeps more than a hundredth in dx (kappa < 100),
+# sums have at most 7 terms, and about ten roundings meet: a right answer is within 100 * 7 * 10 * 2**-53 = 8e-13.
+# The smallest known mistake is worth more than 1e-7.
 _RTOL = 1e-12
 
 
 def _problem(rng, shape=(2, 3, 7)):
-    """dy, cache, y, beta and the exact (dx, dgamma, dbeta), of rows whose mean is not 0 and whose s is not 1."""
+    """dy, cache and the exact (dx, dgamma, dbeta), of rows whose mean is not 0 and whose s is not 1."""
     x, dy = 5 + 3 * rng.standard_normal(shape), rng.standard_normal(shape)
     gamma = rng.uniform(0.5, 2, shape[-1]) * rng.choice([-1, 1], shape[-1])
-    beta = rng.standard_normal(shape[-1])
-    y, cache = layer_norm_forward(x, gamma, beta)
-    exact = reference.layer_norm(x, gamma, beta, dy)
-    return dy, cache, y, beta, [reference.to_float64(a) for a in (exact.dx, exact.dgamma, exact.dbeta)]
+    _, cache = layer_norm_forward(x, gamma, gamma)
+    exact = reference.layer_norm(x, gamma, gamma, dy)
+    return dy, cache, [reference.to_float64(a) for a in (exact.dx, exact.dgamma, exact.dbeta)]
+
+
+def _arrays(value):
+    return [a for a in value if isinstance(a, np.ndarray)] if isinstance(value, tuple) else [np.asarray(value)]
+
+
+def _call(candidate, **arguments):
+    """``candidate`` of the values, in this order; it must leave them as they were, caches included."""
+    before = {name: [a.copy() for a in _arrays(value)] for name, value in arguments.items()}
+    result = candidate(*arguments.values())
+    for name, value in arguments.items():
+        same = all(map(np.array_equal, before[name], _arrays(value)))
+        expect(same, f"your function changed its argument {name}; work on new arrays")
+    return result
 
 
 def _same(a, b):
     return a.shape == b.shape and a.dtype.kind == "f" and np.allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
+def _slips(dy, cache):
+    """Slips of the hand in dx that are not in the catalogue: (what it is, the wrong dx)."""
+    xhat, g = cache.xhat, cache.gamma * dy
+    D, total, along = g.shape[-1], g.sum(-1, keepdims=True), (g * xhat).sum(-1, keepdims=True)
+    for mistake, terms in (
+            ("the first term has a sum where a mean belongs", total + xhat * along / D),
+            ("the second term has a sum where a mean belongs", total / D + xhat * along),
+            ("it divides by the sum of xhat**2, which removes all of g along xhat; eps lets a little through",
+             total / D + xhat * along / (xhat * xhat).sum(-1, keepdims=True))):
+        yield mistake, cache.rstd * (g - terms)
+
+
 def _judge(found, name, expected, dy, cache):
-    """expect_close; if ``found`` is a gradient of the catalogue of mistakes, say which mistake."""
+    """expect_close; if ``found`` is a known wrong gradient, say which mistake it is."""
+    expect(found is not None, f"{name} is None; is a return missing?")
     output, found = ("dx", "dgamma", "dbeta").index(name), np.asarray(found)
     if not _same(found, expected):
-        for mutant in MUTANTS:
-            wrong = mutant.backward(dy, cache)[output]
-            expect(not _same(found, wrong), f"your {name} is that of a known mistake: {mutant.wrong}")
+        known = [(mutant.wrong, mutant.backward(dy, cache)[output]) for mutant in MUTANTS]
+        for mistake, wrong in known + (list(_slips(dy, cache)) if name == "dx" else []):
+            expect(not _same(found, wrong), f"your {name} is that of a known mistake: {mistake}")
     expect_close(found, expected, _RTOL, name)
 
 
@@ -62,18 +88,10 @@ def backward_dx_solution(dy, xhat, rstd, gamma):
 
 def _dx_for(shape):
     def test(candidate, rng):
-        dy, cache, _, _, (dx, _, _) = _problem(rng, shape)
-        _judge(candidate(dy.copy(), cache.xhat, cache.rstd, cache.gamma), "dx", dx, dy, cache)
+        dy, cache, (dx, _, _) = _problem(rng, shape)
+        found = _call(candidate, dy=dy, xhat=cache.xhat, rstd=cache.rstd, gamma=cache.gamma)
+        _judge(found, "dx", dx, dy, cache)
     return test
-
-
-def _dx_keeps_its_arguments(candidate, rng):
-    dy, cache, _, _, _ = _problem(rng)
-    arguments = [dy, cache.xhat, cache.rstd, cache.gamma]
-    before = [a.copy() for a in arguments]
-    candidate(*arguments)
-    for name, a, b in zip(("dy", "xhat", "rstd", "gamma"), arguments, before):
-        expect((a == b).all(), f"your function changed {name}; work on new arrays")
 
 
 def backward_parameters(dy, xhat):
@@ -86,14 +104,14 @@ def backward_parameters(dy, xhat):
 
 
 def backward_parameters_solution(dy, xhat):
-    rows = tuple(range(dy.ndim - 1))
-    return (dy * xhat).sum(axis=rows), dy.sum(axis=rows)
+    leading = tuple(range(dy.ndim - 1))
+    return (dy * xhat).sum(axis=leading), dy.sum(axis=leading)
 
 
 def _parameters_for(shape):
     def test(candidate, rng):
-        dy, cache, _, _, (_, dgamma, dbeta) = _problem(rng, shape)
-        found = _pieces(candidate(dy.copy(), cache.xhat.copy()), 2)
+        dy, cache, (_, dgamma, dbeta) = _problem(rng, shape)
+        found = _pieces(_call(candidate, dy=dy, xhat=cache.xhat), 2)
         _judge(found[0], "dgamma", dgamma, dy, cache)
         _judge(found[1], "dbeta", dbeta, dy, cache)
     return test
@@ -104,84 +122,116 @@ def _no_rows(candidate, rng):
         expect_close(found, np.zeros(7), _RTOL, "the sum over no rows")
 
 
-def rms_backward(dy, x, gamma, eps=1e-5):
-    """Gradients of RMSNorm, y = gamma * xhat with
-    xhat = x / sqrt(mean(x * x) + eps), from x itself.
+def dy_with_kappa(kappa, xhat, gamma):
+    """An upstream gradient of one row with a given kappa.
 
-    dy, x: (..., D).  gamma: (D,).
-    Returns dx (..., D), dgamma (D,).
+    kappa: float >= 1.  xhat, gamma: (D,), no zeros in gamma,
+    at least three different numbers in xhat.
+    Returns dy, of shape (D,).
     """
-    raise NotImplementedError("which term does RMSNorm not have?")
+    raise NotImplementedError("build g from its parts")
 
 
-def rms_backward_solution(dy, x, gamma, eps=1e-5):
-    rstd = 1 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps)
-    xhat, g = x * rstd, gamma * dy
-    dx = rstd * (g - xhat * (g * xhat).mean(axis=-1, keepdims=True))
-    return dx, (dy * xhat).sum(axis=tuple(range(x.ndim - 1)))
+def dy_with_kappa_solution(kappa, xhat, gamma):
+    rest = xhat**2 - (xhat**2).mean()
+    rest -= xhat * (rest @ xhat) / (xhat @ xhat)
+    g = rest / np.sqrt((rest**2).mean()) + np.sqrt(kappa**2 - 1)
+    return g / gamma
 
 
-def _rms_for(output, eps):
+# A right answer: the entries of g are rounded, which dx feels as kappa roundings, a few times 1e4 * 2**-53 = 1e-12
+# at kappa = 1e4. There the part along xhat that eps lets through, 1e4 * eps / s^2, changes kappa by 1e-5 and more.
+_KAPPA_RTOL = 1e-8
+
+
+def _kappa_of(kappa):
     def test(candidate, rng):
-        x, dy = 5 + 3 * rng.standard_normal((2, 2, 3, 7))
+        x = 5 + 3 * rng.standard_normal(7)
         gamma = rng.uniform(0.5, 2, 7) * rng.choice([-1, 1], 7)
-        _, cache = rms_norm_forward(x, gamma, eps)
-        found = _pieces(candidate(dy.copy(), x.copy(), gamma, eps), 2)[output]
-        _, centred = layer_norm_forward(x, gamma, gamma, eps)
-        for wrong in (layer_norm_backward(dy, centred)[output],
-                      backward_dx_solution(dy, cache.xhat, cache.rstd, gamma)):
-            expect(not _same(np.asarray(found), wrong), "you subtract a mean, as layer norm does; RMSNorm has none")
-        expect_close(found, rms_norm_backward(dy, cache)[output], _RTOL, ("dx", "dgamma")[output])
+        _, cache = layer_norm_forward(x, gamma, gamma)
+        dy = _call(candidate, kappa=kappa, xhat=cache.xhat, gamma=cache.gamma)
+        expect(dy is not None, "dy is None; is a return missing?")
+        dy = np.asarray(dy)
+        expect(dy.shape == x.shape and dy.dtype.kind == "f" and np.isfinite(dy).all(),
+               f"found dy of shape {dy.shape} and dtype {dy.dtype}, expected finite floats of shape {x.shape}")
+
+        found, if_g = (reference.kappa(reference.layer_norm(x, gamma, gamma, a), a, gamma) for a in (dy, dy / gamma))
+        if abs(found - kappa) > _KAPPA_RTOL * kappa:
+            expect(abs(if_g - kappa) > _KAPPA_RTOL * kappa, "what you return is a good g; which dy has this g?")
+            expect(False, f"kappa is {found:.6g}, not {kappa:g}")
     return test
 
 
-def backward_from_y(dy, y, rstd, gamma, beta):
-    """All three gradients, from the output instead of xhat.
+def lost_in_y(gamma, beta, tolerance, u=2.0**-24):
+    """Features whose xhat cannot be had from y well enough.
 
-    dy, y: (..., D).  rstd: (..., 1).
-    gamma, beta: (D,), no zeros in gamma.
-    Returns dx (..., D), dgamma (D,), dbeta (D,).
+    gamma, beta: (D,).  tolerance: relative error that is allowed.
+    u: unit roundoff of y.
+    Returns a bool array of shape (D,): True where xhat is lost.
     """
-    raise NotImplementedError("what is xhat, given y?")
+    raise NotImplementedError("read the table of y once more")
 
 
-def backward_from_y_solution(dy, y, rstd, gamma, beta):
-    xhat = (y - beta) / gamma
-    return backward_dx_solution(dy, xhat, rstd, gamma), *backward_parameters_solution(dy, xhat)
+def lost_in_y_solution(gamma, beta, tolerance, u=2.0**-24):
+    inaccurate = u * np.abs(beta) > tolerance * np.abs(gamma)
+    return inaccurate | (gamma == 0)
 
 
-def _from_y_for(shape, index, name):
+# u * |beta / gamma| is a factor 6 or more away from the tolerance. The error over 64 rows is at least a third of it
+# (up to 1, where nothing of xhat is left), at most twice it, and a few u more, so rule and measurement agree.
+_GAMMA = np.array([1, 0.01, -1e-4, 1e-6, -1e-8, 1e-6, 0, 0])
+_BETA = np.array([-1.0, 1, 1, -1, 1, 0, 1, 0])
+
+
+def _lost_for(dtype, tolerance):
     def test(candidate, rng):
-        dy, cache, y, beta, expected = _problem(rng, shape)
-        found = _pieces(candidate(dy.copy(), y.copy(), cache.rstd, cache.gamma, beta), 3)
-        _judge(found[index], name, expected[index], dy, cache)
+        order = rng.permutation(8)
+        gamma, beta = _GAMMA[order].astype(dtype), _BETA[order].astype(dtype)
+        xhat = rng.standard_normal((64, 8)).astype(dtype)
+        y = gamma * xhat + beta
+        with np.errstate(divide="ignore", invalid="ignore"):
+            again = (y - beta) / gamma
+        # 0 / 0 gives NaN, which no comparison accepts.
+        error = np.linalg.norm(again - xhat, axis=0) / np.linalg.norm(xhat, axis=0)
+        found = _call(candidate, gamma=gamma, beta=beta, tolerance=tolerance, u=np.finfo(dtype).eps / 2)
+        expect(found is not None, "the result is None; is a return missing?")
+        found = np.asarray(found)
+        expect(found.shape == (8,) and found.dtype == bool,
+               f"found shape {found.shape} and dtype {found.dtype}, expected (8,) and bool")
+        for i in np.flatnonzero(found == (error <= tolerance)):
+            expect(False, f"gamma = {gamma[i]:g}, beta = {beta[i]:g}: the error is {error[i]:.0e}, allowed is "
+                          f"{tolerance:.0e}, and you say {'lost' if found[i] else 'not lost'}")
     return test
 
 
-def residual_backward(dy, dz, cache):
+def residual_backward(dy, dz_other, cache):
     """Gradients of z = a + b followed by y = layer norm of z.
 
     dy: gradient with respect to y, (..., D).
-    dz: gradient that reaches z by its other uses, (..., D).
+    dz_other: gradient that z receives from its other uses alone.
     cache: what layer_norm_forward returned for z.
     Returns da, db (..., D), dgamma, dbeta (D,).
     """
     raise NotImplementedError("z is used twice: gradients add up")
 
 
-def residual_backward_solution(dy, dz, cache):
+def residual_backward_solution(dy, dz_other, cache):
     dx, dgamma, dbeta = layer_norm_backward(dy, cache)
-    return dx + dz, dx + dz, dgamma, dbeta
+    return dx + dz_other, dx + dz_other, dgamma, dbeta
 
 
 def _residual(scale):
     def test(candidate, rng):
-        dy, cache, _, _, (dx, dgamma, dbeta) = _problem(rng)
-        dz = scale * rng.standard_normal(dy.shape)
-        da, db, *parameters = _pieces(candidate(dy.copy(), dz.copy(), cache), 4)
+        dy, cache, (dx, dgamma, dbeta) = _problem(rng)
+        dz_other = scale * rng.standard_normal(dy.shape)
+        found = _call(candidate, dy=dy, dz_other=dz_other, cache=cache)
+        da, db, *parameters = _pieces(found, 4)
         for found, name in ((da, "da"), (db, "db")):
-            expect(not scale or not _same(np.asarray(found), dx), f"{name} lacks what reaches z by its other uses")
-            expect_close(found, dx + dz, _RTOL, name)
+            expect(found is not None, f"{name} is None")
+            for wrong, mistake in ((dx, "lacks what reaches z by its other uses"),
+                                   (dz_other, "lacks what reaches z through the norm")):
+                expect(not scale or not _same(np.asarray(found), wrong), f"{name} {mistake}")
+            expect_close(found, dx + dz_other, _RTOL, name)
         for found, expected, name in zip(parameters, (dgamma, dbeta), ("dgamma", "dbeta")):
             _judge(found, name, expected, dy, cache)
     return test
@@ -190,22 +240,20 @@ def _residual(scale):
 EXERCISES = (
     Exercise("backward-dx", 3, "dx from memory", backward_dx, backward_dx_solution,
              (("shape (2, 3, 7)", _dx_for((2, 3, 7))),
-              ("a single row, shape (7,)", _dx_for((7,))),
-              ("arguments are left alone", _dx_keeps_its_arguments))),
+              ("a single row, shape (7,)", _dx_for((7,))))),
     Exercise("backward-parameters", 3, "dgamma and dbeta for any leading shape",
              backward_parameters, backward_parameters_solution,
              (("shape (4, 7)", _parameters_for((4, 7))),
               ("shape (2, 3, 7)", _parameters_for((2, 3, 7))),
               ("a single row, shape (7,)", _parameters_for((7,))),
               ("no rows, shape (0, 7)", _no_rows))),
-    Exercise("rms-backward", 3, "The backward pass of RMSNorm", rms_backward, rms_backward_solution,
-             (("dx", _rms_for(0, eps=1e-5)),
-              ("dgamma", _rms_for(1, eps=1e-5)),
-              ("dx where eps matters", _rms_for(0, eps=10.0)))),
-    Exercise("backward-from-y", 3, "Backward from the output", backward_from_y, backward_from_y_solution,
-             (("dx", _from_y_for((2, 3, 7), 0, "dx")),
-              ("dgamma", _from_y_for((2, 3, 7), 1, "dgamma")),
-              ("dbeta", _from_y_for((2, 3, 7), 2, "dbeta")))),
+    Exercise("dy-with-kappa", 3, "A gradient with a given kappa", dy_with_kappa, dy_with_kappa_solution,
+             (("kappa = 3", _kappa_of(3.0)),
+              ("kappa = 1", _kappa_of(1.0)),
+              ("kappa = 10000", _kappa_of(1e4)))),
+    Exercise("lost-in-y", 3, "What y cannot give back", lost_in_y, lost_in_y_solution,
+             (("float32, tolerance 1e-4", _lost_for(np.float32, 1e-4)),
+              ("float64, tolerance 1e-9", _lost_for(np.float64, 1e-9)))),
     Exercise("residual-backward", 3, "Layer norm after a residual add", residual_backward, residual_backward_solution,
              (("z has no other use", _residual(0)),
               ("z is used elsewhere too", _residual(1)))),

@@ -118,7 +118,9 @@ def _forward(x, gamma, beta, eps, centre, kind):
 
 
 def layer_norm_forward(x, gamma, beta, eps=1e-5):
-    r"""Layer norm of the last axis: :math:`y = \gamma (x - \mu)/\sqrt{\sigma^2 + \varepsilon} + \beta`.
+    r"""Layer norm of the last axis.
+
+    .. math:: y = \gamma\, (x - \mu) / \sqrt{\sigma^2 + \varepsilon} + \beta
 
     Parameters
     ----------
@@ -222,9 +224,11 @@ def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
 
 
 def layer_norm_jvp(u, cache):
-    r"""Directional derivative of y along ``u`` in x: :math:`\gamma\, r\,(u - \overline{u} - \hat x\,\overline{u \hat x})`.
+    r"""Directional derivative of y along ``u`` in x.
 
-    ``u`` has x's shape, and so has the result. Jacobian of xhat is symmetric, so this is the
+    .. math:: \gamma\, r\,(u - \overline{u} - \hat x\,\overline{u \hat x})
+
+    ``u`` has x's shape, and so has the result. The Jacobian of xhat is symmetric, so this is the
     backward formula with gamma applied last instead of first.
     """
     contract.check_cache(cache, LayerNormCache)

@@ -27,7 +27,7 @@ D = Symbol("D", integer=True, positive=True)
 i, j, k = symbols("i j k", integer=True)
 x, xhat, g, u = (IndexedBase(name, real=True) for name in ("x", "xhat", "g", "u"))
 mu, v = symbols("mu v", real=True)
-s, epsilon = symbols("s epsilon", positive=True)
+s, epsilon = symbols("s varepsilon", positive=True)
 
 
 def mean(*arrays):

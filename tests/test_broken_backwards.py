@@ -91,6 +91,19 @@ def test_coefficients_tell_mistakes_apart():
     assert failed("read-the-mistake", lambda dx, dy, cache: np.array([1.0, -1, -1])) == "missing-projection"
 
 
+def test_coefficients_are_not_rounded():
+    def tidy(*args):
+        return np.round(ch05.coefficients_solution(*args), 1)
+
+    assert failed("read-the-mistake", tidy) == "rows-for-features"
+
+
+def test_a_probe_without_a_gradient_is_named():
+    answer = np.array([1.0, -1.0, 1.0, -1.0]), np.zeros(4), np.zeros(4), np.arange(4.0)
+    report = exercises.check("probe-for-eps", lambda eps: answer)
+    assert "gamma * dy is zero" in report.failed[1]
+
+
 def test_kill_matrix_figure():
     killed = np.array([[False, True, True], [False, False, True]])
     fig = plots.kill_matrix(killed[:, [1, 2, 0]], ["strong", "weak"], ["some", "all", "none"])

@@ -341,7 +341,7 @@ def adjoint_test(jvp, vjp, u, dy):
         S(a, b) = \max\bigl(|\langle a, b\rangle|, \|a \odot b\|\bigr).
 
     S is the size of a sum: N terms of random sign add up to about their L2 norm, and their rounding errors to
-    about u times it. So a right pair gives a few u, a wrong one a number near 1, whatever N is. (Divided by
+    about u times it. So a right pair gives a few u, a wrong one a number that does not fall with N. (Divided by
     :math:`\|dy\|\,\|Ju\|` instead, an upper bound of the sum, the wrong one gives about :math:`1/\sqrt N`.) S is
     not zero where the sum cancels, as it does for dy in a null direction.
 
@@ -389,7 +389,8 @@ def random_projection(f, args, dy, grads, *, rng, method="complex"):
         \qquad b = \sum_k \langle grad_k, v_k \rangle,
 
     where :math:`S_a, S_b` are the sizes of the two sums as in :func:`adjoint_test`. A mistake in grads stays
-    unseen only if it is orthogonal to v, which has probability zero. The cost is one or two evaluations of f.
+    unseen only if its product with v is below the tolerance times :math:`S_a + S_b`.
+    The cost is one or two evaluations of f.
 
     Parameters
     ----------
@@ -515,10 +516,10 @@ class GradientReport:
         return max((row.error for row in self.rows), default=0.0)
 
     def __str__(self):
-        table = [("gradient", "shape", "error", "tolerance", "")]
+        table = [("gradient", "", "error", "tolerance", "shape")]
         # One digit: the second one of a rounding error is noise, and differs from machine to machine.
-        table += [(row.name, str(row.shape), f"{row.error:.0e}", f"{row.tolerance:.0e}",
-                   "ok" if row.ok else f"FAILED: {row.message}") for row in self.rows]
+        table += [(row.name, "ok" if row.ok else "FAILED", f"{row.error:.0e}", f"{row.tolerance:.0e}",
+                   str(row.shape) if row.ok else f"{row.shape}: {row.message}") for row in self.rows]
         widths = [max(map(len, column)) for column in zip(*table)]
         return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table)
 

@@ -141,6 +141,11 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5):
     TypeError, ValueError
         Naming the argument, what was found and what was expected.
 
+    Notes
+    -----
+    NaN and Inf stay in their row. A constant row with eps = 0 is NaN. Squares must not overflow: a float32
+    row with numbers near 1e19, or a float64 row near 1e154, comes out as zeros.
+
     References
     ----------
     Ba, Kiros and Hinton, *Layer Normalization*, 2016, arXiv:1607.06450, equation 4.

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: Fractional bits of a fixed-point number. float32 needs 149; below 2**-347 a float64 loses bits.
+#: Fractional bits of a fixed-point number. float32 needs 149; below 2**-347 a float64 loses bits, and so do the
+#: variance of rows below 1e-50 and rstd of rows above 1e100.
 BITS = 400
 
 

@@ -213,7 +213,7 @@ def _forward(*args):
 
 
 def _two(found):
-    expect(isinstance(found, tuple) and len(found) == 2,
+    expect(isinstance(found, (tuple, list)) and len(found) == 2,
            f"found {type(found).__name__}, expected a tuple of two numbers")
     return _number(found[0], "the derivative"), _number(found[1], "the prediction")
 
@@ -237,6 +237,9 @@ def _projection_sees(candidate, rng):
         derivative, predicted = _two(candidate(_forward, args, dy, bad, rng))
         # 1e-6 times a normal number, which is below 1e-5 once in a hundred thousand; rounding is 1e-14.
         expect(abs(derivative - predicted) > 1e-11, f"one element of {name} is off by 1e-6 and nothing shows")
+    zeros = [0 * g for g in grads]
+    expect(_two(candidate(_forward, args, dy, zeros, rng))[1] == 0,
+           "with all gradients zero the prediction is not 0: the derivative comes first, the prediction second")
     # Layer norm does not notice one shift of a whole row, and neither dx has a part along it. Along a direction
     # with a number of its own for every element the gap is normal and of size 1: below 1e-6 once in a million.
     _, cache = layer_norm_forward(*args)

@@ -45,6 +45,10 @@ def _is_wrong(candidate, rng):
     expect(not _CHECKS["adjoint"].run(_three(candidate)), "your dx is right; gamma = 1 is not the only gamma")
 
 
+def _parameters_right(candidate, rng):
+    expect(_CHECKS["dgamma-dbeta-only"].run(_three(candidate)), "your dgamma or dbeta is wrong where gamma is not 1")
+
+
 def probe(eps):
     """Inputs on which the dx of a backward that drops eps is wrong,
     in norm, by at least a tenth of |r * g|.
@@ -63,6 +67,8 @@ def probe_solution(eps):
 def _probe_at(eps):
     def test(candidate, rng):
         x, gamma, beta, dy = candidate(eps)
+        dtypes = [np.asarray(a).dtype.name for a in (x, gamma, beta, dy)]
+        expect(set(dtypes) == {"float64"}, f"found dtypes {', '.join(dtypes)}, expected float64 only")
         expect(np.ptp(x, axis=-1).min() > 0, "x has a constant row; there the mutant divides 0 by 0")
         _, cache = layer_norm_forward(x, gamma, beta, eps)
         size = np.linalg.norm(cache.rstd * gamma * dy)
@@ -154,6 +160,11 @@ _RMS_WRONG = {
         "dgamma has shape (1, D)": _rms_mutant(
             dgamma=lambda dy, g, xhat, r, gamma: (dy * xhat).reshape(-1, dy.shape[-1]).sum(axis=0, keepdims=True)),
     },
+    "a wrong shape of dx": {
+        "dx has an axis too many": _rms_mutant(lambda dy, g, xhat, r, gamma: _plain_rms_dx(g, xhat, r)[None]),
+        "dx is one matrix of rows": _rms_mutant(
+            lambda dy, g, xhat, r, gamma: _plain_rms_dx(g, xhat, r).reshape(-1, g.shape[-1])),
+    },
     "a dropped eps": {"backward computes s again without eps": _rms_mutant(_rms_without_eps)},
 }
 
@@ -208,12 +219,21 @@ def _coefficients_of(name, *expected):
     return name, test
 
 
+def _closest(candidate, rng):
+    x, dy, dx = rng.standard_normal((3, 3, 4, 7))
+    _, cache = layer_norm_forward(5 + 3 * np.arange(1, 4)[:, None, None] * x, *rng.standard_normal((2, 7)))
+    # As above, 1e-10 for rounding; dx fits badly, so that another measure of closeness gives other numbers.
+    expect_close(candidate(dx.copy(), dy.copy(), cache), coefficients_solution(dx, dy, cache), 1e-10,
+                 "for a random dx, fitted in least squares over all elements of dx, the result")
+
+
 EXERCISES = (
     Exercise("survivor", 5, "A wrong backward that survives", survivor, survivor_solution,
              (*map(_survives, ("sum-dx-zero", "dx-orthogonal-xhat", "gamma-one")),
-              ("its dx is wrong all the same", _is_wrong))),
+              ("its dx is wrong all the same", _is_wrong),
+              ("its dgamma and dbeta are right", _parameters_right))),
     Exercise("probe-for-eps", 5, "A probe for eps", probe, probe_solution,
-             tuple(map(_probe_at, (1e-5, 1e-12, 1.0)))),
+             tuple(map(_probe_at, (1e-5, 1e-20, 1.0)))),
     Exercise("write-the-test", 5, "Test a backward of RMSNorm", is_right, is_right_solution,
              (("accepts right backwards", _accepts_right), *map(_rejects, _RMS_WRONG))),
     Exercise("read-the-mistake", 5, "Read the mistake off dx", coefficients, coefficients_solution,
@@ -223,5 +243,6 @@ EXERCISES = (
               _coefficients_of("projection-halved", 1, -1, -0.5),
               _coefficients_of("sums-for-means", 1, -7, -7),
               # D / N = 7 / 12: no rounding to a tidy number finds it.
-              _coefficients_of("rows-for-features", 1, -7 / 12, -7 / 12))),
+              _coefficients_of("rows-for-features", 1, -7 / 12, -7 / 12),
+              ("closest where nothing fits", _closest))),
 )

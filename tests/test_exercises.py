@@ -1,8 +1,10 @@
 """Every stub fails, every solution passes, and the checker behaves as it says."""
 
+import numpy as np
 import pytest
 
-from lnlib.exercises import Exercise, Mismatch, check, exercises, expect_close
+from lnlib import layer_norm_forward
+from lnlib.exercises import Exercise, Mismatch, call_unchanged, check, exercises, expect_close, expect_parts
 
 ALL = tuple(exercises().values())
 each = pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
@@ -67,3 +69,19 @@ def test_ids_are_unique(monkeypatch):
     monkeypatch.setattr(ch01, "EXERCISES", (ALL[0], Exercise(*ALL[0])))
     with pytest.raises(ValueError, match="twice"):
         exercises()
+
+
+def test_call_unchanged_notices_a_changed_argument():
+    assert call_unchanged(lambda x, n: x * n, x=np.ones(3), n=2).sum() == 6
+    with pytest.raises(Mismatch, match="argument x"):
+        call_unchanged(lambda x: x.__imul__(2), x=np.ones(3))
+    _, cache = layer_norm_forward(np.arange(3.0), np.ones(3), np.zeros(3))
+    with pytest.raises(Mismatch, match="argument cache"):
+        call_unchanged(lambda cache: cache.xhat.fill(0), cache=cache)
+
+
+@pytest.mark.parametrize("found", [None, 1.0, np.ones(2), (1,), [1, 2, 3]])
+def test_expect_parts_wants_a_tuple_of_the_right_length(found):
+    with pytest.raises(Mismatch, match="expected 2 arrays"):
+        expect_parts(found, 2)
+    assert expect_parts([1, 2], 2) == [1, 2]

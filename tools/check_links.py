@@ -36,9 +36,10 @@ def problem(address):
 
 
 def main(site):
-    broken = {address: reason for address in external_links(site) if (reason := problem(address))}
+    links = external_links(site)
+    broken = {address: reason for address in links if (reason := problem(address))}
     for address, reason in broken.items():
-        print(f"{address}: {reason}; linked from {', '.join(sorted(external_links(site)[address]))}")
+        print(f"{address}: {reason}; linked from {', '.join(sorted(links[address]))}")
     return 1 if broken else 0
 
 

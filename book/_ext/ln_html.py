@@ -22,9 +22,9 @@ def _mathjax():
 def _copy_mathjax(app, exception):
     if exception or app.builder.format != "html":
         return
-    target = Path(app.outdir) / "_static" / "mathjax"
+    package, target = _mathjax(), Path(app.outdir) / "_static" / "mathjax"
     for name in MATHJAX:
-        source, destination = _mathjax() / name, target / name
+        source, destination = package / name, target / name
         if source.is_dir():
             shutil.copytree(source, destination, dirs_exist_ok=True)
         else:

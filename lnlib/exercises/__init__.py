@@ -100,6 +100,27 @@ def expect(condition, message):
         raise Mismatch(message)
 
 
+def _arrays(value):
+    return [a for a in value if isinstance(a, np.ndarray)] if isinstance(value, tuple) else [np.asarray(value)]
+
+
+def call_unchanged(candidate, **arguments):
+    """``candidate`` of the values, in this order; it must leave them as they were, caches included."""
+    before = {name: [a.copy() for a in _arrays(value)] for name, value in arguments.items()}
+    result = candidate(*arguments.values())
+    for name, value in arguments.items():
+        same = all(map(np.array_equal, before[name], _arrays(value)))
+        expect(same, f"your function changed its argument {name}; work on new arrays")
+    return result
+
+
+def expect_parts(found, number, what="arrays"):
+    """Return ``found`` if it is a tuple or list of ``number`` things, else raise :class:`Mismatch`."""
+    expect(isinstance(found, (tuple, list)) and len(found) == number,
+           f"found {type(found).__name__}, expected {number} {what}, separated by commas, after return")
+    return found
+
+
 def expect_close(found, expected, rtol, name="the result"):
     """Raise :class:`Mismatch` unless ``found`` has the shape of ``expected`` and lies within ``rtol`` of it in L2 norm."""
     expected = np.asarray(expected)

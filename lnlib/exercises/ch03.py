@@ -5,7 +5,7 @@ import numpy as np
 from .. import reference
 from ..layernorm import layer_norm_backward, layer_norm_forward
 from ..mutants import MUTANTS
-from . import Exercise, expect, expect_close
+from . import Exercise, call_unchanged, expect, expect_close, expect_parts
 
 # Tolerance of the gradients below. Of the rows drawn here g keeps more than a hundredth in dx (kappa < 100),
 # sums have at most 7 terms, and about ten roundings meet: a right answer is within 100 * 7 * 10 * 2**-53 = 8e-13.
@@ -20,20 +20,6 @@ def _problem(rng, shape=(2, 3, 7)):
     _, cache = layer_norm_forward(x, gamma, gamma)
     exact = reference.layer_norm(x, gamma, gamma, dy)
     return dy, cache, [reference.to_float64(a) for a in (exact.dx, exact.dgamma, exact.dbeta)]
-
-
-def _arrays(value):
-    return [a for a in value if isinstance(a, np.ndarray)] if isinstance(value, tuple) else [np.asarray(value)]
-
-
-def _call(candidate, **arguments):
-    """``candidate`` of the values, in this order; it must leave them as they were, caches included."""
-    before = {name: [a.copy() for a in _arrays(value)] for name, value in arguments.items()}
-    result = candidate(*arguments.values())
-    for name, value in arguments.items():
-        same = all(map(np.array_equal, before[name], _arrays(value)))
-        expect(same, f"your function changed its argument {name}; work on new arrays")
-    return result
 
 
 def _same(a, b):
@@ -63,13 +49,6 @@ def _judge(found, name, expected, dy, cache):
     expect_close(found, expected, _RTOL, name)
 
 
-def _pieces(results, number):
-    """``results`` if it is a tuple or list of ``number`` arrays."""
-    expect(isinstance(results, (tuple, list)) and len(results) == number,
-           f"found {type(results).__name__}, expected {number} arrays, separated by commas, after return")
-    return results
-
-
 def backward_dx(dy, xhat, rstd, gamma):
     """Gradient of the loss with respect to x.
 
@@ -89,7 +68,7 @@ def backward_dx_solution(dy, xhat, rstd, gamma):
 def _dx_for(shape):
     def test(candidate, rng):
         dy, cache, (dx, _, _) = _problem(rng, shape)
-        found = _call(candidate, dy=dy, xhat=cache.xhat, rstd=cache.rstd, gamma=cache.gamma)
+        found = call_unchanged(candidate, dy=dy, xhat=cache.xhat, rstd=cache.rstd, gamma=cache.gamma)
         _judge(found, "dx", dx, dy, cache)
     return test
 
@@ -111,14 +90,14 @@ def backward_parameters_solution(dy, xhat):
 def _parameters_for(shape):
     def test(candidate, rng):
         dy, cache, (_, dgamma, dbeta) = _problem(rng, shape)
-        found = _pieces(_call(candidate, dy=dy, xhat=cache.xhat), 2)
+        found = expect_parts(call_unchanged(candidate, dy=dy, xhat=cache.xhat), 2)
         _judge(found[0], "dgamma", dgamma, dy, cache)
         _judge(found[1], "dbeta", dbeta, dy, cache)
     return test
 
 
 def _no_rows(candidate, rng):
-    for found in _pieces(candidate(np.zeros((0, 7)), np.zeros((0, 7))), 2):
+    for found in expect_parts(candidate(np.zeros((0, 7)), np.zeros((0, 7))), 2):
         expect_close(found, np.zeros(7), _RTOL, "the sum over no rows")
 
 
@@ -149,7 +128,7 @@ def _kappa_of(kappa):
         x = 5 + 3 * rng.standard_normal(7)
         gamma = rng.uniform(0.5, 2, 7) * rng.choice([-1, 1], 7)
         _, cache = layer_norm_forward(x, gamma, gamma)
-        dy = _call(candidate, kappa=kappa, xhat=cache.xhat, gamma=cache.gamma)
+        dy = call_unchanged(candidate, kappa=kappa, xhat=cache.xhat, gamma=cache.gamma)
         expect(dy is not None, "dy is None; is a return missing?")
         dy = np.asarray(dy)
         expect(dy.shape == x.shape and dy.dtype.kind == "f" and np.isfinite(dy).all(),
@@ -193,7 +172,7 @@ def _lost_for(dtype, tolerance):
             again = (y - beta) / gamma
         # 0 / 0 gives NaN, which no comparison accepts.
         error = np.linalg.norm(again - xhat, axis=0) / np.linalg.norm(xhat, axis=0)
-        found = _call(candidate, gamma=gamma, beta=beta, tolerance=tolerance, u=np.finfo(dtype).eps / 2)
+        found = call_unchanged(candidate, gamma=gamma, beta=beta, tolerance=tolerance, u=np.finfo(dtype).eps / 2)
         expect(found is not None, "the result is None; is a return missing?")
         found = np.asarray(found)
         expect(found.shape == (8,) and found.dtype == bool,
@@ -224,8 +203,8 @@ def _residual(scale):
     def test(candidate, rng):
         dy, cache, (dx, dgamma, dbeta) = _problem(rng)
         dz_other = scale * rng.standard_normal(dy.shape)
-        found = _call(candidate, dy=dy, dz_other=dz_other, cache=cache)
-        da, db, *parameters = _pieces(found, 4)
+        found = call_unchanged(candidate, dy=dy, dz_other=dz_other, cache=cache)
+        da, db, *parameters = expect_parts(found, 4)
         for found, name in ((da, "da"), (db, "db")):
             expect(found is not None, f"{name} is None")
             for wrong, mistake in ((dx, "lacks what reaches z by its other uses"),

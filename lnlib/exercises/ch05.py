@@ -4,7 +4,7 @@ import numpy as np
 
 from ..layernorm import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from ..mutants import CHECKS, MUTANTS
-from . import Exercise, expect, expect_close
+from . import Exercise, expect, expect_close, expect_parts
 
 _CHECKS = {check.id: check for check in CHECKS}
 _MUTANTS = {mutant.name: mutant.backward for mutant in MUTANTS}
@@ -27,12 +27,7 @@ def survivor_solution(dy, cache):
 
 
 def _three(candidate):
-    def backward(dy, cache):
-        found = candidate(dy, cache)
-        expect(isinstance(found, (tuple, list)) and len(found) == 3,
-               f"found {type(found).__name__}, expected three arrays, separated by commas, after return")
-        return found
-    return backward
+    return lambda dy, cache: expect_parts(candidate(dy, cache), 3)
 
 
 def _survives(id):

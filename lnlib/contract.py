@@ -90,11 +90,19 @@ def check_eps(eps):
     return value
 
 
-def check_cache(cache, kind):
-    """Raise ``TypeError`` unless ``cache`` is an instance of the named tuple ``kind``."""
-    if not isinstance(cache, kind):
+def check_bool(name, value):
+    """Return ``value``, which must be True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}: found {type(value).__name__}, expected True or False")
+    return bool(value)
+
+
+def check_cache(cache, *kinds):
+    """Raise ``TypeError`` unless ``cache`` is an instance of one of the named tuples ``kinds``, of one backend."""
+    if not isinstance(cache, kinds):
         backend = getattr(cache, "backend", None)
         found = type(cache).__name__ + (f" of backend {backend!r}" if backend else "")
-        raise TypeError(f"cache: found {found}, expected the {kind.__name__} of backend {kind.backend!r} "
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"cache: found {found}, expected the {names} of backend {kinds[0].backend!r} "
                         f"that the matching forward returned")
     return cache

@@ -8,12 +8,14 @@ Every function does its arithmetic on a (rows, D) array in the compute dtype of
 :data:`lnlib.contract.COMPUTE_DTYPE`. The mean is *recentred*: the computed mean m is rounded, so the
 residual mean of x - m is subtracted too. Without it the error of y grows like u times mean / sigma,
 whatever formula computes the variance. Sums over D are NumPy's, which are pairwise over blocks of at
-most 128 terms on a contiguous axis; sums over rows are wide or pairwise.
+most 128 terms on a contiguous axis; sums over rows are wide or pairwise. A finite row whose squares
+leave the range of the dtype is done again, scaled by a power of two, which rounds nothing.
 
 Nothing on these paths uses ``abs``, ``var`` or ``conj``: the functions are analytic in x, gamma and
 beta, so the complex step may differentiate them.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +43,34 @@ class LayerNormCache(NamedTuple):
     backend = "numpy"
 
 
+class PreciseLayerNormCache(NamedTuple):
+    """What layer norm's backward needs in float64: x as it was given, and three float64 numbers a row.
+
+    No field shares memory with an argument of forward. xhat is not stored but computed when asked
+    for, ((x - mean) - residual) * rstd.
+
+    x : (..., D), a copy in x's dtype.
+    mean, residual : (..., 1), float64: the rounded mean, and the mean of what it leaves.
+    rstd : (..., 1), float64, 1 / sqrt(var + eps).
+    gamma : (D,), a copy in gamma's dtype.
+    dtype : x's dtype, which dx will have.
+    """
+
+    x: np.ndarray
+    mean: np.ndarray
+    residual: np.ndarray
+    rstd: np.ndarray
+    gamma: np.ndarray
+    dtype: np.dtype
+
+    backend = "numpy"
+
+    @property
+    def xhat(self):
+        """(..., D), float64, the normalised rows."""
+        return ((self.x.astype(np.float64) - self.mean) - self.residual) * self.rstd
+
+
 class RMSNormCache(NamedTuple):
     """What RMS norm's backward needs; the fields are those of :class:`LayerNormCache`."""
 
@@ -50,6 +80,11 @@ class RMSNormCache(NamedTuple):
     dtype: np.dtype
 
     backend = "numpy"
+
+
+def _shape(cache):
+    """x's shape."""
+    return *cache.rstd.shape[:-1], *cache.gamma.shape
 
 
 def _rows(array, dtype):
@@ -73,10 +108,51 @@ def _keep(a):
     return a
 
 
+def _exponent(a, least=0.0):
+    """The e with M < 2^e <= 2 M of each row, shape (rows, 1); M is the largest of |a| and ``least``."""
+    return np.frexp(np.maximum(np.max(np.abs(a), axis=-1, keepdims=True), least))[1]
+
+
+def _normalise(x, eps, centre):
+    """xhat and rstd of each row, as long as the squares neither overflow nor underflow."""
+    c = centre(x)
+    rstd = 1 / np.sqrt(_mean(c * c) + eps)
+    return c * rstd, rstd
+
+
+def _normalise_any(x, eps, centre):
+    """xhat and rstd of each row; a finite row whose squares leave the range is done again as x / 2^e."""
+    xhat, rstd = _normalise(x, x.dtype.type(eps), centre)
+    if x.dtype.kind == "c":
+        return xhat, rstd
+    limits = np.finfo(x.dtype)
+    # Of a variance below tiny / eps, underflow may have taken a part that counts. Both tests are false for NaN.
+    in_range = (rstd > 0) & (rstd < np.sqrt(limits.eps / limits.tiny))
+    redo = ~in_range[:, 0] & np.isfinite(x).all(axis=-1)
+    if redo.any():
+        e = _exponent(x[redo], math.sqrt(eps))
+        # A positive eps must stay positive, so that a constant row is 0 and not 0 / 0.
+        scaled_eps = np.maximum(np.ldexp(eps, -2 * e), limits.tiny if eps > 0 else 0.0).astype(x.dtype)
+        xhat[redo], scaled_rstd = _normalise(np.ldexp(x[redo], -e), scaled_eps, centre)
+        rstd[redo] = np.ldexp(scaled_rstd, -e)
+    return xhat, rstd
+
+
 def _apply_jacobian(v, xhat, rstd, centre):
     """J v for each row, J = d xhat / d x. J is symmetric, so this is J transposed times v as well."""
-    v = centre(v)
-    return rstd * (v - xhat * _mean(v * xhat))
+    w = centre(v)
+    return rstd * (w - xhat * _mean(w * xhat))
+
+
+def _apply_jacobian_any(v, xhat, rstd, centre):
+    """J v for each row; where a sum or a product overflows, 2^e J (v / 2^e)."""
+    result = _apply_jacobian(v, xhat, rstd, centre)
+    lost = ~np.isfinite(result).all(axis=-1)
+    if lost.any() and v.dtype.kind != "c":
+        redo = lost & np.isfinite(v).all(axis=-1)
+        e = _exponent(v[redo])
+        result[redo] = np.ldexp(_apply_jacobian(np.ldexp(v[redo], -e), xhat[redo], rstd[redo], centre), e)
+    return result
 
 
 def _sum_rows(a):
@@ -104,20 +180,32 @@ def _result_dtype(dtype, compute):
 
 
 def _forward(x, gamma, beta, eps, centre, kind):
-    eps = contract.check_eps(eps)
     compute = _compute_dtype(x, gamma, beta)
     # NaN, Inf and underflow are data here: they stay in their row, silently, whatever np.seterr says.
     with np.errstate(all="ignore"):
-        c = centre(_rows(x, compute))
-        rstd = 1 / np.sqrt(_mean(c * c) + compute.type(eps))
-        xhat = c * rstd
+        xhat, rstd = _normalise_any(_rows(x, compute), eps, centre)
         y = gamma.astype(compute) * xhat + beta.astype(compute)
         y = y.astype(_result_dtype(x.dtype, compute), copy=False).reshape(x.shape)
     cache = kind(xhat.reshape(x.shape), rstd.reshape(*x.shape[:-1], 1), gamma.copy(), x.dtype)
     return y, cache
 
 
-def layer_norm_forward(x, gamma, beta, eps=1e-5):
+def _forward_precise(x, gamma, beta, eps):
+    if x.dtype.name not in ("float32", "float16", "bfloat16"):
+        raise ValueError(f"precise: found True with x of dtype {x.dtype.name}, expected x of dtype float32, float16 "
+                         f"or bfloat16; the arithmetic of {x.dtype.name} is float64 already")
+    with np.errstate(all="ignore"):
+        rows = _rows(x, np.float64)
+        mean = _mean(rows)
+        residual = _mean(rows - mean)
+        _, rstd = _normalise(rows, eps, _centre)
+        mean, residual, rstd = (a.reshape(*x.shape[:-1], 1) for a in (mean, residual, rstd))
+        cache = PreciseLayerNormCache(x.copy(), mean, residual, rstd, gamma.copy(), x.dtype)
+        y = gamma.astype(np.float64) * cache.xhat + beta.astype(np.float64)
+        return y.astype(x.dtype), cache
+
+
+def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False):
     r"""Layer norm of the last axis.
 
     .. math:: y = \gamma\, (x - \mu) / \sqrt{\sigma^2 + \varepsilon} + \beta
@@ -130,11 +218,14 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5):
         x's dtype; for half-precision x also float32.
     eps : float
         Added to the variance (in the square of x's units), under the root.
+    precise : bool
+        Do the arithmetic of both passes in float64, for float32 and half-precision x: y and dx are then
+        the exact results rounded once, at any kappa (see :func:`layer_norm_backward`) up to 1e6.
 
     Returns
     -------
     y : array of x's shape and dtype
-    cache : LayerNormCache
+    cache : LayerNormCache, or PreciseLayerNormCache if ``precise``
 
     Raises
     ------
@@ -143,8 +234,8 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5):
 
     Notes
     -----
-    NaN and Inf stay in their row. A constant row with eps = 0 is NaN. Squares must not overflow: a float32
-    row with numbers near 1e19, or a float64 row near 1e154, comes out as zeros.
+    NaN and Inf stay in their row. A constant row with eps = 0 is NaN. A finite row whose squares leave the
+    range of the dtype is done again, scaled by a power of two (not in complex128).
 
     References
     ----------
@@ -152,16 +243,26 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5):
     """
     x = contract.check_x(x)
     gamma, beta = contract.check_parameters(gamma, beta, x)
+    eps = contract.check_eps(eps)
+    if contract.check_bool("precise", precise):
+        return _forward_precise(x, gamma, beta, eps)
     return _forward(x, gamma, beta, eps, _centre, LayerNormCache)
 
 
+def _unpack(cache, *arrays):
+    """xhat and rstd as rows, and the dtype of the arithmetic with ``arrays``."""
+    with np.errstate(all="ignore"):
+        xhat = cache.xhat
+    compute = _compute_dtype(xhat, cache.gamma, *arrays)
+    return _rows(xhat, compute), _rows(cache.rstd, compute), compute
+
+
 def _backward(dy, cache, centre):
-    dy = contract.check_like_x("dy", dy, cache.xhat.shape, cache.dtype)
-    compute = _compute_dtype(cache.xhat, dy, cache.gamma)
+    dy = contract.check_like_x("dy", dy, _shape(cache), cache.dtype)
+    xhat, rstd, compute = _unpack(cache, dy)
     with np.errstate(all="ignore"):
         upstream = _rows(dy, compute)
-        xhat, rstd = _rows(cache.xhat, compute), _rows(cache.rstd, compute)
-        dx = _apply_jacobian(upstream * cache.gamma.astype(compute), xhat, rstd, centre)
+        dx = _apply_jacobian_any(upstream * cache.gamma.astype(compute), xhat, rstd, centre)
         dgamma = _sum_rows(upstream * xhat)
         dbeta = _sum_rows(upstream.copy())
         dx = dx.astype(_result_dtype(cache.dtype, compute), copy=False).reshape(dy.shape)
@@ -183,7 +284,7 @@ def layer_norm_backward(dy, cache):
     ----------
     dy : array of exactly x's shape (..., D)
         x's dtype; for half-precision x also float32. Never modified.
-    cache : LayerNormCache
+    cache : LayerNormCache or PreciseLayerNormCache
 
     Returns
     -------
@@ -198,9 +299,10 @@ def layer_norm_backward(dy, cache):
     Notes
     -----
     The relative error of dx is about kappa * u with kappa = ||r g|| / ||dx||: what g has along **1**
-    and along xhat is subtracted away, and its rounding error stays.
+    and along xhat is subtracted away, and its rounding error stays. From a PreciseLayerNormCache u is
+    float64's.
     """
-    return _backward(dy, contract.check_cache(cache, LayerNormCache), _centre)
+    return _backward(dy, contract.check_cache(cache, LayerNormCache, PreciseLayerNormCache), _centre)
 
 
 def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
@@ -236,12 +338,11 @@ def layer_norm_jvp(u, cache):
     ``u`` has x's shape, and so has the result. The Jacobian of xhat is symmetric, so this is the
     backward formula with gamma applied last instead of first.
     """
-    contract.check_cache(cache, LayerNormCache)
-    u = contract.check_like_x("u", u, cache.xhat.shape, cache.dtype)
-    compute = _compute_dtype(cache.xhat, u, cache.gamma)
+    contract.check_cache(cache, LayerNormCache, PreciseLayerNormCache)
+    u = contract.check_like_x("u", u, _shape(cache), cache.dtype)
+    xhat, rstd, compute = _unpack(cache, u)
     with np.errstate(all="ignore"):
-        xhat, rstd = _rows(cache.xhat, compute), _rows(cache.rstd, compute)
-        y_dot = cache.gamma.astype(compute) * _apply_jacobian(_rows(u, compute), xhat, rstd, _centre)
+        y_dot = cache.gamma.astype(compute) * _apply_jacobian_any(_rows(u, compute), xhat, rstd, _centre)
         return y_dot.astype(_result_dtype(cache.dtype, compute), copy=False).reshape(u.shape)
 
 
@@ -261,19 +362,18 @@ def layer_norm_double_backward(u, dy, cache):
     Parameters
     ----------
     u, dy : arrays of x's shape (..., D)
-    cache : LayerNormCache
+    cache : LayerNormCache or PreciseLayerNormCache
 
     Returns
     -------
     grad_x, grad_gamma, grad_dy : arrays of shapes (..., D), (D,), (..., D)
     """
-    contract.check_cache(cache, LayerNormCache)
-    u = contract.check_like_x("u", u, cache.xhat.shape, cache.dtype)
-    dy = contract.check_like_x("dy", dy, cache.xhat.shape, cache.dtype)
-    compute = _compute_dtype(cache.xhat, u, dy, cache.gamma)
+    contract.check_cache(cache, LayerNormCache, PreciseLayerNormCache)
+    u = contract.check_like_x("u", u, _shape(cache), cache.dtype)
+    dy = contract.check_like_x("dy", dy, _shape(cache), cache.dtype)
+    xhat, rstd, compute = _unpack(cache, u, dy)
     with np.errstate(all="ignore"):
         gamma, upstream = cache.gamma.astype(compute), _rows(dy, compute)
-        xhat, rstd = _rows(cache.xhat, compute), _rows(cache.rstd, compute)
         w, g = _centre(_rows(u, compute)), _centre(upstream * gamma)
         wx, gx = _mean(w * xhat), _mean(g * xhat)
         grad_x = -rstd**2 * (xhat * _mean(w * g) + w * gx + g * wx - 3 * xhat * wx * gx)
@@ -294,7 +394,7 @@ def rms_norm_forward(x, gamma, eps=1e-5):
     """
     x = contract.check_x(x)
     gamma = contract.check_like_x("gamma", gamma, x.shape[-1:], x.dtype)
-    return _forward(x, gamma, np.zeros_like(gamma), eps, _keep, RMSNormCache)
+    return _forward(x, gamma, np.zeros_like(gamma), contract.check_eps(eps), _keep, RMSNormCache)
 
 
 def rms_norm_backward(dy, cache):

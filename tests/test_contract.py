@@ -99,6 +99,13 @@ def bad_rows():
         yield (f"{beta} for {gamma} gamma", FORWARD[0], arguments, "beta", TypeError,
                f"found dtype {np.dtype(beta).name}", f"expected {np.dtype(gamma).name}, the dtype of gamma")
 
+    arguments = {"x": half, "gamma": GAMMA.astype("f2"), "beta": BETA.astype("f2")}
+    for kind, precise in (("a number", 1), ("a string", "yes"), ("None", None), ("an array", np.ones(2, bool))):
+        yield (kind, FORWARD[0], {**arguments, "precise": precise}, "precise", TypeError,
+               f"found {type(precise).__name__}", "expected True or False")
+    yield ("with float64 x", FORWARD[0], {**FORWARD[1], "precise": True}, "precise", ValueError,
+           "found True with x of dtype float64", "expected x of dtype float32, float16 or bfloat16")
+
     for function, good in BACKWARDS:
         for argument in set(good) - {"cache"}:
             for kind, shape in (("transposed", (3, 2)), ("one row", (3,)), ("would broadcast", (1, 3)), ("0-d", ()),
@@ -110,7 +117,8 @@ def bad_rows():
                        f"found dtype {np.dtype(dtype).name}", "expected float64")
         # A kind of cache, not its fields, says which forward it came from.
         other = CACHE if good["cache"] is RMS_CACHE else RMS_CACHE
-        expected = f"expected the {type(good['cache']).__name__} of backend 'numpy'"
+        kinds = "RMSNormCache" if good["cache"] is RMS_CACHE else "LayerNormCache or PreciseLayerNormCache"
+        expected = f"expected the {kinds} of backend 'numpy'"
         elsewhere = "of backend 'somewhere else'"
         for kind, cache, found in (
                 ("plain tuple", tuple(good["cache"]), "found tuple"), ("None", None, "found NoneType"),
@@ -387,7 +395,7 @@ def test_one_feature(dtype, eps):
     assert not ln.layer_norm_jvp(dy, cache).any()
 
 
-# The extremes of each dtype: squares underflow, or are subnormal. Rows whose squares overflow are not here.
+# The extremes of each dtype: squares underflow, or are subnormal. tests/test_range.py has the other end.
 TINY = {"float64": (1e-200, 5e-324), "float32": (1e-30, 1e-45), "float16": (1e-7, 6e-8), "bfloat16": (1e-30, 1e-40)}
 
 

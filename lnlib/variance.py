@@ -1,0 +1,410 @@
+r"""Ten ways to compute the mean and the variance of a row, and what each of them loses.
+
+Every algorithm takes x of shape (..., D) and returns three arrays of shape (..., 1) in x's dtype,
+
+.. math::
+
+    (m, c, v) \quad\text{for}\quad \hat x = \bigl((x - m) - c\bigr) / \sqrt{v + \varepsilon} ,
+
+where the *correction* c is what must still be subtracted once the mean m has been; only the last algorithm
+needs one. All arithmetic is done in x's dtype, half precision included: every sum, product and quotient is
+rounded to it. (Layer norm proper works in float32 for half precision; here the rounding is the subject.)
+
+Notation: u is the unit roundoff of x's dtype (2**-24 in float32), mu and sigma are the mean and the standard
+deviation of the row, :math:`\kappa = \sqrt{1 + \mu^2/\sigma^2}` is the condition number of the variance.
+E(D) u bounds the relative error of a sum of D positive terms: E is D - 1 in sequence, about D / 8 with eight
+accumulators, about log2 D pairwise. Bounds are for the relative error of v, to leading order and up to
+small factors. They are those of Chan, Golub and LeVeque, *Algorithms for Computing the Sample Variance: Analysis
+and Recommendations*, The American Statistician 37, 1983; those for sums are in Higham, *Accuracy and Stability
+of Numerical Algorithms*, 2002, chapter 4. Errors seen in practice grow like :math:`\sqrt D` where a bound
+grows like D.
+
+No bound for v bounds the error of xhat. The rounded mean m is off by up to :math:`u |\mu|`, so with a
+perfect variance xhat is still off by :math:`u |\mu| / \sigma`.
+"""
+
+import functools
+from typing import Callable, NamedTuple
+
+import numpy as np
+
+from . import contract
+
+_REAL = ("float16", "bfloat16", "float32", "float64")
+
+
+# ---- The order of summation -------------------------------------------------------------------------
+
+
+def _sequential(a):
+    # Not a.sum(): NumPy adds float16 in float32. accumulate must store, so it rounds, every partial sum.
+    return np.add.accumulate(a, axis=-1)[..., -1:]
+
+
+def _accumulators(a, lanes=8):
+    lanes = [_sequential(a[..., i::lanes]) for i in range(min(lanes, a.shape[-1]))]
+    return _sequential(np.concatenate(lanes, axis=-1))
+
+
+def _pairwise(a, block=128):
+    D = a.shape[-1]
+    if D <= block:
+        return _accumulators(a)
+    return _pairwise(a[..., :D // 2]) + _pairwise(a[..., D // 2:])
+
+
+#: The orders in which D terms can be added, from the longest chain of additions to the shortest.
+#: ``sequential``: one running sum. ``accumulators``: eight running sums, added at the end, which is what SIMD
+#: code does. ``pairwise``: each half by itself, recursively, down to blocks of at most 128 terms, which are added
+#: with eight accumulators (much like ``numpy.sum`` for float32 and float64).
+#:
+#: :meta hide-value:
+ORDERS = {"sequential": _sequential, "accumulators": _accumulators, "pairwise": _pairwise}
+
+
+def total(a, order="pairwise"):
+    r"""Sum over the last axis, every partial sum rounded to the dtype of ``a``.
+
+    Parameters
+    ----------
+    a : array of shape (..., D), D >= 1
+    order : str
+        A key of ``ORDERS``.
+
+    Returns
+    -------
+    array of shape (..., 1) and the dtype of ``a``
+
+    Notes
+    -----
+    The error is at most :math:`E u \sum |a_i|`, with E = D - 1 (sequential), D / 8 + 6 (accumulators) or
+    log2(D / 128) + 22 (pairwise). Higham 2002, section 4.2.
+    """
+    _check_order(order)
+    return ORDERS[order](a)
+
+
+def compensated_total(a):
+    r"""Sum over the last axis with one running sum and a second one for what each addition lost.
+
+    Shapes and dtypes as :func:`total`. The error is one rounding of the result plus, at most,
+    :math:`D^2 u^2 \sum |a_i|`. Source: Neumaier, *Rundungsfehleranalyse einiger Verfahren zur Summation endlicher
+    Summen*, Zeitschrift fuer Angewandte Mathematik und Mechanik 54, 1974.
+    """
+    running = np.add.accumulate(a, axis=-1)
+    before, after, term = running[..., :-1], running[..., 1:], a[..., 1:]
+    larger = np.where(abs(before) >= abs(term), before, term)
+    smaller = np.where(abs(before) >= abs(term), term, before)
+    lost = (larger - after) + smaller  # exact, because the larger of the two comes first
+    return running[..., -1:] + _sequential(np.concatenate([np.zeros_like(a[..., :1]), lost], axis=-1))
+
+
+def _divide(a, n):
+    # Rounded once, to the dtype of a. n itself need not exist there: in float16, 65536 is inf and 2049 is 2048.
+    return (a / np.float64(n)).astype(a.dtype)
+
+
+def mean(a, order="pairwise"):
+    """:func:`total` divided by D: shape (..., 1), the dtype of ``a``."""
+    return _divide(total(a, order), a.shape[-1])
+
+
+# ---- The algorithms ---------------------------------------------------------------------------------
+
+
+def _check_order(order):
+    if order not in tuple(ORDERS):
+        raise ValueError(f"order: found {order!r}, expected one of {', '.join(ORDERS)}")
+
+
+def _algorithm(function):
+    """Check the arguments of an algorithm; NaN, Inf and overflow are data, and pass silently."""
+    @functools.wraps(function)
+    def checked(x, order="pairwise"):
+        x = contract.check_x(contract.as_array("x", x, _REAL))
+        _check_order(order)
+        with np.errstate(all="ignore"):
+            return function(x, order)
+    return checked
+
+
+@_algorithm
+def naive(x, order="pairwise"):
+    r"""Mean of the squares minus square of the mean.
+
+    .. math:: v = \overline{x^2} - m^2
+
+    Two numbers near :math:`\mu^2` that differ by :math:`\sigma^2` are subtracted: the error is
+    :math:`E \kappa^2 u`. Where that is more than 1, v is any number near zero, negative ones included.
+    """
+    m = mean(x, order)
+    v = mean(x * x, order) - m * m
+    return m, np.zeros_like(m), v
+
+
+@_algorithm
+def naive_clipped(x, order="pairwise"):
+    r""":func:`naive`, with a negative variance replaced by zero.
+
+    .. math:: v = \max(\overline{x^2} - m^2,\, 0)
+
+    No NaN any more, and no better answer: with v = 0, xhat is :math:`(x - m)/\sqrt\varepsilon`, which is
+    :math:`\sigma/\sqrt\varepsilon` times too large.
+    """
+    m, c, v = naive(x, order)
+    return m, c, np.maximum(v, np.zeros_like(v))
+
+
+@_algorithm
+def two_pass(x, order="pairwise"):
+    r"""The definition: first the mean, then the mean square of what is left.
+
+    .. math:: d = x - m, \qquad v = \overline{d^2}
+
+    The error is :math:`E u + (E \kappa u)^2`; the second term is the square of the error of m. Higham 2002,
+    section 1.9.
+    """
+    m = mean(x, order)
+    d = x - m
+    v = mean(d * d, order)
+    return m, np.zeros_like(m), v
+
+
+@_algorithm
+def corrected_two_pass(x, order="pairwise"):
+    r""":func:`two_pass`, with the error of the mean taken out of the variance.
+
+    .. math:: d = x - m, \qquad v = \overline{d^2} - \overline{d}^{\,2}
+
+    The error of v is :math:`E u + E^3 \kappa^2 u^3`. xhat is no better than with :func:`two_pass`: m is the same.
+    It can be worse: on a constant row v is now the exact zero, and what m is off by is divided by the root of eps.
+    """
+    m = mean(x, order)
+    d = x - m
+    r = mean(d, order)
+    v = mean(d * d, order) - r * r
+    return m, np.zeros_like(m), v
+
+
+@_algorithm
+def shifted(x, order="pairwise"):
+    r""":func:`naive` on x minus its first element.
+
+    .. math:: d = x - x_0, \qquad m = x_0 + \overline{d}, \qquad v = \overline{d^2} - \overline{d}^{\,2}
+
+    The error is that of :func:`naive` for a row whose mean is :math:`\mu - x_0`: small when :math:`x_0` is near the
+    mean. No element is more than :math:`\sigma\sqrt{D - 1}` from it, so the worst is :math:`E D u`. That happens when
+    :math:`x_0` is the outlier of its row, even of a row that needed no shift.
+    """
+    shift = x[..., :1]
+    d = x - shift
+    r = mean(d, order)
+    v = mean(d * d, order) - r * r
+    return shift + r, np.zeros_like(r), v
+
+
+@_algorithm
+def welford(x, order="sequential"):
+    r"""One element after another, each moving the mean towards itself.
+
+    .. math:: d_n = x_n - m_{n-1}, \qquad m_n = m_{n-1} + d_n/n, \qquad S_n = S_{n-1} + d_n (x_n - m_n)
+
+    and v = S / D. The error is :math:`D \kappa u`: the mean is rounded at every step. The order is sequential
+    by nature, and ``order`` changes nothing. The loop over D is Python's: mind the time for D above 10000.
+    Source: Welford, *Note on a Method for Calculating Corrected Sums of Squares and Products*, Technometrics 4, 1962.
+    """
+    m = S = np.zeros_like(x[..., :1])
+    for n in range(1, x.shape[-1] + 1):
+        xn = x[..., n - 1:n]
+        d = xn - m
+        m = m + _divide(d, n)
+        S = S + d * (xn - m)
+    return m, np.zeros_like(m), _divide(S, x.shape[-1])
+
+
+def merge(a, b):
+    r"""The count, the mean and the sum of squared deviations of two groups taken together.
+
+    .. math:: n = n_a + n_b, \quad d = m_b - m_a, \quad m = m_a + d\, n_b/n, \quad S = S_a + S_b + d^2\, n_a n_b/n
+
+    ``a`` and ``b`` are triples (n, m, S); m and S are arrays of one shape and dtype, n is float64 and broadcasts.
+    Source: Chan, Golub and LeVeque, *Updating Formulae and a Pairwise Algorithm for Computing Sample
+    Variances*, COMPSTAT 1982.
+    """
+    (na, ma, Sa), (nb, mb, Sb) = a, b
+    n = na + nb
+    d = mb - ma
+    m = ma + d * (nb / n).astype(d.dtype)
+    S = (Sa + Sb) + d * d * (na * nb / n).astype(d.dtype)
+    return n, m, S
+
+
+@_algorithm
+def chan(x, order="pairwise"):
+    r"""Groups of one element, merged with their neighbours until one group is left; v = S / D.
+
+    The formula is that of :func:`merge`. The error is :math:`\kappa u \log_2 D`: fewer roundings of the mean than
+    in :func:`welford`, and any number of threads may share the work. Pairwise by nature; ``order`` changes nothing.
+    """
+    groups = np.ones(x.shape[-1]), x.copy(), np.zeros_like(x)
+    while groups[0].size > 1:
+        even = groups[0].size // 2 * 2
+        merged = merge([a[..., 0:even:2] for a in groups], [a[..., 1:even:2] for a in groups])
+        groups = [np.concatenate([new, old[..., even:]], axis=-1) for new, old in zip(merged, groups)]
+    _, m, S = groups
+    return m, np.zeros_like(m), _divide(S, x.shape[-1])
+
+
+@_algorithm
+def neumaier(x, order="sequential"):
+    r""":func:`two_pass` with :func:`compensated_total` for both sums.
+
+    The error no longer grows with D in practice: it is :math:`u + (\kappa u)^2`. xhat is still off by
+    :math:`u |\mu|/\sigma`, because m is rounded. One running sum is all it needs; ``order`` changes nothing.
+    """
+    D = x.shape[-1]
+    m = _divide(compensated_total(x), D)
+    d = x - m
+    v = _divide(compensated_total(d * d), D)
+    return m, np.zeros_like(m), v
+
+
+@_algorithm
+def wide(x, order="pairwise"):
+    r""":func:`two_pass` in a wider dtype; the results are rounded to x's dtype.
+
+    The wider dtype is float64, and for float64 it is ``numpy.longdouble``. Where that is float64 as well (Windows,
+    and macOS on ARM), this is :func:`two_pass` for float64 x. Mean and v are correctly rounded, nearly always.
+    xhat is still off by :math:`u |\mu|/\sigma`, because m must be rounded before x - m can be taken in x's dtype.
+    """
+    w = x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
+    m = mean(w, order)
+    d = w - m
+    v = mean(d * d, order).astype(x.dtype)
+    return m.astype(x.dtype), np.zeros_like(v), v
+
+
+@_algorithm
+def recentred(x, order="pairwise"):
+    r"""Subtract the mean, then the mean of what is left: the cure.
+
+    .. math:: d = x - m, \qquad r = \overline{d}, \qquad v = \overline{(d - r)^2}
+
+    m only has to be close: then x - m is exact where it is small, and r is the part of the mean that m could not
+    hold. It is returned as the correction, because m + r would be rounded to m again. What is left of the mean in
+    xhat is at most :math:`\delta = E u\,(1 + E u |\mu|/\sigma)`, and the error of v is :math:`E u + \delta^2`. Both
+    are a few u while :math:`E u |\mu|/\sigma` is below 1. Sums must be short for that: pairwise will do for every
+    row in which x can tell its own elements apart, one running sum over D = 65536 will not.
+
+    A constant row comes out as exact zeros. If all x are k, then d is a small whole number j of units in the last
+    place of k, the same for all, and its partial sums are multiples of that unit up to D j. Those need no
+    rounding while D j < 1/u, so r = d.
+
+    Adding r to the mean is an old technique: Neely, *Comparison of Several Algorithms for Computation of Means,
+    Standard Deviations and Correlation Coefficients*, Communications of the ACM 9, 1966. Here the two stay apart.
+    """
+    m = mean(x, order)
+    d = x - m
+    r = mean(d, order)
+    c = d - r
+    v = mean(c * c, order)
+    return m, r, v
+
+
+@_algorithm
+def recentred_short(x, order="pairwise"):
+    r""":func:`recentred`, one pass shorter: the sums of d and of d**2 are taken together.
+
+    .. math:: d = x - m, \qquad r = \overline{d}, \qquad v = \overline{d^2} - r^2
+
+    The error of v is :math:`E u\,(1 + r^2/\sigma^2)`. It is safe while :math:`|r|` is below sigma, as it is
+    for a pairwise mean. A mean summed with few accumulators may leave r a thousand sigma large, and
+    then this is :func:`naive` again: v is wrong, and may be negative.
+    """
+    m = mean(x, order)
+    d = x - m
+    r = mean(d, order)
+    v = mean(d * d, order) - r * r
+    return m, r, v
+
+
+# ---- The catalogue ----------------------------------------------------------------------------------
+
+
+class Algorithm(NamedTuple):
+    """One way to compute mean and variance.
+
+    * ``name``: str, for tables and legends.
+    * ``function``: function (x, order) -> (mean, correction, var), each of shape (..., 1) and x's dtype.
+    * ``passes``: int, how often x is read for the statistics when nothing stays in cache; writing xhat reads it once
+      more. A row that fits into cache is read from memory once, whatever the algorithm.
+    * ``known_for``: str, one line.
+    """
+
+    name: str
+    function: Callable
+    passes: int
+    known_for: str
+
+
+#: The algorithms in teaching order, by a short id.
+#:
+#: :meta hide-value:
+ALGORITHMS = {
+    "naive": Algorithm("naive", naive, 1, "subtracts two large numbers; the variance may be negative"),
+    "clipped": Algorithm("naive, clipped at zero", naive_clipped, 1, "trades NaN for numbers that are far too large"),
+    "two-pass": Algorithm("two-pass", two_pass, 2, "the definition; what most frameworks do"),
+    "corrected": Algorithm("corrected two-pass", corrected_two_pass, 2, "a better variance, but the same mean"),
+    "shifted": Algorithm("shifted by the first element", shifted, 1, "good unless the first element is an outlier"),
+    "welford": Algorithm("Welford", welford, 1, "one element at a time, and a rounded mean each time"),
+    "chan": Algorithm("Chan", chan, 1, "merges groups in a tree; what GPU threads do"),
+    "neumaier": Algorithm("compensated two-pass", neumaier, 2, "sums that do not lose digits as D grows"),
+    "wide": Algorithm("wide accumulators", wide, 2, "near perfect mean and variance, then the mean is rounded"),
+    "recentred": Algorithm("recentred", recentred, 3, "keeps the part of the mean that rounding cuts off"),
+}
+
+
+def _look_up(algorithm):
+    if isinstance(algorithm, Algorithm):
+        return algorithm
+    if algorithm not in tuple(ALGORITHMS):
+        raise ValueError(f"algorithm: found {algorithm!r}, expected an Algorithm or one of {', '.join(ALGORITHMS)}")
+    return ALGORITHMS[algorithm]
+
+
+def normalise(x, algorithm="recentred", eps=1e-5, order="pairwise", var=None):
+    r"""Layer norm without gamma and beta, with mean and variance from ``algorithm``, all in x's dtype.
+
+    .. math:: \bigl((x - m) - c\bigr) / \sqrt{v + \varepsilon}
+
+    Parameters
+    ----------
+    x : array of shape (..., D)
+        float16, bfloat16, float32 or float64. Never modified.
+    algorithm : str or Algorithm
+        A key of ``ALGORITHMS``, or an entry.
+    eps : float
+        In the square of x's units.
+    order : str
+        A key of ``ORDERS``.
+    var : array of shape (..., 1), optional
+        Used in place of the algorithm's variance, after rounding to x's dtype: to see what the mean alone costs.
+
+    Returns
+    -------
+    array of x's shape and dtype
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was found and what was expected.
+    """
+    x = contract.check_x(x)
+    eps = contract.check_eps(eps)
+    m, c, v = _look_up(algorithm).function(x, order)
+    if var is not None:
+        if np.shape(var) != m.shape:
+            raise ValueError(f"var: found shape {np.shape(var)}, expected {m.shape}, one variance per row of x")
+        v = np.asarray(var)
+    with np.errstate(all="ignore"):
+        return ((x - m) - c) / np.sqrt(v.astype(x.dtype) + x.dtype.type(eps))

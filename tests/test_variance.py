@@ -1,0 +1,527 @@
+"""Mean and variance of a row: each algorithm against exact arithmetic, and where its theory says that it fails."""
+
+import functools
+import inspect
+
+import cases
+import numpy as np
+import pytest
+from cases import U
+
+from lnlib import reference
+from lnlib import variance as va
+from lnlib.variance import ALGORITHMS, ORDERS
+
+DTYPES = ("float64", "float32", *cases.HALVES)
+SHORT = va.Algorithm("short", va.recentred_short, 2, "one pass fewer")
+EVERY = {**ALGORITHMS, "short": SHORT}
+ROUNDED_MEAN = ("two-pass", "corrected", "shifted", "chan", "neumaier", "wide")
+
+every_algorithm = pytest.mark.parametrize("id", EVERY)
+every_order = pytest.mark.parametrize("order", ORDERS)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def exact_mean_and_var(x):
+    """Exact in units of 2**-BITS, as float64 of shape (..., 1)."""
+    X = reference.to_fixed(x)
+    D = x.shape[-1]
+    c = X - X.sum(axis=-1, keepdims=True) // D
+    var = (c * c >> reference.BITS).sum(axis=-1, keepdims=True) // D
+    return reference.to_float64(X.sum(axis=-1, keepdims=True) // D), reference.to_float64(var)
+
+
+def exact_y(x):
+    D = x.shape[-1]
+    return reference.layer_norm(x, np.ones(D), np.zeros(D)).y
+
+
+@functools.cache
+def rows(n, D, dtype="float32", offset=0.0, spread=False):
+    """n normal rows of standard deviation 1 about ``offset``, and their exact y.
+
+    ``spread``: about means from offset to twice that, so that nothing depends on where round numbers lie.
+    """
+    rng = np.random.default_rng(6)
+    x = rng.standard_normal((n, D)) + offset * (1 + spread * rng.random((n, 1)))
+    x = x.astype(dtype)
+    x.setflags(write=False)
+    return x, exact_y(x)
+
+
+def y_errors(y, exact):
+    return np.array([reference.relative_error(a, b) for a, b in zip(y, exact)])
+
+
+def y_error(x, exact, id, **options):
+    """Median over the rows."""
+    return np.median(y_errors(va.normalise(x, EVERY[id], **options), exact))
+
+
+def var_error(x, id, order="pairwise"):
+    """Median over the rows of the relative error of the variance."""
+    var = exact_mean_and_var(x)[1]
+    return np.median(np.abs(EVERY[id].function(x, order)[2] - var) / var)
+
+
+def near(value, theory):
+    """The theory gives an order of magnitude, not a constant: it must hold within a factor 5."""
+    return theory / 5 <= value <= 5 * theory
+
+
+# ---- Sums -------------------------------------------------------------------------------------------
+
+
+def running_sum(terms):
+    """The plain loop: NumPy scalars of every dtype round each addition."""
+    result = terms[0]
+    for term in terms[1:]:
+        result = result + term
+    return result
+
+
+def summed_by_loops(row, order):
+    if order == "sequential":
+        return running_sum(row)
+    if order == "accumulators" or len(row) <= 128:
+        return running_sum([running_sum(row[i::8]) for i in range(min(8, len(row)))])
+    half = len(row) // 2
+    return summed_by_loops(row[:half], order) + summed_by_loops(row[half:], order)
+
+
+@every_order
+@every_dtype
+@pytest.mark.parametrize("D", [1, 5, 128, 129, 300])
+def test_total_is_the_loop(order, dtype, D):
+    """Bit for bit, so every partial sum is rounded to the dtype and the order is the one that was promised."""
+    x = (np.random.default_rng(D).standard_normal((3, D)) + 1).astype(dtype)
+    found = va.total(x, order)
+    assert found.shape == (3, 1) and found.dtype == x.dtype
+    assert [found[i, 0] for i in range(3)] == [summed_by_loops(list(row), order) for row in x]
+
+
+@pytest.mark.parametrize("dtype", cases.HALVES)
+def test_a_running_sum_in_half_precision_stands_still(dtype):
+    """At 1/u = 2048 (256), adding 1 changes nothing; eight sums reach eight times that, pairs any number."""
+    ones = np.ones((1, 2**14), dtype)
+    assert va.total(ones, "sequential").item() == 1 / U[dtype]
+    assert va.total(ones, "accumulators").item() == min(8 / U[dtype], 2**14)
+    assert va.total(ones, "pairwise").item() == 2**14
+
+
+@every_dtype
+def test_mean_divides_by_the_whole_number(dtype):
+    """259 is 260 in bfloat16 and 2049 is 2048 in float16, 65537 is inf; the quotient is rounded once."""
+    for D in (259, 2049, 65537):
+        x = np.zeros((1, D), dtype)
+        x[0, -1] = 1
+        assert va.mean(x).item() == np.float64(1 / D).astype(dtype)
+        if D < 10000:
+            assert va.welford(x)[0].item() == np.float64(1 / D).astype(dtype)
+
+
+@every_order
+def test_error_of_a_sum_stays_below_its_bound(order):
+    """E u sum|a|, with the E of the docstring."""
+    D = 4096
+    x = np.random.default_rng(0).random((8, D)).astype(np.float32)
+    E = {"sequential": D - 1, "accumulators": D / 8 + 6, "pairwise": np.log2(D / 128) + 22}[order]
+    exact = x.astype(np.float64).sum(axis=-1, keepdims=True)  # 4096 numbers of 24 bits below 1: exact to 2**-40
+    assert (np.abs(va.total(x, order) - exact) <= E * U["float32"] * exact).all()
+
+
+def test_compensated_total():
+    """Kahan's sum loses both ones of the first row; the second has a plain error of sqrt(D) u = 1.5e-5."""
+    assert va.compensated_total(np.array([1.0, 1e100, 1.0, -1e100])).item() == 2
+    x = np.random.default_rng(0).random((8, 65536)).astype(np.float32)
+    exact = x.astype(np.float64).sum(axis=-1, keepdims=True)  # exact to 2**-36
+    assert (np.abs(va.compensated_total(x) - exact) <= U["float32"] * exact * (1 + 1e-3)).all()
+
+
+def test_merge_takes_groups_of_any_size():
+    """Small whole numbers, so nothing is rounded: {0, 3} and {1, 2, 3, 6, 8} have n, m, S = 7, 23/7, ..."""
+    a, b = np.array([[0.0, 3.0]]), np.array([[1.0, 2.0, 3.0, 6.0, 8.0]])
+
+    def group(x):
+        m = x.mean(axis=-1, keepdims=True)
+        return np.array([float(x.shape[-1])]), m, ((x - m)**2).sum(axis=-1, keepdims=True)
+
+    for found, expected in zip(va.merge(group(a), group(b)), group(np.concatenate([a, b], axis=-1))):
+        np.testing.assert_allclose(found, expected, rtol=1e-15)  # a few u
+
+
+# ---- Every algorithm --------------------------------------------------------------------------------
+
+
+def test_the_catalogue():
+    assert {id: entry.passes for id, entry in ALGORITHMS.items()} == {
+        "naive": 1, "clipped": 1, "two-pass": 2, "corrected": 2, "shifted": 1, "welford": 1, "chan": 1,
+        "neumaier": 2, "wide": 2, "recentred": 3}
+    assert len({entry.name for entry in ALGORITHMS.values()}) == len({e.function for e in ALGORITHMS.values()}) == 10
+
+
+@every_algorithm
+def test_functions_are_short(id):
+    """Chapter 6 shows them. Twelve lines without the docstring and blank lines, decorator and def included."""
+    before, _, after = inspect.getsource(EVERY[id].function).split('"""')
+    assert len([line for line in (before + after).split("\n") if line.strip()]) <= 12
+
+
+@every_algorithm
+@every_order
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("D", [1, 2, 3, 7, 64])
+def test_easy_rows(id, order, dtype, D):
+    """E is at most 63, errors are like its root: 8 u for the mean, relative to mean(|x|), 8 kappa^2 u for var.
+
+    kappa is measured, for rows of two or three may have a small variance. ``shifted`` sums x - x0 and adds x0.
+    """
+    x, _ = rows(32, D, dtype, 0.25)
+    m, c, v = EVERY[id].function(x, order)
+    mu, var = exact_mean_and_var(x)
+    shift = x[:, :1] - mu if id == "shifted" else 0
+    size = var + mu**2 + shift**2  # kappa^2 times var
+    assert (np.abs(v - var) <= 8 * U[dtype] * size).all()
+    scale = np.abs(x).mean(axis=-1, keepdims=True) + (np.abs(x[:, :1]) if id == "shifted" else 0)
+    assert (np.abs(m + c - mu) <= 8 * U[dtype] * scale).all()
+
+
+@every_algorithm
+def test_loops_agree_with_formulas_in_half_precision(id):
+    """64 elements near 1: u**0.5 is enough to tell right from wrong, and the results are numbers of that dtype."""
+    for dtype in cases.HALVES:
+        x, _ = rows(8, 64, dtype, 0.25)
+        mu, var = exact_mean_and_var(x)
+        m, c, v = (a.astype(np.float64) for a in EVERY[id].function(x))
+        assert np.abs(m + c - mu).max() < U[dtype]**0.5 and (np.abs(v - var) / var).max() < 2 * U[dtype]**0.5
+
+
+@every_algorithm
+@every_order
+@every_dtype
+@pytest.mark.parametrize("shape", [(2, 3, 7), (130,), (0, 8), (2, 1)])
+def test_shapes_and_dtypes(id, order, dtype, shape):
+    x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    before = x.copy()
+    x.setflags(write=False)
+    for a in EVERY[id].function(x, order):
+        assert a.shape == (*shape[:-1], 1) and a.dtype == x.dtype
+        assert not np.shares_memory(a, x)
+    y = va.normalise(x, EVERY[id], order=order)
+    assert y.shape == shape and y.dtype == x.dtype
+    assert x.tobytes() == before.tobytes()
+    if shape[-1] == 1:
+        assert (y == 0).all()
+
+
+@every_algorithm
+def test_strides_do_not_matter(id):
+    x = np.random.default_rng(0).standard_normal((2, 300, 6)).astype(np.float32)[::-1, ::2].swapaxes(-1, -2)
+    np.testing.assert_array_equal(va.normalise(x, EVERY[id]), va.normalise(x.copy(), EVERY[id]))
+
+
+@every_algorithm
+@every_order
+@every_dtype
+def test_nan_and_inf_stay_in_their_row(id, order, dtype):
+    """And no warning: warnings are errors here. The whole bad row is NaN, or zero where Inf divides."""
+    x = np.random.default_rng(0).standard_normal((5, 9)).astype(dtype)
+    clean = va.normalise(x, EVERY[id], order=order)
+    x[1, 0], x[2, 4], x[3, 8] = np.nan, np.inf, -np.inf
+    y = va.normalise(x, EVERY[id], order=order)
+    np.testing.assert_array_equal(y[[0, 4]].astype(np.float64), clean[[0, 4]].astype(np.float64))
+    for row, column in ((1, 0), (2, 4), (3, 8)):
+        assert np.isnan(y[row, column])
+        assert all(np.isnan(a[row]).any() or np.isinf(a[row]).any() for a in EVERY[id].function(x, order)[::2])
+
+
+@pytest.mark.parametrize("id", ["welford", "chan", "neumaier"])
+def test_some_orders_are_intrinsic(id):
+    x, _ = rows(4, 300, offset=100)
+    first, *others = (va.normalise(x, id, order=order) for order in ORDERS)
+    assert all((first == other).all() for other in others)
+
+
+@pytest.mark.parametrize("id", ["naive", "clipped", "two-pass", "corrected", "shifted", "recentred", "short"])
+def test_other_orders_are_not(id):
+    """Both sums follow the order. In z the sum of the elements is exact, so that only the squares show it."""
+    x, _ = rows(4, 1024, offset=100)
+    if id != "shifted":  # its mean is x0 plus little, which hides the order
+        assert len({EVERY[id].function(x, order)[0].tobytes() for order in ORDERS}) == 3
+    z = np.random.default_rng(0).integers(2**12, 2**13, (4, 512)) / 2.0**12  # 13 bits; 1024 of them need 23
+    z = np.concatenate([z, -z], axis=-1).astype(np.float32)
+    assert len({EVERY[id].function(z, order)[0].tobytes() for order in ORDERS}) == 1
+    assert len({EVERY[id].function(z, order)[2].tobytes() for order in ORDERS}) == 3
+
+
+# ---- Where each fails -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype, offset", [("float32", 30), ("float32", 1e2), ("float32", 1e3),
+                                           ("float64", 1e3), ("float64", 1e5), ("float64", 1e7)])
+def test_naive_loses_kappa_squared(dtype, offset):
+    """Both subtrahends carry a relative error of about u: u kappa^2 after the subtraction."""
+    x, exact = rows(32, 256, dtype, offset, spread=True)
+    mu, var = exact_mean_and_var(x)
+    kappa2 = np.median(1 + mu**2 / var)
+    assert near(var_error(x, "naive"), U[dtype] * kappa2)
+    assert near(y_error(x, exact, "naive"), U[dtype] * kappa2 / 2)  # a root halves a relative error
+
+
+def test_naive_may_be_negative_and_clipping_hides_it():
+    x, exact = rows(32, 1024, offset=1e4, spread=True)
+    v, clipped = va.naive(x)[2], va.naive_clipped(x)[2]
+    assert (v < 0).any() and (v > 0).any()
+    np.testing.assert_array_equal(clipped, np.where(v < 0, 0, v))
+    assert np.isnan(va.normalise(x, "naive")[v[:, 0] < 0]).all()
+    # Without a variance, y is sigma / sqrt(eps) = 316 times too large.
+    errors = y_errors(va.normalise(x, "clipped"), exact)[v[:, 0] < 0]
+    assert (errors > 300).all() and (errors < 330).all()
+
+
+@pytest.mark.parametrize("offset", [1e2, 1e3, 1e4, 1e5])
+@pytest.mark.parametrize("id", ROUNDED_MEAN)
+def test_a_rounded_mean_costs_u_mu_over_sigma(id, offset):
+    """Even where the variance is perfect: it makes no difference at all to the order of magnitude."""
+    x, exact = rows(32, 256, offset=offset, spread=True)
+    mu, var = exact_mean_and_var(x)
+    theory = U["float32"] * np.median(np.abs(mu) / np.sqrt(var))
+    assert near(y_error(x, exact, id), theory)
+    assert near(y_error(x, exact, id, var=var), theory)
+
+
+def test_a_perfect_variance_saves_naive_only_as_far_as_the_mean_allows():
+    x, exact = rows(32, 256, offset=1e4, spread=True)
+    mu, var = exact_mean_and_var(x)
+    assert near(y_error(x, exact, "naive", var=var), U["float32"] * np.median(np.abs(mu)))
+    assert y_error(x, exact, "recentred", var=var) <= 1e-7
+
+
+@pytest.mark.parametrize("offset", [1e4, 1e5, 1e6])
+def test_two_pass_adds_the_square_of_the_error_of_the_mean(offset):
+    """mean((x - m)^2) = var + (mu - m)^2, exactly; the sum itself costs a few u. The correction takes it out."""
+    x, _ = rows(32, 256, offset=offset, spread=True)
+    mu, var = exact_mean_and_var(x)
+    m, _, v = va.two_pass(x)
+    excess = (m - mu)**2
+    assert (np.abs(v - var - excess) <= 4 * U["float32"] * (var + excess)).all()
+    assert np.max(excess / var) > 0.1 * (U["float32"] * offset)**2  # so there is something to take out
+    assert (np.abs(va.corrected_two_pass(x)[2] - var) <= 4 * U["float32"] * (var + excess)).all()
+
+
+@pytest.mark.parametrize("D", [64, 1024, 16384])
+def test_shifted_is_lost_when_the_first_element_is_the_outlier(D):
+    """x0 - mu = sigma sqrt(D - 1), so kappa^2 = D; unshifted, kappa is near 1, and no algorithm loses anything."""
+    x = np.array(rows(8, D)[0])
+    x[:, 0] = 1e6 * (1 + np.random.default_rng(0).random(8))
+    assert near(var_error(x, "shifted"), U["float32"] * D)
+    assert var_error(x, "naive") <= 4 * U["float32"]
+
+
+@pytest.mark.parametrize("D", [256, 1024, 4096])
+def test_welford_rounds_its_mean_D_times(D):
+    """Step n adds a rounding error of 0.4 u mu (uniform in half an ulp), of which n / D is left at the end.
+
+    Independent, they add up to 0.4 sqrt(D / 3) u mu = 0.24 sqrt(D) u mu. Chan's tree rounds log2(D) times.
+    """
+    x, exact = rows(8, D, offset=1e3, spread=True)
+    scale = U["float32"] * np.median(exact_mean_and_var(x)[0])
+    assert near(y_error(x, exact, "welford"), 0.24 * D**0.5 * scale)
+    assert y_error(x, exact, "chan") <= 2 * scale
+
+
+@pytest.mark.parametrize("D", [1024, 65536])
+def test_a_running_sum_of_squares_loses_sqrt_D(D):
+    """As above, 0.24 sqrt(n) u for n terms; eight sums have D / 8 each, and their errors average out over eight."""
+    x, _ = rows(8, D)
+    u = U["float32"]
+    for id in ("two-pass", "recentred"):
+        assert near(var_error(x, id, "sequential"), 0.24 * D**0.5 * u)
+        assert var_error(x, id, "accumulators") <= max(2 * u, 5 * 0.24 * D**0.5 / 8 * u)
+        assert var_error(x, id, "pairwise") <= 2 * u
+
+
+@pytest.mark.parametrize("id", ["neumaier", "wide"])
+@pytest.mark.parametrize("offset", [0, 1e3, 1e6])
+def test_the_best_sums_give_the_best_variance(id, offset):
+    """D = 65536 in sequence. wide rounds v once; Neumaier about twice, and it adds the square of the error of m."""
+    x, _ = rows(4, 65536, offset=offset)
+    mu, var = exact_mean_and_var(x)
+    m, _, v = EVERY[id].function(x, "sequential")
+    assert (np.abs(m - mu) <= 1.01 * U["float32"] * np.maximum(np.abs(mu), 1e-3)).all()
+    rounded_mean = (m - mu)**2 if id == "neumaier" else 0
+    assert (np.abs(v - var) <= (2.02 if id == "neumaier" else 1.01) * U["float32"] * var + rounded_mean).all()
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant <= 52, reason="longdouble is float64 here")
+def test_wide_is_wider_than_float64_too():
+    """In float64, one running sum over 4096 elements loses 0.24 * 64 u = 15 u."""
+    x, _ = rows(8, 4096, "float64")
+    assert var_error(x, "two-pass", "sequential") > 3 * U["float64"]
+    assert var_error(x, "wide", "sequential") <= 1.01 * U["float64"]
+
+
+# ---- The cure ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offset", [0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7])
+@pytest.mark.parametrize("n, D, bar", [(64, 3, 3e-7), (32, 64, 1e-7), (8, 1024, 1e-7), (3, 65536, 1e-7)])
+def test_recentred_float32(n, D, bar, offset):
+    """u is 6e-8. Elementwise: two subtractions, a quotient; for the whole row: sum, root. Independent, 1.5 u = 9e-8.
+
+    Rows of three have no averages: each of five roundings may be u, 3e-7.
+    """
+    assert y_error(*rows(n, D, offset=offset), "recentred") <= bar
+
+
+@pytest.mark.parametrize("offset", [0, 1e4, 1e8, 1e12])
+@pytest.mark.parametrize("n, D", [(64, 3), (32, 64), (8, 1024)])
+def test_recentred_float64(n, D, offset):
+    """1e-15 is 9 u."""
+    assert y_error(*rows(n, D, "float64", offset), "recentred") <= 1e-15
+
+
+def test_recentred_needs_short_sums():
+    """What is left of the mean is delta = E u (1 + E u mu / sigma); E u = |r| / mu, so delta = r^2 / (mu sigma)."""
+    x, exact = rows(3, 65536, offset=1e7)
+    _, r, _ = va.recentred(x, "sequential")
+    delta = np.median(np.abs(r))**2 / 1e7
+    assert 1e-3 < delta and near(y_error(x, exact, "recentred", order="sequential"), delta)
+
+
+def test_the_short_form_may_give_a_negative_variance():
+    """Eight accumulators, D = 65536, mu / sigma = 1e7: r is some hundred sigma, and r^2 u E is more than 1.
+
+    The full form subtracts r first. What is left of the mean, |r|^2 sigma / mu = 0.02 sigma, is worth 4e-4 in the
+    variance. Pairwise, r is below sigma, and the two forms agree within the few u of their sums.
+    """
+    x = (1.3 * (np.random.default_rng(0).standard_normal((3, 65536)) + 1e7)).astype(np.float32)
+    _, var = exact_mean_and_var(x)
+    _, r, short = va.recentred_short(x, "accumulators")
+    full = va.recentred(x, "accumulators")[2]
+    assert (np.abs(r) > 100).all()
+    assert (short < 0).all()
+    assert (np.abs(full - var) <= 4e-4 * var).all()
+    assert np.isnan(va.normalise(x, SHORT, order="accumulators")).all()
+    assert (y_errors(va.normalise(x, order="accumulators"), exact_y(x)) <= 2e-2).all()
+    _, r, short = va.recentred_short(x, "pairwise")
+    assert (np.abs(r) < 1.3).all()
+    assert (np.abs(short - var) <= 4 * U["float32"] * var).all()
+
+
+@pytest.mark.parametrize("offset", [0, 1e2, 1e4, 1e6])
+def test_the_short_form_is_safe_with_a_pairwise_mean(offset):
+    assert y_error(*rows(8, 1024, offset=offset), "short") <= 1e-7
+
+
+CONSTANTS = [("float32", 33333334, 768), ("float32", 0.1, 7), ("float32", 0.1, 768), ("float32", 0.1, 65536),
+             ("float32", -3333.3, 1000), ("float32", 1e-30, 1000), ("float32", 1.7e7, 4095), ("float64", 0.1, 768),
+             ("float64", 1e15 / 3, 1000), ("float16", 0.1, 64), ("float16", 3.3, 100), ("bfloat16", 0.1, 31),
+             ("bfloat16", 3.3, 64)]
+
+
+@pytest.mark.parametrize("dtype, k, D", [c for c in CONSTANTS if c[0] in DTYPES])
+def test_constant_rows_are_exact_zeros(dtype, k, D):
+    """x - m is j units in the last place in every column, and j D < 1/u: its sums need no rounding."""
+    x = np.full((2, D), k, dtype)
+    assert (va.recentred(x)[2] == 0).all()
+    assert (va.normalise(x) == 0).all()
+
+
+@every_order
+def test_a_constant_row_that_others_do_not_survive(order):
+    """The mean misses 33333334. two-pass takes the miss for a spread; corrected divides it by the root of eps."""
+    x = np.full((1, 768), 33333334, np.float32)
+    np.testing.assert_allclose(np.abs(va.normalise(x, "two-pass", order=order)), 1, rtol=1e-5)
+    assert (np.abs(va.normalise(x, "corrected", order=order)) > 600).all()  # 2 / sqrt(1e-5) = 632 and more
+    assert (va.normalise(x, order=order) == 0).all()
+    assert (va.recentred(x, order)[2] == 0).all()
+
+
+# ---- Classic rows -----------------------------------------------------------------------------------
+
+
+def test_ten_thousand_and_so_on():
+    """Squares near 1e8 are multiples of 8 in float32: the variance 1.25 is rounded to 0."""
+    x = np.array([10000, 10001, 10002, 10003], np.float32)
+    exact = np.array([-3, -1, 1, 3]) / np.sqrt(5 + 4e-5)
+    assert va.naive(x)[2] == 0
+    for id in ALGORITHMS:
+        y = va.normalise(x, id)
+        if id in ("naive", "clipped"):
+            np.testing.assert_allclose(y, np.array([-1.5, -0.5, 0.5, 1.5]) / np.sqrt(1e-5), rtol=3e-7)
+        else:  # every mean and difference is a float32; var + eps, its root and the quotient are rounded: 3 u
+            np.testing.assert_allclose(y, exact, rtol=3 * U["float32"])
+
+
+def test_normal_rows_about_ten_thousand():
+    """u 1e8 is 6, so naive has no digits left; two-pass has u 1e4 = 6e-4."""
+    x, exact = rows(16, 1024, offset=1e4)
+    assert not (y_errors(va.normalise(x, "naive"), exact) < 0.05).any()
+    assert near(y_error(x, exact, "two-pass"), 1e4 * U["float32"])
+    assert y_error(x, exact, "recentred") <= 1e-7
+
+
+@every_order
+def test_naive_in_float64_at_1e8(order):
+    """Squares near 1e16 are multiples of 2. The right answer in the right order is luck."""
+    def naive(*numbers):
+        return va.naive(np.array(numbers) + 1e8, order)[2].item()
+
+    assert naive(0, 1, 2, 3, 4) == 2.0  # exact
+    assert naive(4, 2, 0, 1, 3) == 0.0
+    assert naive(0, 1, 2, 3, 4, 5, 6, 7) == 6.0  # exact: 5.25
+    for numbers, exact in (((0, 1, 2, 3, 4), 2.0), ((4, 2, 0, 1, 3), 2.0), ((0, 1, 2, 3, 4, 5, 6, 7), 5.25)):
+        assert va.recentred(np.array(numbers) + 1e8, order)[2].item() == exact
+
+
+# ---- normalise and its arguments --------------------------------------------------------------------
+
+
+def test_normalise():
+    """The formula, by name and by entry, with recentred as the default."""
+    x, exact = rows(4, 64)
+    for id, entry in ALGORITHMS.items():
+        m, c, v = entry.function(x, "sequential")
+        expected = ((x - m) - c) / np.sqrt(v + np.float32(0.5))
+        np.testing.assert_array_equal(va.normalise(x, id, eps=0.5, order="sequential"), expected)
+        np.testing.assert_array_equal(va.normalise(x, entry, eps=0.5, order="sequential"), expected)
+    np.testing.assert_array_equal(va.normalise(x), va.normalise(x, "recentred", 1e-5, "pairwise"))
+    assert (y_errors(va.normalise(x), exact) <= 4 * U["float32"]).all()
+
+
+def test_normalise_with_a_given_variance():
+    x, _ = rows(4, 64)
+    m, c, _ = va.recentred(x)
+    expected = ((x - m) - c) / np.sqrt(np.float32(3) + np.float32(1e-5))
+    np.testing.assert_array_equal(va.normalise(x, var=np.full((4, 1), 3.0)), expected)
+    assert va.normalise(x, var=np.full((4, 1), 3.0)).dtype == np.float32
+
+
+x23 = np.ones((2, 3))
+
+
+@pytest.mark.parametrize("call, error, message", [
+    (lambda: va.normalise(x23, "kahan"), ValueError, "algorithm: found 'kahan', expected .*naive, clipped"),
+    (lambda: va.normalise(x23, order="random"), ValueError, "order: found 'random', expected .*sequential"),
+    (lambda: va.total(x23, "random"), ValueError, "order: found 'random', expected .*sequential"),
+    (lambda: va.welford(x23, "random"), ValueError, "order: found 'random', expected .*sequential"),
+    (lambda: va.normalise(x23.astype(int)), TypeError, "x: found dtype int64, expected one of"),
+    (lambda: va.normalise(x23.astype(complex)), TypeError, "x: found dtype complex128, expected one of"),
+    (lambda: va.naive(x23.astype(int)), TypeError, "x: found dtype int64, expected one of"),
+    (lambda: va.naive(np.ones((2, 0))), ValueError, "x: found shape .*D = 0"),
+    (lambda: va.naive(np.float64(1)), ValueError, "x: found a 0-d array"),
+    (lambda: va.normalise(x23, eps=-1.0), ValueError, "eps: found -1.0, expected"),
+    (lambda: va.normalise(x23, var=np.ones(2)), ValueError, r"var: found shape \(2,\), expected \(2, 1\)"),
+])
+def test_bad_arguments(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+@every_algorithm
+def test_every_algorithm_checks_its_arguments(id):
+    with pytest.raises(TypeError, match="x: found dtype int32"):
+        EVERY[id].function(np.ones((2, 3), np.int32))
+    with pytest.raises(ValueError, match="order: found 'random'"):
+        EVERY[id].function(x23, "random")

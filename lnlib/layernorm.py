@@ -8,8 +8,9 @@ Every function does its arithmetic on a (rows, D) array in the compute dtype of
 :data:`lnlib.contract.COMPUTE_DTYPE`. The mean is *recentred*: the computed mean m is rounded, so the
 residual mean of x - m is subtracted too. Without it the error of y grows like u times mean / sigma,
 whatever formula computes the variance. Sums over D are NumPy's, which are pairwise over blocks of at
-most 128 terms on a contiguous axis; sums over rows are wide or pairwise. A finite row whose squares
-leave the range of the dtype is done again, scaled by a power of two, which rounds nothing.
+most 128 terms on a contiguous axis; sums over rows are wide or pairwise. For float32 the statistics that
+multiply a row are float64. A finite row whose squares leave the range of the dtype is done again, scaled
+by a power of two, which rounds nothing.
 
 Nothing on these paths uses ``abs``, ``var`` or ``conj``: the functions are analytic in x, gamma and
 beta, so the complex step may differentiate them.
@@ -97,6 +98,15 @@ def _mean(a):
     return np.mean(a, axis=-1, keepdims=True)
 
 
+def _wide_mean(a):
+    """Mean over D, in float64 also where ``a`` is float32.
+
+    A statistic that multiplies a whole row is wrong in the same way in every element, and that does not average
+    out. Kept wide it costs nothing: there is one a row.
+    """
+    return np.mean(a, axis=-1, keepdims=True, dtype=np.float64 if a.dtype == np.float32 else None)
+
+
 def _centre(a):
     """Rows of ``a`` minus their mean, recentred: subtract the mean, then the mean of what is left."""
     d = a - _mean(a)
@@ -116,13 +126,13 @@ def _exponent(a, least=0.0):
 def _normalise(x, eps, centre):
     """xhat and rstd of each row, as long as the squares neither overflow nor underflow."""
     c = centre(x)
-    rstd = 1 / np.sqrt(_mean(c * c) + eps)
-    return c * rstd, rstd
+    rstd = 1 / np.sqrt(_wide_mean(c * c) + eps)
+    return (c * rstd).astype(x.dtype), rstd.astype(x.dtype)
 
 
 def _normalise_any(x, eps, centre):
     """xhat and rstd of each row; a finite row whose squares leave the range is done again as x / 2^e."""
-    xhat, rstd = _normalise(x, x.dtype.type(eps), centre)
+    xhat, rstd = _normalise(x, eps, centre)
     if x.dtype.kind == "c":
         return xhat, rstd
     limits = np.finfo(x.dtype)
@@ -132,7 +142,7 @@ def _normalise_any(x, eps, centre):
     if redo.any():
         e = _exponent(x[redo], math.sqrt(eps))
         # A positive eps must stay positive, so that a constant row is 0 and not 0 / 0.
-        scaled_eps = np.maximum(np.ldexp(eps, -2 * e), limits.tiny if eps > 0 else 0.0).astype(x.dtype)
+        scaled_eps = np.maximum(np.ldexp(eps, -2 * e), limits.tiny if eps > 0 else 0.0)
         xhat[redo], scaled_rstd = _normalise(np.ldexp(x[redo], -e), scaled_eps, centre)
         rstd[redo] = np.ldexp(scaled_rstd, -e)
     return xhat, rstd
@@ -141,7 +151,7 @@ def _normalise_any(x, eps, centre):
 def _apply_jacobian(v, xhat, rstd, centre):
     """J v for each row, J = d xhat / d x. J is symmetric, so this is J transposed times v as well."""
     w = centre(v)
-    return rstd * (w - xhat * _mean(w * xhat))
+    return rstd * (w - xhat * _wide_mean(w * xhat))
 
 
 def _apply_jacobian_any(v, xhat, rstd, centre):
@@ -375,8 +385,8 @@ def layer_norm_double_backward(u, dy, cache):
     with np.errstate(all="ignore"):
         gamma, upstream = cache.gamma.astype(compute), _rows(dy, compute)
         w, g = _centre(_rows(u, compute)), _centre(upstream * gamma)
-        wx, gx = _mean(w * xhat), _mean(g * xhat)
-        grad_x = -rstd**2 * (xhat * _mean(w * g) + w * gx + g * wx - 3 * xhat * wx * gx)
+        wx, gx = _wide_mean(w * xhat), _wide_mean(g * xhat)
+        grad_x = -rstd**2 * (xhat * _wide_mean(w * g) + w * gx + g * wx - 3 * xhat * wx * gx)
         Ju = _apply_jacobian(w, xhat, rstd, _keep)  # w is centred already
         grad_gamma = _sum_rows(upstream * Ju)
         grad_dy = gamma * Ju

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from lnlib import layernorm as ln
-from lnlib import reference
+from lnlib import reference, regimes
 from lnlib.reference import BITS, to_fixed
 
 U64 = U["float64"]
@@ -47,6 +47,21 @@ def rows(D):
 def test_float32_error_does_not_grow_with_the_offset(D, offset):
     """2e-7 is 3.4 u: the eight roundings of the longest path, independent, give sqrt(8) u = 2.8 u."""
     assert_accurate(Case(f"sweep {D}", (rows(D), D), "float32", offset=offset), 2e-7)
+
+
+@pytest.mark.parametrize("energy", [1e-2, 1, 1e5])
+@pytest.mark.parametrize("D", [64, 1024])
+def test_float32_xhat_is_wrong_by_its_own_rounding(D, energy):
+    """One rounding costs 0.42 u of the norm; the two of the centring are exact or hardly there. 0.6 u is sqrt(2) of it.
+
+    A float32 variance and root would be wrong by the same 1 to 2 u in every element (at energy 1e-2, where eps is
+    nearly all of s**2, in every row alike).
+    """
+    x = regimes.rows(np.random.default_rng(3), 32, D, 1e4, np.sqrt(energy * 1e-5))
+    one = np.ones(D, np.float32)
+    error = reference.relative_error(ln.layer_norm_forward(x, one, 0 * one)[0],
+                                     reference.layer_norm(x, one, 0 * one).y)
+    assert error <= 0.6 * U["float32"]
 
 
 @pytest.mark.parametrize("offset, bar", [(0, 1e-15), (1e2, 1e-14), (1e4, 1e-14), (1e6, 1e-14), (1e8, 1e-14)])

@@ -1,0 +1,466 @@
+"""How many digits do layer norms keep? Every one installed, on the same inputs, against exact arithmetic.
+
+Run from the repository's root: ``python -m benchmarks.accuracy`` (see benchmarks/README.md). Inputs are
+float arrays made from a seed that depends on the case alone. ``lnlib.reference`` is the judge; the sums
+over many rows have a judge of their own, with a bound on its error in every record.
+
+The same eps for all: 1e-5. gamma is random where not said otherwise, beta is zero, so that the digits
+of y are digits of xhat. One thread, as far as a framework lets itself be told.
+"""
+
+import argparse
+import contextlib
+import datetime
+import importlib.metadata
+import json
+import math
+import os
+import pathlib
+import platform
+import subprocess
+import time
+import zlib
+from typing import Callable, NamedTuple
+
+import numpy as np
+
+from lnlib import layernorm, reference
+
+try:
+    import ml_dtypes  # noqa: F401 - importing it gives NumPy the dtype "bfloat16"
+    HALVES = ("float16", "bfloat16")
+except ImportError:
+    HALVES = ("float16",)
+
+EPS = 1e-5
+ROOT = pathlib.Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "accuracy.json"
+MEASURED = ("lnlib/layernorm.py", "lnlib/contract.py", "lnlib/reference.py", "benchmarks/accuracy.py")
+PACKAGES = ("numpy", "ml_dtypes", "torch", "jax", "jaxlib", "flax", "tensorflow", "tensorflow-cpu", "keras")
+
+
+def digits(number, n=4):
+    """A number as it goes into the file; None where it is not finite."""
+    return float(f"{number:.{n}g}") if math.isfinite(number) else None
+
+
+# The inputs
+
+class Case(NamedTuple):
+    """Inputs of one cell. ``tensors`` are the ones judged; ``coordinates`` say where in its regime it stands."""
+
+    regime: str
+    coordinates: dict
+    tensors: tuple
+    x: np.ndarray
+    gamma: np.ndarray
+    dy: np.ndarray | None = None
+    wide_judge: bool = False
+
+    @property
+    def beta(self):
+        return np.zeros_like(self.gamma)
+
+
+def rng_for(*name):
+    """The generator of a case depends on its name alone, so a new case changes no other."""
+    return np.random.default_rng(zlib.crc32(repr(name).encode()))
+
+
+def normal_case(regime, coordinates, tensors, rows, D, dtype="float32", offset=0.0, sigma=1.0, **options):
+    """Rows sigma * (offset + N(0, 1)) with random gamma, and random dy if a gradient is judged."""
+    rng = rng_for(regime, rows, D, dtype, offset, sigma)
+    x = (sigma * (offset + rng.standard_normal((rows, D)))).astype(dtype)
+    dy = rng.standard_normal((rows, D)).astype(dtype) if tensors != ("y",) else None
+    gamma = rng.standard_normal(D).astype(dtype)
+    return Case(regime, coordinates, tensors, x, gamma, dy, **options)
+
+
+OFFSETS = (0.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7)
+GRADIENTS = ("dx", "dgamma", "dbeta")
+
+
+def offset_cases(quick=False):
+    """y over mean / standard deviation, for four D; the gradients too where exact arithmetic can afford it."""
+    for D, rows in ((3, 512), (64, 64)) if quick else ((3, 512), (64, 256), (1024, 48), (65536, 9)):
+        tensors = ("y", *GRADIENTS) if D in (64, 1024) else ("y",)
+        for offset in OFFSETS:
+            yield normal_case("offset", {"offset": offset}, tensors, rows, D, offset=offset)
+
+
+def kappa_case(along, nominal, rows=256, D=256, dtype="float32"):
+    """dy with a large part along 1, along xhat (where sigma = 100 lifts the cap s**2 / eps), or both at an offset."""
+    offset, sigma = {"ones": (0.0, 1.0), "xhat": (0.0, 100.0), "both": (100.0, 1.0)}[along]
+    rng = rng_for("kappa", along, nominal)
+    x = (sigma * (offset + rng.standard_normal((rows, D)))).astype(dtype)
+    gamma = np.ones(D, dtype)
+    xhat = reference.to_float64(reference.layer_norm(x, gamma, 0 * gamma, eps=EPS).xhat)
+    part = {"ones": np.ones_like(xhat), "xhat": xhat, "both": 3 + xhat}[along]
+    dy = (part + rng.standard_normal((rows, D)) / nominal).astype(dtype)
+    kappa = reference.kappa(reference.layer_norm(x, gamma, 0 * gamma, dy, EPS), dy, gamma)
+    coordinates = {"along": along, "offset": offset, "sigma": sigma, "nominal": nominal, "kappa": digits(kappa)}
+    return Case("kappa", coordinates, ("dx",), x, gamma, dy)
+
+
+def kappa_cases(quick=False):
+    for along, powers in (("ones", range(8)), ("xhat", range(8)), ("both", (2, 4, 6))):
+        for power in powers[::3] if quick else powers:
+            yield kappa_case(along, 10.0**power)
+
+
+def rows_cases(quick=False):
+    """dgamma and dbeta, sums over ever more rows."""
+    for dtype in ("float32", "bfloat16"):
+        if dtype == "float32" or dtype in HALVES:
+            for rows in (1000, 8192) if quick else (1000, 8192, 65536, 262144):
+                yield normal_case("rows", {}, ("dgamma", "dbeta"), rows, 64, dtype, wide_judge=True)
+
+
+def scale_cases(quick=False):
+    """sigma so large that squares overflow, and four numbers that do so between them."""
+    for sigma in (1e18, 1e30) if quick else (1e-18, 1e18, 1e20, 1e30, 1e37):
+        yield normal_case("sigma", {"sigma": sigma}, ("y", "dx"), 8, 1024, sigma=sigma)
+    row = np.array([[3e20, 1e20, -2e20, 5e20]], np.float32)
+    dy = np.array([[1.0, -2.0, 0.5, 3.0]], np.float32)
+    yield Case("sigma", {"row": "3e20 1e20 -2e20 5e20"}, ("y", "dx"), row, np.ones(4, np.float32), dy)
+
+
+def constant_cases(quick=False):
+    """Constant rows, where y is 0; a constant upstream gradient, where dx is 0."""
+    for value, D in ((33333334.0, 768), (3333.3, 1000), (0.1, 1024)):
+        dy = rng_for("constant row", value).standard_normal((4, D)).astype(np.float32)
+        x = np.full((4, D), value, np.float32)
+        yield Case("constant row", {"value": value}, ("y", "dx"), x, np.ones(D, np.float32), dy)
+    for offset in (0.0, 1e3):
+        x = (offset + rng_for("constant g", offset).standard_normal((8, 1024))).astype(np.float32)
+        dy = np.full_like(x, 0.1)
+        yield Case("constant g", {"offset": offset, "dy": 0.1}, ("dx",), x, np.ones(1024, np.float32), dy)
+
+
+def float64_cases(quick=False):
+    for power in range(0, 13, 6 if quick else 1):
+        yield normal_case("float64", {"offset": 10.0**power}, ("y", *GRADIENTS), 16, 256, "float64", 10.0**power)
+
+
+def half_cases(quick=False):
+    """Half-precision x, with parameters in x's dtype and in float32."""
+    for dtype in HALVES:
+        for parameters in (dtype, "float32"):
+            for offset in (0.0, 1e1, 1e2, 1e3):
+                coordinates = {"offset": offset, "parameters": parameters}
+                D = 256 if quick else 1024
+                case = normal_case("half", coordinates, ("y", *GRADIENTS), 48, D, dtype, offset)
+                yield case._replace(gamma=case.gamma.astype(parameters))
+
+
+def row_cases(quick=False):
+    """Rows that one can write down."""
+    for start in (4096, 10000, 40000):
+        x = np.arange(start, start + 4, dtype=np.float32)[None]
+        yield Case("row", {"row": f"{start} to {start + 3}"}, ("y",), x, np.ones(4, np.float32))
+
+
+REGIMES = (offset_cases, kappa_cases, rows_cases, scale_cases, constant_cases, float64_cases, half_cases, row_cases)
+
+
+def cases(quick=False):
+    """Every case, one at a time: the largest is 64 MiB."""
+    for regime in REGIMES:
+        yield from regime(quick)
+
+
+# The peers
+
+class Peer(NamedTuple):
+    """run(case) returns y, or (y, dx, dgamma, dbeta) where the case has a dy, as NumPy arrays."""
+
+    name: str
+    framework: str
+    how: str
+    run: Callable
+
+
+def lnlib_peers():
+    def run(case, **options):
+        y, cache = layernorm.layer_norm_forward(case.x, case.gamma, case.beta, EPS, **options)
+        return (y,) if case.dy is None else (y, *layernorm.layer_norm_backward(case.dy, cache))
+
+    def precise(case):
+        return None if case.x.dtype == np.float64 else run(case, precise=True)
+
+    yield Peer("lnlib", "lnlib", "layer_norm_forward, layer_norm_backward", run)
+    yield Peer("lnlib-precise", "lnlib", "the same with precise=True", precise)
+
+
+def torch_peers():
+    import torch
+
+    torch.set_num_threads(1)
+
+    def tensor(a, grad=False):
+        a = np.array(a)  # torch wants memory that it may write to
+        bfloat16 = a.dtype.name == "bfloat16"
+        t = torch.from_numpy(a.view(np.int16)).view(torch.bfloat16) if bfloat16 else torch.from_numpy(a)
+        return t.requires_grad_(grad)
+
+    def array(t):
+        t = t.detach()
+        return t.float().numpy() if t.dtype == torch.bfloat16 else t.numpy()
+
+    def run(case):
+        x, gamma, beta = (tensor(a, case.dy is not None) for a in (case.x, case.gamma, case.beta))
+        y = torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, EPS)
+        if case.dy is None:
+            return (array(y),)
+        y.backward(tensor(case.dy))
+        return tuple(map(array, (y, x.grad, gamma.grad, beta.grad)))
+
+    capability = torch.backends.cpu.get_cpu_capability()
+    yield Peer("pytorch", "PyTorch", f"torch.nn.functional.layer_norm, CPU ({capability})", run)
+
+
+def flax_peers():
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    import flax.linen
+    import jax
+
+    def runner(fast):
+        def apply(x, gamma, beta):
+            # dtype is that of y; left alone it is the wider of x's and the parameters'.
+            layer = flax.linen.LayerNorm(epsilon=EPS, use_fast_variance=fast, dtype=x.dtype)
+            return layer.apply({"params": {"scale": gamma, "bias": beta}}, x)
+
+        @jax.jit
+        def both(x, gamma, beta, dy):
+            y, pull_back = jax.vjp(apply, x, gamma, beta)
+            return (y, *pull_back(dy))
+
+        forward = jax.jit(apply)
+
+        def run(case):
+            wide = jax.enable_x64(True) if case.x.dtype == np.float64 else contextlib.nullcontext()
+            with wide:
+                arguments = (case.x, case.gamma, case.beta)
+                out = (forward(*arguments),) if case.dy is None else both(*arguments, case.dy)
+                return tuple(map(np.asarray, out))
+
+        return run
+
+    how = "flax.linen.LayerNorm under jax.jit, CPU, use_fast_variance={}, dtype that of x"
+    yield Peer("flax", "Flax", how.format("True (the default)"), runner(True))
+    yield Peer("flax-two-pass", "Flax", how.format("False"), runner(False))
+
+
+def keras_peers():
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    import keras
+
+    def run(case):
+        parameters = [tf.Variable(a) for a in (case.x, case.gamma, case.beta)]
+        with tf.GradientTape() as tape:
+            y = keras.ops.layer_normalization(*parameters, axis=-1, epsilon=EPS)
+        if case.dy is None:
+            return (y.numpy(),)
+        return tuple(t.numpy() for t in (y, *tape.gradient(y, parameters, tf.constant(case.dy))))
+
+    if keras.backend.backend() == "tensorflow":
+        yield Peer("keras", "Keras on TensorFlow", "keras.ops.layer_normalization, CPU, eager", run)
+
+
+def peers():
+    """All that can be imported, lnlib first, and what is left out and why."""
+    found, left_out = [], {}
+    kinds = {"lnlib": lnlib_peers, "PyTorch": torch_peers, "Flax": flax_peers, "Keras": keras_peers}
+    for name, kind in kinds.items():
+        try:
+            found += kind()
+        except ImportError as error:
+            left_out[name] = f"not installed ({error.name})"
+    return found, left_out
+
+
+# The judge
+
+class Exact(NamedTuple):
+    """The exact tensors of a case: correctly rounded float64, or fixed point for float64 cases."""
+
+    tensors: dict
+    judge_error: float
+
+
+def wide_parameter_gradients(case):
+    """dgamma and dbeta in float64 with exactly rounded sums over rows, and a bound on dgamma's relative error.
+
+    For rows without offset, u = 2**-53 and D = 64: a pairwise sum of D terms errs by less than 16 u sum|term|,
+    so c errs by less than 20 u max|c|, its mean square by less than 60 u of itself and xhat by less than
+    100 u (1 + |xhat|) while no |c| exceeds 5 sigma. The product adds u of itself, and fsum one rounding.
+    """
+    u = 2.0**-53
+    x, dy = case.x.astype(np.float64), case.dy.astype(np.float64)
+    c = x - x.mean(axis=1, keepdims=True)
+    xhat = c / np.sqrt((c * c).mean(axis=1, keepdims=True) + EPS)
+    dgamma, dbeta = (np.array([math.fsum(column) for column in terms.T]) for terms in (dy * xhat, dy))
+    bound = 101 * u * np.linalg.norm(np.sum(np.abs(dy) * (1 + np.abs(xhat)), axis=0))
+    return Exact({"dgamma": dgamma, "dbeta": dbeta}, bound / np.linalg.norm(dgamma))
+
+
+def judge(case):
+    if case.wide_judge:
+        return wide_parameter_gradients(case)
+    exact = reference.layer_norm(case.x, case.gamma, case.beta, case.dy, EPS)
+    tensors = {name: getattr(exact, name) for name in case.tensors}
+    if case.x.dtype == np.float64:
+        return Exact(tensors, 0.0)
+    # Rounded to float64 the exact tensor is right to 1.1e-16, a hundred-millionth of the errors below.
+    # Where it is below 1e-100 it is zero, and what stands there is the judge's own rounding, some 2**-400.
+    rounded = {name: reference.to_float64(t) for name, t in tensors.items()}
+    return Exact({name: np.where(np.abs(t) < 1e-100, 0.0, t) for name, t in rounded.items()}, 0.0)
+
+
+def _error(value, exact):
+    """Relative L2 error of one row or one tensor; inf for NaN and Inf, and for anything but 0 where exact is 0."""
+    if exact.dtype == object:
+        return reference.relative_error(value, exact)
+    value = value.astype(np.float64)
+    if not np.isfinite(value).all():
+        return math.inf
+    norm = np.linalg.norm(exact)
+    return float(np.linalg.norm(value - exact) / norm) if norm else math.inf if value.any() else 0.0
+
+
+def measure(tensor, value, exact):
+    """Error (median over rows for y and dx, whole for dgamma and dbeta), correct digits, and what went wrong."""
+    by_row = tensor in ("y", "dx")
+    error = float(np.median([_error(v, e) for v, e in zip(value, exact)])) if by_row else _error(value, exact)
+    wide = value.astype(np.float64)
+    nonzero = bool((exact != 0).any())
+    flag = ("nan" if np.isnan(wide).any() else "inf" if np.isinf(wide).any()
+            else "zero" if nonzero and not wide.any() else "")
+    correct = 0.0 if error == math.inf else 17.0 if error == 0 else min(max(-math.log10(error), 0.0), 17.0)
+    found = {"relative_error": digits(error), "correct_digits": round(correct, 2), "flag": flag}
+    if not nonzero:  # an exact zero has no relative error: how large is what stands there instead?
+        found["max_abs"] = digits(float(np.max(np.abs(wide))))
+    return found
+
+
+def records_of(case, contestants):
+    """The records of one case: one for each peer and tensor."""
+    exact = judge(case)
+    for peer in contestants:
+        with np.errstate(all="ignore"):
+            out = peer.run(case)
+        if out is None:
+            continue
+        values = dict(zip(("y", *GRADIENTS), out))
+        for tensor in case.tensors:
+            record = {"regime": case.regime, "framework": peer.name, "dtype": case.x.dtype.name, "D": case.x.shape[1],
+                      "rows": len(case.x), **case.coordinates, "tensor": tensor}
+            if case.wide_judge:
+                record["judge_error"] = digits(exact.judge_error, 2)
+            yield record | measure(tensor, values[tensor], exact.tensors[tensor])
+
+
+# The file and the tables
+
+def _cpu():
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _git(*arguments):
+    run = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    return run.stdout.strip() if run.returncode == 0 else None
+
+
+def _versions():
+    found = {}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def provenance():
+    """What ran where and when; no host name and no path."""
+    return {
+        "command": "python -m benchmarks.accuracy",
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": _git("rev-parse", "HEAD"),
+        "uncommitted_changes": bool(_git("status", "--porcelain", "--", *MEASURED)),
+        "cpu": _cpu(),
+        "machine": platform.machine(),
+        "os": platform.system(),
+        "python": platform.python_version(),
+        "packages": _versions(),
+        "eps": EPS,
+    }
+
+
+def save(path, result):
+    """JSON with one record a line, so that two files can be compared line by line."""
+    head = json.dumps({k: v for k, v in result.items() if k != "records"}, indent=1)
+    lines = ",\n  ".join(json.dumps(record) for record in result["records"])
+    path.write_text(f'{head[:-2]},\n "records": [\n  {lines}\n ]\n}}\n')
+
+
+def show(record):
+    """One cell of a table."""
+    if "max_abs" in record:
+        text = "nan" if record["max_abs"] is None else f"|{record['max_abs']:.0e}|" if record["max_abs"] else "0"
+    else:
+        text = "nan" if record["relative_error"] is None else f"{record['relative_error']:.1e}"
+    return text + ("*" if record["flag"] and text != "nan" else "")
+
+
+def print_tables(records):
+    """A table for each regime, dtype, D and tensor: a line for each framework, a column for each coordinate."""
+    not_in_title = {"regime", "framework", "tensor", "relative_error", "correct_digits", "flag", "max_abs",
+                    "judge_error", "kappa"}
+    tables = {}
+    for r in records:
+        along = {"kappa": "nominal", "rows": "rows"}.get(r["regime"]) or next(
+            k for k in ("offset", "sigma", "row", "value") if k in r)
+        title = (r["regime"], r["tensor"], *(f"{k}={v}" for k, v in r.items() if k not in not_in_title | {along}))
+        column = f"{r[along]:g}" if isinstance(r[along], float) else str(r[along])
+        tables.setdefault(title, {}).setdefault(r["framework"], {})[column] = show(r)
+    for title, lines in tables.items():
+        columns = list(dict.fromkeys(c for line in lines.values() for c in line))
+        width = max(9, *(len(c) + 1 for c in columns))
+        print("\n" + "  ".join(title))
+        print(f"{'':15}" + "".join(f"{c:>{width}}" for c in columns))
+        for name, line in lines.items():
+            print(f"{name:15}" + "".join(f"{line.get(c, ''):>{width}}" for c in columns))
+    print("\nrelative L2 errors; |a| is the largest number where 0 is exact; * marks NaN, Inf or only zeros")
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description="Accuracy of layer norms against exact arithmetic.")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the cases; writes nothing without --out")
+    parser.add_argument("--out", type=pathlib.Path, help="default: benchmarks/results/accuracy.json")
+    options = parser.parse_args(arguments)
+    contestants, left_out = peers()
+    start = time.monotonic()
+    records = [record for case in cases(options.quick) for record in records_of(case, contestants)]
+    result = {"title": "Accuracy of layer norms against exact arithmetic", "provenance": provenance(),
+              "peers": {p.name: {"framework": p.framework, "how": p.how} for p in contestants},
+              "left_out": left_out,
+              "statistics": {"y": "median over rows", "dx": "median over rows", "dgamma": "whole tensor",
+                             "dbeta": "whole tensor"},
+              "records": records}
+    print_tables(records)
+    print(f"{len(records)} records in {time.monotonic() - start:.0f} s; left out: {', '.join(left_out) or 'nobody'}")
+    out = options.out or (None if options.quick else RESULTS)
+    if out:
+        save(out, result)
+
+
+if __name__ == "__main__":
+    main()

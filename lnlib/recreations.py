@@ -1,0 +1,327 @@
+r"""The layer norms of PyTorch, Flax and Keras, re-created in NumPy: run their failures without installing them.
+
+Each recreation performs the same steps in the same precision as the framework's own code on a CPU, so it
+fails where the framework fails. It is not the same to the last bit: the order in which a compiler adds
+numbers is not copied, nor are its fused multiply-adds, but for one that matters. So where that order alone
+decides, the two may differ: in what is left of a constant row, in which rows of many have a negative
+variance. Every function has the arguments and results of
+:func:`lnlib.layernorm.layer_norm_forward` and :func:`lnlib.layernorm.layer_norm_backward`: forward returns
+(y, cache), backward takes (dy, cache) and returns (dx, dgamma, dbeta). Arguments are not checked.
+
+float32 and float64 are worked on as they are, half precision in float32. No gradient formula is
+simplified: the backward passes of Flax and Keras follow their forward step by step, as automatic
+differentiation does.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+#: float32 numbers in one AVX2 register: how many sums run side by side. It changes digits, not where things fail.
+LANES = 8
+
+
+def _rows(a):
+    """``a`` as a (rows, D) array of the dtype that the arithmetic is done in."""
+    a = np.asarray(a)
+    return a.astype(np.promote_types(a.dtype, np.float32)).reshape(-1, a.shape[-1])
+
+
+def _lane_sum(a, lanes):
+    """Sum over D as a SIMD loop does it, shape (rows, 1): running sums side by side, added up at the end."""
+    padded = np.pad(a, [(0, 0), (0, -a.shape[-1] % lanes)]).reshape(len(a), -1, lanes)
+    return _tree_sum(np.add.accumulate(padded, axis=1)[:, -1].T)[:, None]
+
+
+def _sum(a):
+    """Sum over D, shape (rows, 1), with eight registers: it errs about as much as XLA's and TensorFlow's sums."""
+    return _lane_sum(a, 8 * LANES)
+
+
+def _mean(a):
+    return _sum(a) / a.dtype.type(a.shape[-1])
+
+
+def _sequential_sum(terms, dtype):
+    """Sum over rows, one after the other, in a ``dtype`` buffer: with n rows the error grows like sqrt(n) u."""
+    total = np.zeros(terms.shape[-1], dtype)
+    for term in terms:
+        total = (total + term).astype(dtype, copy=False)
+    return total
+
+
+def _tree_sum(a):
+    """Sum over the first axis by halves: the error grows like log2(n) u."""
+    while len(a) > 1:
+        half = len(a) // 2
+        a = np.concatenate([a[:half] + a[half:2 * half], a[2 * half:]])
+    return a[0]
+
+
+# PyTorch
+
+class Moments(NamedTuple):
+    """count, mean, and the sum of squared deviations of a part of each row."""
+
+    count: int
+    mean: np.ndarray
+    m2: np.ndarray
+
+
+def welford(parts):
+    """Moments of ``parts`` (..., k, n) along k, one after the other; the division is a rounded reciprocal."""
+    mean, m2 = np.zeros((2, *parts.shape[:-2], parts.shape[-1]), parts.dtype)
+    for j in range(parts.shape[-2]):
+        value = parts[..., j, :]
+        delta = value - mean
+        mean = mean + delta * (value.dtype.type(1) / value.dtype.type(j + 1))
+        m2 = m2 + delta * (value - mean)
+    return Moments(parts.shape[-2], mean, m2)
+
+
+def merge(a, b):
+    """Moments of two parts together, by the formula of Chan, Golub and LeVeque.
+
+    Where delta**2 overflows and a count is 0, this is infinity times zero: NaN.
+    """
+    count = a.count + b.count
+    share = a.mean.dtype.type(b.count / count if count else 0)
+    delta = b.mean - a.mean
+    return Moments(count, a.mean + share * delta, a.m2 + (b.m2 + delta * delta * share * a.mean.dtype.type(a.count)))
+
+
+def pytorch_moments(x):
+    """Mean and variance of the rows of ``x`` (rows, D): Welford in chunks of 16 registers, merged as a tree.
+
+    The numbers that fill no register go first, then each lane is merged into them, an empty one too.
+    """
+    rows, D = x.shape
+    lanes = LANES * 4 // x.itemsize
+    full = D // lanes
+    vectors = x[:, :full * lanes].reshape(rows, full, lanes)
+    parts = [welford(vectors[:, i:i + 16]) for i in range(0, full, 16)]
+    while len(parts) > 1:
+        parts = [merge(*parts[i:i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
+    lane = parts[0] if parts else Moments(0, *np.zeros((2, rows, lanes), x.dtype))
+    total = welford(x[:, full * lanes:, None])
+    for j in range(lanes):
+        total = merge(total, Moments(lane.count, lane.mean[:, j:j + 1], lane.m2[:, j:j + 1]))
+    return total.mean, total.m2 / x.dtype.type(D)
+
+
+def pytorch_forward(x, gamma, beta, eps=1e-5):
+    r"""PyTorch 2.13 on the CPU: Welford moments, then :math:`y = (x - m)\,r\,\gamma + \beta`.
+
+    The variance is good. The digits go where the mean m is rounded. Half precision also forms
+    :math:`x\,r + (-m\,r)`, two numbers of about mean / sigma, but in float32.
+
+    For the backward it keeps x and two numbers a row, m and r, in gamma's dtype.
+
+    Source: ``aten/src/ATen/native/cpu/layer_norm_kernel.cpp`` and ``moments_utils.h`` (the second is in
+    the wheel). Releases before 2.13 may differ: an earlier kernel had the half-precision form everywhere.
+    """
+    x = np.asarray(x)
+    rows = _rows(x)
+    with np.errstate(all="ignore"):
+        mean, var = pytorch_moments(rows)
+        rstd = 1 / np.sqrt(var + rows.dtype.type(eps))
+        xhat = (rows - mean) * rstd if x.dtype == rows.dtype else rows * rstd + -rstd * mean
+        y = xhat * gamma.astype(rows.dtype) + beta.astype(rows.dtype)
+    return y.astype(x.dtype).reshape(x.shape), (x, mean.astype(gamma.dtype), rstd.astype(gamma.dtype), gamma)
+
+
+def pytorch_backward(dy, cache):
+    r"""PyTorch 2.13 on the CPU: :math:`dx = r\,g + b\,x + c`, one multiple of x and one constant a row.
+
+    .. math::
+
+        b = \Bigl(m \sum g - \sum g x\Bigr) \frac{r^3}{D}, \qquad c = -b\,m - \frac{r}{D} \sum g,
+        \qquad d\gamma = \sum_{rows} dy\,(r\,x + (-r\,m))
+
+    The two terms in b are about mean / sigma times their difference, and so are b x and c. dgamma and
+    dbeta are added up row after row in x's dtype, half precision included.
+
+    Source: ``aten/src/ATen/native/cpu/layer_norm_kernel.cpp``, with one thread.
+    """
+    x, mean, rstd, gamma = cache
+    rows, upstream = _rows(x), _rows(dy)
+    kind = rows.dtype.type
+    mean, a, gain, scale = _rows(mean), _rows(rstd), gamma.astype(rows.dtype), kind(1) / kind(x.shape[-1])
+    with np.errstate(all="ignore"):
+        dgamma = _sequential_sum(upstream * (a * rows + -a * mean), x.dtype)
+        dbeta = _sequential_sum(upstream, x.dtype)
+        ds, db = _lane_sum(upstream * rows * gain, LANES), _lane_sum(upstream * gain, LANES)
+        b = (db * mean - ds) * a * a * a * scale
+        c = -b * mean - db * a * scale
+        dx = a * upstream * gain + b * rows + c
+    return dx.astype(x.dtype).reshape(x.shape), dgamma.astype(gamma.dtype), dbeta.astype(gamma.dtype)
+
+
+# Flax
+
+def _multiply_add(a, b, c):
+    """a * b + c, rounded once in float32 as XLA's code does it; in float64, which has nothing wider here, twice.
+
+    It matters in the variance: without it an exact 0, the kink of the clipped variance, is more frequent.
+    """
+    return (a.astype(np.float64) * b + c).astype(a.dtype)
+
+
+def _flax_forward(x, gamma, beta, eps, fast):
+    x = np.asarray(x)
+    rows = _rows(x)
+    share = rows.dtype.type(1) / rows.dtype.type(x.shape[-1])  # XLA multiplies by 1 / D
+    with np.errstate(all="ignore"):
+        mean = _sum(rows) * share
+        if fast:
+            raw = _multiply_add(_sum(rows * rows), share, -(mean * mean))
+        else:
+            raw = _sum((rows - mean)**2) * share
+        var = np.maximum(raw, 0)
+        rstd = 1 / np.sqrt(var + rows.dtype.type(eps))
+        y = (rows - mean) * (rstd * gamma.astype(rows.dtype)) + beta.astype(rows.dtype)
+    return y.astype(x.dtype).reshape(x.shape), (x, mean, raw, rstd, gamma, eps)
+
+
+def flax_forward(x, gamma, beta, eps=1e-5):
+    r"""Flax 0.12.8 as it comes: variance :math:`\max(0, \overline{x^2} - \overline{x}^2)`, then (x - mean) rstd.
+
+    From mean / sigma near 1 / sqrt(u), 4000 in float32, the difference is rounding error. Where that is
+    negative the variance becomes 0 and y is 1 / sqrt(eps) times too large; no NaN shows it.
+
+    Source: ``flax/linen/normalization.py``, ``_compute_stats`` and ``_normalize``.
+    """
+    return _flax_forward(x, gamma, beta, eps, fast=True)
+
+
+def flax_two_pass_forward(x, gamma, beta, eps=1e-5):
+    """Flax 0.12.8 with ``use_fast_variance=False``: the mean of (x - mean)**2; only the mean is rounded.
+
+    Source: ``flax/linen/normalization.py``, ``_compute_stats`` and ``_normalize``.
+    """
+    return _flax_forward(x, gamma, beta, eps, fast=False)
+
+
+def _flax_backward(dy, cache, fast):
+    """The chain rule through ``_flax_forward``, one line per value, from y back to x."""
+    x, mean, raw, rstd, gamma, eps = cache
+    rows, upstream = _rows(x), _rows(dy)
+    kind = rows.dtype.type
+    share = kind(1) / kind(x.shape[-1])
+    with np.errstate(all="ignore"):
+        c = rows - mean
+        dmul = upstream * c
+        dgamma, dbeta = _tree_sum(dmul * rstd), _tree_sum(upstream)
+        dc = upstream * (rstd * gamma.astype(rows.dtype))
+        drstd = _sum(dmul * gamma.astype(rows.dtype))
+        dvar = drstd * kind(-0.5) * (rstd / (np.maximum(raw, 0) + kind(eps)))
+        if fast:
+            # max(0, raw): nothing comes back through a clipped variance, and half at the kink.
+            draw = dvar * np.where(raw > 0, kind(1), np.where(raw == 0, kind(0.5), kind(0)))
+            dmean = -_sum(dc) - 2 * mean * draw
+            dx = dc + 2 * rows * (draw * share) + dmean * share
+        else:
+            dsquare = 2 * c * (dvar * share)
+            dmean = -_sum(dc) - _sum(dsquare)
+            dx = dc + dsquare + dmean * share
+    return dx.astype(x.dtype).reshape(x.shape), dgamma.astype(gamma.dtype), dbeta.astype(gamma.dtype)
+
+
+def flax_backward(dy, cache):
+    """Gradients of :func:`flax_forward` as automatic differentiation forms them: x squared and its mean apart.
+
+    Source: ``flax/linen/normalization.py``, differentiated step by step.
+    """
+    return _flax_backward(dy, cache, fast=True)
+
+
+def flax_two_pass_backward(dy, cache):
+    """Gradients of :func:`flax_two_pass_forward` as automatic differentiation forms them.
+
+    Source: ``flax/linen/normalization.py``, differentiated step by step.
+    """
+    return _flax_backward(dy, cache, fast=False)
+
+
+# Keras
+
+def _keras_forward(x, gamma, beta, eps, on_numpy):
+    x = np.asarray(x)
+    rows = _rows(x)
+    with np.errstate(all="ignore"):
+        if on_numpy:
+            mean = rows.mean(axis=-1, keepdims=True)
+            var = (rows * rows).mean(axis=-1, keepdims=True) - mean * mean
+        else:
+            mean = _mean(rows)
+            var = _mean((rows - mean)**2)
+        rstd = 1 / np.sqrt(var + rows.dtype.type(eps))
+        inv = rstd * gamma.astype(rows.dtype)
+        y = rows * inv + (-mean * inv + beta.astype(rows.dtype))
+    return y.astype(x.dtype).reshape(x.shape), (x, mean, rstd, gamma)
+
+
+def keras_forward(x, gamma, beta, eps=1e-5):
+    r"""Keras 3.15 on TensorFlow 2.21: two-pass variance, then :math:`y = x\,w + (-m\,w + \beta)` with w = r gamma.
+
+    Source: ``keras/src/ops/nn.py``, ``keras/src/backend/tensorflow/nn.py`` and
+    ``tensorflow/python/ops/nn_impl.py``.
+    """
+    return _keras_forward(x, gamma, beta, eps, on_numpy=False)
+
+
+def keras_numpy_forward(x, gamma, beta, eps=1e-5):
+    r"""Keras 3.15 on its NumPy backend: one-pass variance that may be negative, then y as :func:`keras_forward`.
+
+    That backend has no gradients.
+
+    Source: ``keras/src/ops/nn.py`` and ``keras/src/backend/numpy/nn.py``.
+    """
+    return _keras_forward(x, gamma, beta, eps, on_numpy=True)
+
+
+def keras_backward(dy, cache):
+    """Gradients of :func:`keras_forward` as automatic differentiation forms them.
+
+    The gradient of w is dy x - dy m, two large numbers for one small one, so dgamma loses digits too. No
+    gradient flows from the variance to the mean: that path is zero for an exact mean, and is cut.
+
+    Source: as :func:`keras_forward`, differentiated step by step.
+    """
+    x, mean, rstd, gamma = cache
+    rows, upstream = _rows(x), _rows(dy)
+    kind, D = rows.dtype.type, x.shape[-1]
+    with np.errstate(all="ignore"):
+        inv = rstd * gamma.astype(rows.dtype)
+        dinv = upstream * rows + upstream * -mean
+        dgamma, dbeta = _tree_sum(dinv * rstd), _tree_sum(upstream)
+        dvar = kind(-0.5) * _sum(dinv * gamma.astype(rows.dtype)) * (rstd * rstd * rstd)
+        dmean = -_sum(upstream * inv)
+        dx = upstream * inv + 2 * (rows - mean) * (dvar / kind(D)) + dmean / kind(D)
+    return dx.astype(x.dtype).reshape(x.shape), dgamma.astype(gamma.dtype), dbeta.astype(gamma.dtype)
+
+
+class Recreation(NamedTuple):
+    """name (as in the results file), framework, version read, forward, backward (None where it has none), source."""
+
+    name: str
+    framework: str
+    version: str
+    forward: object
+    backward: object
+    source: str
+
+
+_PYTORCH = "aten/src/ATen/native/cpu/layer_norm_kernel.cpp"
+_FLAX = "flax/linen/normalization.py"
+_KERAS = "keras/src/ops/nn.py"
+
+#: All of them; the names are those of the results file ``benchmarks/results/accuracy.json``.
+RECREATIONS = (
+    Recreation("pytorch", "PyTorch, CPU", "2.13.0", pytorch_forward, pytorch_backward, _PYTORCH),
+    Recreation("flax", "Flax, default", "0.12.8", flax_forward, flax_backward, _FLAX),
+    Recreation("flax-two-pass", "Flax, use_fast_variance=False", "0.12.8", flax_two_pass_forward,
+               flax_two_pass_backward, _FLAX),
+    Recreation("keras", "Keras on TensorFlow", "3.15.1", keras_forward, keras_backward, _KERAS),
+    Recreation("keras-numpy", "Keras on NumPy", "3.15.1", keras_numpy_forward, None, _KERAS),
+)

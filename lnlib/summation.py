@@ -1,0 +1,190 @@
+r"""The order of a sum over rows, and what it costs: the two parameter gradients are such sums.
+
+.. math:: d\gamma = \sum_{n=1}^{N} dy_n\, \hat x_n, \qquad d\beta = \sum_{n=1}^{N} dy_n
+
+Every order adds the same N numbers with N - 1 additions; they differ in how large the partial sums are
+when they are rounded. Rows lie on axis 0; the other axes are summed independently of each other.
+"""
+
+import math
+
+import numpy as np
+
+from . import rounding
+
+#: Rows that one block of the order "blocks" adds one after the other.
+BLOCK = 128
+
+
+def _add(a, b, dtype):
+    total = a + b
+    return rounding.round_to(total, dtype) if dtype == "bfloat16" else total
+
+
+def running_sums(a, dtype="float32"):
+    """Sums of the first 1, 2, ..., N rows of a float32 array, each rounded to ``dtype``; float32, shape of ``a``."""
+    if dtype == "float32":
+        return np.cumsum(a, axis=0, dtype=np.float32)
+    # bfloat16 is the upper half of a float32: add just under half of what is cut, one more if the last bit kept
+    # is odd, and cut. Three times faster than round_to, and a million steps wait for each other here.
+    sums = np.empty(a.shape, np.float32)
+    s = np.zeros(a.shape[1:], np.float32)
+    bits = s.view(np.uint32)
+    for i, row in enumerate(a):
+        s += row
+        bits += ((bits >> 16) & 1) + 0x7FFF
+        bits &= 0xFFFF0000
+        sums[i] = s
+    return sums
+
+
+def _sequential(a, dtype, rng):
+    return running_sums(a, dtype)[-1]
+
+
+def _pairwise(a, dtype, rng):
+    while len(a) > 1:
+        half = len(a) // 2
+        a = np.concatenate([_add(a[:half], a[half:2 * half], dtype), a[2 * half:]])
+    return a[0]
+
+
+def _blocks(a, dtype, rng):
+    blocks = -(-len(a) // BLOCK)
+    padded = np.zeros((blocks * BLOCK, *a.shape[1:]), np.float32)  # adding a zero is exact
+    padded[:len(a)] = a
+    within = padded.reshape(blocks, BLOCK, *a.shape[1:]).swapaxes(0, 1)
+    return _pairwise(running_sums(within, dtype)[-1], dtype, rng)
+
+
+def _random(a, dtype, rng):
+    if rng is None:
+        raise ValueError("rng: found None, expected a numpy.random.Generator, which order 'random' draws from")
+    return _sequential(rng.permutation(a), dtype, rng)
+
+
+def _wide(a, dtype, rng):
+    return a.sum(axis=0, dtype=np.float64)
+
+
+def _neumaier(a, dtype, rng):
+    # The compensation is only added at the end. So the running sums are the plain ones, and the error of each step
+    # (Dekker: a number of the format, and exact when taken from the larger summand) is known for all steps at once.
+    sums = running_sums(a, dtype)
+    before = np.concatenate([np.zeros_like(sums[:1]), sums[:-1]])
+    larger = np.abs(before) >= np.abs(a)
+    errors = np.where(larger, (before - sums) + a, (a - sums) + before)
+    return _add(sums[-1], running_sums(errors, dtype)[-1], dtype)
+
+
+#: The orders by name. "random" is the order in which atomic additions arrive, another one in every run; "wide" adds
+#: in float64 and rounds once; "neumaier" is sequential and carries the lost parts along.
+ROW_ORDERS = {"sequential": _sequential, "random": _random, "blocks": _blocks, "pairwise": _pairwise,
+              "neumaier": _neumaier, "wide": _wide}
+
+
+def _check(order, dtype):
+    if order not in tuple(ROW_ORDERS):
+        raise ValueError(f"order: found {order!r}, expected one of {', '.join(ROW_ORDERS)}")
+    if dtype not in ("float32", "bfloat16"):
+        raise ValueError(f"dtype: found {dtype!r}, expected float32 or bfloat16")
+
+
+def sum_rows(a, order, dtype="float32", rng=None):
+    """Sum over axis 0 in a given order, every partial sum rounded to ``dtype``.
+
+    Parameters
+    ----------
+    a : float32 array of shape (N, ...), N >= 1
+        Finite; rounded to ``dtype`` first. Several shuffled copies side by side give several runs in one call.
+    order : str
+        A key of :data:`ROW_ORDERS`.
+    dtype : {"float32", "bfloat16"}
+    rng : numpy.random.Generator
+        For order "random" only.
+
+    Returns
+    -------
+    float32 array of shape (...)
+        Numbers of the format ``dtype``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was found and what was expected.
+
+    References
+    ----------
+    N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., 2002, chapter 4.
+    """
+    _check(order, dtype)
+    a = np.asarray(a)
+    if a.dtype != np.float32:
+        raise TypeError(f"a: found dtype {a.dtype}, expected float32")
+    if a.ndim == 0 or len(a) == 0:
+        raise ValueError(f"a: found shape {a.shape}, expected at least one row")
+    if not np.isfinite(a).all():
+        raise ValueError("a: found NaN or Inf, expected finite numbers only")
+    total = ROW_ORDERS[order](rounding.round_to(a, dtype), dtype, rng)
+    return rounding.round_to(total, dtype).astype(np.float32)
+
+
+def row_sum_errors(orders, counts, columns, dtype="float32", *, rng, mean=0.0):
+    """Relative L2 error over ``columns`` sums of n rows, for each order and each n in ``counts``.
+
+    The numbers are ``mean`` plus standard normal, rounded to ``dtype``; a longer sum begins with the
+    terms of the shorter ones. The judge is ``math.fsum``, which adds exactly and rounds once, to float64.
+
+    Returns
+    -------
+    dict of str to array of shape (len(counts),)
+    """
+    terms = rng.standard_normal((max(counts), columns), np.float32)
+    terms = rounding.round_to(terms + np.float32(mean), dtype)
+    errors = {order: np.empty(len(counts)) for order in orders}
+    for i, n in enumerate(counts):
+        exact = np.array([math.fsum(column) for column in terms[:n].T.tolist()])
+        for order in orders:
+            difference = sum_rows(terms[:n], order, dtype, rng) - exact
+            errors[order][i] = np.linalg.norm(difference) / np.linalg.norm(exact)
+    return errors
+
+
+def row_sum_loss(n, order, dtype="float32"):
+    r"""Theory line: the typical relative error of a sum of n terms of random signs.
+
+    A partial sum of k such terms has size :math:`\sqrt k`, and so the total has size :math:`\sqrt n`.
+    With t u the typical error of one rounding (:data:`lnlib.rounding.TYPICAL`) and independent errors:
+
+    * sequential and random: :math:`t u \sqrt{\sum_k k} / \sqrt n = t u \sqrt{n/2}`;
+    * pairwise: each of :math:`\log_2 n` levels has partial sums of total size :math:`\sqrt n`, so
+      :math:`t u \sqrt{\log_2 n}`;
+    * blocks of b: :math:`t u \sqrt{b/2 + \log_2 (n/b)}`;
+    * wide: the last rounding, :math:`t u`;
+    * Neumaier: the same, and the n errors, of size :math:`t u \sqrt k` each, are themselves summed in
+      sequence: :math:`t u \sqrt{1 + (t u n)^2 / 6}`. In bfloat16 that shows from a thousand rows on.
+
+    ``n`` is a number or an array. See :func:`row_sum_bound` for the worst case.
+    """
+    _check(order, dtype)
+    n, tu = np.asarray(n, float), rounding.TYPICAL * rounding.find(dtype).u
+    roundings = {"sequential": n / 2, "random": n / 2, "pairwise": np.log2(n),
+                 "blocks": np.minimum(n, BLOCK) / 2 + np.log2(np.maximum(n / BLOCK, 1)),
+                 "neumaier": 1 + (tu * n) ** 2 / 6, "wide": np.ones_like(n)}[order]
+    return tu * np.sqrt(roundings)
+
+
+def row_sum_bound(n, order, dtype="float32"):
+    r"""Theory line: the worst case of n terms, to first order in u, for a sum of condition number 1.
+
+    A term is rounded once with every partial sum that it is part of: n - 1 times in sequence, the depth
+    of the tree, :math:`\lceil\log_2 n\rceil`, in pairs. Multiply by the condition number
+    :math:`\sum|a| / |\sum a|`, about :math:`0.8 \sqrt n` for normal terms of random signs. For "neumaier" it holds
+    while n u is small.
+    """
+    _check(order, dtype)
+    n = np.asarray(n, float)
+    depth = {"sequential": n - 1, "random": n - 1, "pairwise": np.ceil(np.log2(n)),
+             "blocks": np.minimum(n, BLOCK) - 1 + np.ceil(np.log2(np.maximum(n / BLOCK, 1))),
+             "neumaier": np.ones_like(n), "wide": np.ones_like(n)}[order]
+    return rounding.find(dtype).u * depth

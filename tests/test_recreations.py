@@ -1,0 +1,254 @@
+"""The recreated layer norms: right where all is well, and broken where, and only where, the frameworks are."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from cases import U
+
+from benchmarks import accuracy
+from lnlib import recreations, reference
+from lnlib.layernorm import layer_norm_backward, layer_norm_forward
+
+BY_NAME = {r.name: r for r in recreations.RECREATIONS}
+WITH_BACKWARD = [r.name for r in recreations.RECREATIONS if r.backward]
+
+
+def inputs(D, rows=32, dtype="float32", offset=0.0, seed=0):
+    rng = np.random.default_rng(seed)
+    x = (offset + rng.standard_normal((rows, D))).astype(dtype)
+    gamma, beta = rng.standard_normal((2, D)).astype(dtype)
+    return x, gamma, beta, rng.standard_normal((rows, D)).astype(dtype)
+
+
+def run(name, x, gamma, beta, dy):
+    y, cache = BY_NAME[name].forward(x, gamma, beta)
+    return y, *BY_NAME[name].backward(dy, cache)
+
+
+# Without a framework
+
+def test_table_names_each_recreation_once_with_its_source():
+    names = [r.name for r in recreations.RECREATIONS]
+    assert len(set(names)) == len(names)
+    for r in recreations.RECREATIONS:
+        assert r.version.count(".") == 2 and r.source.endswith((".py", ".cpp"))
+        assert r.version.rpartition(".")[0] in r.forward.__doc__ or r.name.startswith("flax-")
+
+
+# Well-conditioned rows: a mean, a variance, a root, a product and a sum over 16 or 32 terms, about ten roundings
+# one after the other; the longest sums (D / 16 terms in a lane) add less than ten more. 20 u at the worst.
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("D", [37, 64, 600])
+@pytest.mark.parametrize("name", [r.name for r in recreations.RECREATIONS])
+def test_right_without_offset(name, D, dtype):
+    x, gamma, beta, dy = inputs(D, dtype=dtype)
+    exact = reference.layer_norm(x, gamma, beta, dy)
+    if BY_NAME[name].backward:
+        found = run(name, x, gamma, beta, dy)
+    else:
+        found = (BY_NAME[name].forward(x, gamma, beta)[0],)
+    for tensor, value in zip(("y", "dx", "dgamma", "dbeta"), found):
+        assert value.dtype == x.dtype
+        assert reference.relative_error(value, getattr(exact, tensor)) < 20 * U[dtype], tensor
+
+
+@pytest.mark.parametrize("name", WITH_BACKWARD)
+def test_any_leading_shape(name):
+    x, gamma, beta, dy = inputs(24, rows=6)
+    flat, deep = run(name, x, gamma, beta, dy), run(name, x.reshape(2, 3, 24), gamma, beta, dy.reshape(2, 3, 24))
+    for a, b in zip(flat, deep):
+        assert np.array_equal(a.ravel(), b.ravel())
+    assert deep[0].shape == deep[1].shape == (2, 3, 24)
+
+
+@pytest.mark.parametrize("D", [1, 3, 15, 16, 17, 255, 256, 257, 1000])
+def test_merged_moments_are_the_moments(D):
+    """Float64 Welford in chunks against exact sums: about log2(D) + 16 roundings each, 30 u."""
+    x = inputs(D, dtype="float64", offset=3.0)[0]
+    mean, var = recreations.pytorch_moments(x)
+    fixed = reference.to_fixed(x)
+    exact_mean = fixed.sum(axis=1, keepdims=True) // D
+    exact_var = reference.to_float64(((fixed - exact_mean)**2 >> reference.BITS).sum(axis=1, keepdims=True) // D)
+    np.testing.assert_allclose(mean, reference.to_float64(exact_mean), rtol=30 * U["float64"] * 10)
+    np.testing.assert_allclose(var, exact_var, rtol=30 * U["float64"] * 10, atol=0 if D > 1 else 1e-300)
+
+
+@pytest.mark.parametrize("name, power", [("pytorch", 1), ("flax", 2), ("flax-two-pass", 1), ("keras", 1)])
+def test_digits_lost_to_the_offset(name, power):
+    """At mean / sigma = 1000 the loss is u times 1000 (a rounded mean) or times 1000**2 (the variance), within 8."""
+    x, gamma, _, _ = inputs(1024, offset=1e3)
+    beta = np.zeros_like(gamma)
+    error = reference.relative_error(BY_NAME[name].forward(x, gamma, beta)[0], reference.layer_norm(x, gamma, beta).y)
+    assert 1 / 8 < error / (U["float32"] * 1e3**power) < 8
+
+
+def test_flax_multiplies_by_hundreds_what_it_should_normalise():
+    x, one = np.array([[10000, 10001, 10002, 10003]], np.float32), np.ones(4, np.float32)
+    y = recreations.flax_forward(x, one, 0 * one)[0]
+    # The variance 1.25 came out as 0, so y is (x - mean) / sqrt(eps).
+    assert np.allclose(y, np.array([-1.5, -0.5, 0.5, 1.5]) / math.sqrt(1e-5), rtol=1e-3)
+    two_pass = recreations.flax_two_pass_forward(x, one, 0 * one)[0]
+    assert np.allclose(two_pass, [[-1.341635, -0.447212, 0.447212, 1.341635]], rtol=1e-5)
+
+
+def test_two_large_numbers_for_one_small_one():
+    """The mean of these rows is exact: x - m loses nothing, and x w - m w four digits."""
+    x = np.array([[10000, 10001, 10002, 10003], [10000, 10002, 10004, 10006]], np.float32)
+    _, gamma, _, dy = inputs(4, rows=2)
+    exact = reference.layer_norm(x, gamma, 0 * gamma, dy)
+    losses = {"pytorch": (False, True), "flax-two-pass": (False, False), "keras": (True, True)}
+    for name, (y_loses, dgamma_loses) in losses.items():
+        y, _, dgamma, _ = run(name, x, gamma, 0 * gamma, dy)
+        for value, tensor, loses in ((y, exact.y, y_loses), (dgamma, exact.dgamma, dgamma_loses)):
+            error = reference.relative_error(value, tensor)
+            # x w is near 1e4: half a unit there is 5e-4, times the luck of two or three roundings.
+            assert 1e-5 < error < 1e-2 if loses else error < 6 * U["float32"], name
+
+
+def test_flax_gradient_at_the_kink_of_the_clipped_variance():
+    """Where the variance is exactly 0, half of its gradient passes, times rstd**3 = eps**-1.5, 3e7, and 2 x / D."""
+    x, gamma, beta, dy = inputs(64, rows=200, offset=1e4)
+    y, cache = recreations.flax_forward(x, gamma, beta)
+    raw = cache[2][:, 0]
+    dx = recreations.flax_backward(dy, cache)[0]
+    size = np.linalg.norm(dx, axis=1)
+    assert (raw == 0).sum() > 10 and (raw < 0).sum() > 10
+    assert np.median(size[raw == 0]) > 100 * np.median(size[raw < 0])
+
+
+def test_keras_on_numpy_takes_the_root_of_a_negative_variance():
+    x, gamma, beta, _ = inputs(64, rows=200, offset=1e4)
+    bad = np.isnan(recreations.keras_numpy_forward(x, gamma, beta)[0]).any(axis=1)
+    assert 0.1 < bad.mean() < 0.9
+    assert np.isfinite(recreations.keras_forward(x, gamma, beta)[0]).all()
+
+
+def test_constant_rows():
+    x, one = np.full((2, 768), 33333334, np.float32), np.ones(768, np.float32)
+    assert not recreations.pytorch_forward(x, one, 0 * one)[0].any()
+    for name in ("flax-two-pass", "keras"):  # the mean is off by one unit of 2 or 4, which is then normalised to 1
+        assert np.abs(BY_NAME[name].forward(x, one, 0 * one)[0]).max() > 0.5
+
+
+@pytest.mark.parametrize("name", WITH_BACKWARD)
+def test_constant_upstream_gradient_leaves_a_dx_behind(name):
+    x, gamma, beta, _ = inputs(256, offset=1e3)
+    dy, one = np.full_like(x, 0.1), np.ones_like(gamma)
+    assert np.abs(run(name, x, one, beta, dy)[1]).max() > 1e-7
+    assert not layer_norm_backward(dy, layer_norm_forward(x, one, beta)[1])[0].any()
+
+
+def test_squares_that_overflow():
+    one = np.ones(4, np.float32)
+    row = np.array([[3e20, 1e20, -2e20, 5e20]], np.float32)
+    assert np.isnan(recreations.pytorch_forward(row, one, 0 * one)[0]).all()
+    assert np.isnan(recreations.flax_forward(row, one, 0 * one)[0]).all()
+    assert not recreations.flax_two_pass_forward(row, one, 0 * one)[0].any()
+    x, gamma, beta, _ = inputs(1024)
+    assert not recreations.pytorch_forward(x * np.float32(3e19), gamma, 0 * beta)[0].any()
+    assert np.isnan(recreations.pytorch_forward(x * np.float32(1e30), gamma, beta)[0]).all()
+
+
+def test_pytorch_keeps_statistics_and_sums_in_half_precision():
+    pytest.importorskip("ml_dtypes")
+    x, gamma, beta, dy = inputs(8, rows=4096, dtype="bfloat16")
+    exact = reference.layer_norm(x, gamma, beta, dy)
+    _, cache = recreations.pytorch_forward(x, gamma, beta)
+    assert cache[1].dtype == cache[2].dtype == x.dtype
+    # 4096 terms one after the other, each sum rounded: about sqrt(4096) u = 64 u. One rounding alone would be u.
+    error = reference.relative_error(recreations.pytorch_backward(dy, cache)[1], exact.dgamma)
+    assert 4 * U["bfloat16"] < error < 64 * U["bfloat16"]
+    flax = recreations.flax_backward(dy, recreations.flax_forward(x, gamma, beta)[1])[1]
+    assert reference.relative_error(flax, exact.dgamma) < U["bfloat16"]
+
+
+# With the framework
+
+@pytest.fixture(scope="module")
+def contestants():
+    """The frameworks that are installed, by the name they have in the results file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # theirs, at import
+        found, _ = accuracy.peers()
+    return {peer.name: peer for peer in found}
+
+
+def error_of(tensor, value, exact):
+    """Relative L2 error: of dgamma as a whole, of y and dx the geometric mean over rows; inf for NaN and Inf.
+
+    Where the sign of a rounding error decides whether a row is 300 times too large, a median is a coin
+    toss; where one row in hundreds is nearly constant, a sum over rows is that row. The geometric mean is neither.
+    """
+    exact = reference.to_float64(exact) if exact.dtype == object else exact
+    wide = value.astype(np.float64)
+    if not np.isfinite(wide).all():
+        return math.inf
+    if tensor == "dgamma":
+        wide, exact = wide[None], exact[None]
+    size = np.linalg.norm(exact, axis=1)
+    some = size > 0  # a constant row has no relative error
+    errors = np.linalg.norm(wide - exact, axis=1)[some] / size[some]
+    return float(np.exp(np.log(np.maximum(errors, 1e-20)).mean()))
+
+
+def compare(peer, recreation, case):
+    """Both lose the same digits within a factor 5; where one has none left the other has not one either."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = peer.run(case)
+    ours = run(recreation, case.x, case.gamma, case.beta, case.dy)
+    exact = accuracy.judge(case).tensors
+    for tensor, a, b in zip(("y", *accuracy.GRADIENTS), theirs, ours):
+        if tensor not in case.tensors or tensor == "dbeta":  # dbeta is a plain sum over rows, as is dgamma
+            continue
+        e, f = error_of(tensor, a, exact[tensor]), error_of(tensor, b, exact[tensor])
+        where = f"{tensor} at {case.regime} {case.coordinates}: framework {e:.1e}, recreation {f:.1e}"
+        assert (e == math.inf) == (f == math.inf), where
+        assert a.any() == b.any(), where
+        if e == math.inf:
+            continue
+        floor = 4 * U[case.x.dtype.name]  # below it both are as good as right
+        e, f = max(e, floor), max(f, floor)
+        if max(e, f) < 1:
+            assert 1 / 5 < e / f < 5, where
+        else:
+            assert min(e, f) > 0.1, where
+
+
+def offset_cases():
+    for D, rows in ((4, 400), (37, 64), (1024, 16)):
+        tensors = ("y", "dx") if D == 4 else ("y", "dx", "dgamma")  # dgamma is one row's where one is nearly constant
+        for offset in accuracy.OFFSETS:
+            yield accuracy.normal_case("offset", {"offset": offset}, tensors, rows, D, offset=offset)
+
+
+def kappa_cases():
+    for along in ("ones", "xhat", "both"):
+        yield accuracy.kappa_case(along, 1e4, rows=32)
+
+
+REGIMES = {"offset": offset_cases, "kappa": kappa_cases, "sigma": accuracy.scale_cases,
+           "half": lambda: accuracy.half_cases(quick=True), "rows": lambda: accuracy.rows_cases(quick=True),
+           "float64": lambda: accuracy.float64_cases(quick=True)}
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("name", WITH_BACKWARD)
+def test_agrees_with_the_framework(contestants, name, regime):
+    if name not in contestants:
+        pytest.skip(f"{BY_NAME[name].framework} is not installed")
+    for case in REGIMES[regime]():
+        compare(contestants[name], name, case)
+
+
+def test_keras_numpy_moments():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nn = pytest.importorskip("keras.src.backend.numpy.nn", reason="Keras is not installed")
+    x, gamma, beta, _ = inputs(64, rows=200, offset=1e4)
+    _, var = nn.moments(x, axes=-1, keepdims=True)
+    negative = var + 1e-5 < 0
+    found = np.isnan(recreations.keras_numpy_forward(x, gamma, beta)[0]).all(axis=1, keepdims=True)
+    assert np.array_equal(found, negative)

@@ -1,0 +1,383 @@
+"""The atlas: rows and gradients are where they claim to be, and every line lies on its map."""
+
+import cases
+import numpy as np
+import pytest
+
+from lnlib import layer_norm_backward, layer_norm_forward, layer_norm_jvp, reference, regimes, variance
+from lnlib.layernorm import layer_norm_backward_steps
+from lnlib.regimes import agreement, kappa, parts, rows, upstream
+from lnlib.rounding import FORMATS, round_to
+
+
+def rng():
+    return np.random.default_rng(0)
+
+
+# Rows
+
+@pytest.mark.parametrize("dtype", list(FORMATS))
+@pytest.mark.parametrize("ratio, sigma", [(0, 1.0), (3, 1e-2), (-50, 30.0)])
+def test_rows_have_the_mean_and_the_deviation_asked_for(ratio, sigma, dtype):
+    """Rounding moves an element by u (1.01 |ratio| + 5) sigma at most (|z| < 5 here), mean and sigma no more.
+
+    The mean may be 1 % off on purpose. In float64 the measurement itself has a few roundings more: 1e-14.
+    """
+    x = rows(rng(), 7, 100, ratio, sigma, dtype)
+    assert x.shape == (7, 100) and x.dtype == ("float64" if dtype == "float64" else "float32")
+    wide = x.astype(np.float64)
+    rounded = FORMATS[dtype].u * (1.01 * abs(ratio) + 5) + 1e-14
+    means = wide.mean(axis=-1) / sigma
+    assert np.abs(means - ratio).max() < 0.01 * abs(ratio) + rounded
+    assert np.abs(wide.std(axis=-1) / sigma - 1).max() < rounded
+    assert ratio == 0 or np.ptp(means) > 0.005 * abs(ratio)  # no mean is round
+    assert np.array_equal(round_to(x, dtype), x)  # numbers of the format
+    assert len(np.unique(x[:, 0])) > 1  # rows differ
+
+
+def test_rows_refuse():
+    with pytest.raises(ValueError, match="D: found 1, expected at least 2"):
+        rows(rng(), 3, 1, 0)
+    with pytest.raises(ValueError, match="format: found 'int8'"):
+        rows(rng(), 3, 4, 0, dtype="int8")
+
+
+# Upstream gradients and kappa
+
+def exact_xhat(x, eps):
+    D = x.shape[-1]
+    return reference.to_float64(reference.layer_norm(x, np.ones(D), np.zeros(D), eps=eps).xhat)
+
+
+@pytest.mark.parametrize("ones, along, rest", [(0, 0, 1), (2, -3, 0.5), (1e3, 1, 0), (0, 1e3, 1e-2)])
+def test_upstream_has_the_parts_asked_for(ones, along, rest):
+    """Each part is found by projection, to 1e-14 of the largest: a few roundings of numbers of that size."""
+    xhat = exact_xhat(rows(rng(), 5, 16, 3, dtype="float64"), 0.1)
+    g = upstream(rng(), xhat, ones, along, rest, "float64")
+    found_ones = g.mean(axis=-1)
+    found_along = np.sum(g * xhat, axis=-1) / np.sum(xhat * xhat, axis=-1)
+    left = g - found_ones[:, None] - found_along[:, None] * xhat
+    atol = 1e-14 * max(abs(ones), abs(along), rest)
+    assert np.allclose(found_ones, ones, rtol=0, atol=atol)
+    assert np.allclose(found_along, along, rtol=0, atol=atol)
+    assert np.allclose(np.sqrt(np.mean(left**2, axis=-1)), rest, rtol=0, atol=atol)
+    narrow = upstream(rng(), xhat, ones, along, rest, "bfloat16")
+    assert narrow.dtype == np.float32 and np.array_equal(narrow, round_to(g, "bfloat16"))
+
+
+def test_upstream_where_there_is_no_rest():
+    xhat = np.array([[-1.0, 1.0]])
+    assert upstream(rng(), xhat, 2.0, 3.0, 0.0).tolist() == [[-1.0, 5.0]]
+    with pytest.raises(ValueError, match="rest: found 1.0 for D = 2, expected 0"):
+        upstream(rng(), xhat, 2.0, 3.0)
+    constant = upstream(rng(), np.zeros((2, 8)), 0.0, 1.0, 1.0, "float64")  # xhat of a constant row: nothing to avoid
+    assert np.allclose(np.mean(constant**2, axis=-1), 1)
+
+
+@pytest.mark.parametrize("energy", [0.01, 1.0, 1e5])
+@pytest.mark.parametrize("ones, along, rest, D", [
+    (0, 0, 1, 16), (1, 1, 1, 16), (1e4, 0, 1, 16), (0, 1e3, 1, 16), (-5, 100, 0.1, 64), (3, 1, 0, 2), (0, 1, 0, 2)])
+def test_kappa_is_that_of_the_judge(ones, along, rest, D, energy):
+    """float64 rounds x and g; seen in dx that is at most kappa**2 u relative to kappa: 1e-6 for kappa 1e5."""
+    eps = 1e-3
+    x = rows(rng(), 3, D, 2.0, np.sqrt(energy * eps), "float64")
+    dy = upstream(rng(), exact_xhat(x, eps), ones, along, rest, "float64")
+    exact = reference.layer_norm(x, np.ones(D), np.zeros(D), dy, eps)
+    expected = kappa(ones, along, rest, energy)
+    assert reference.kappa(exact, dy, np.ones(D)) == pytest.approx(expected, rel=1e-12 + 4 * expected**2 * 2**-53)
+
+
+def test_kappa_at_its_limits():
+    assert kappa(1, 0, 0, 10.0) == np.inf and np.isnan(kappa(0, 0, 0, 10.0))
+    assert kappa(0, 1, 0, 1e5) == pytest.approx(1 + 1e5, rel=1e-14)
+    assert kappa(0, 0, 7, 1e5) == 1
+    assert kappa(0, [1, 10], 1, 1e5).shape == (2,)
+
+
+@pytest.mark.parametrize("towards", ["ones", "along"])
+def test_parts_reach_their_target(towards):
+    for energy in (1.0, 1e3, 1e12):
+        for target in (1.0, 1.5, 0.99 * (1 + energy)):
+            found = parts(target, energy, towards)
+            assert kappa(**found, energy=energy) == pytest.approx(target, rel=1e-12)
+            assert found["rest"] == 1 and found["along" if towards == "ones" else "ones"] == 0
+
+
+def test_parts_refuse():
+    with pytest.raises(ValueError, match="target: found 11, expected at least 1 and below 11 towards 'along'"):
+        parts(11, 10, "along")
+    with pytest.raises(ValueError, match="target: found 0.5"):
+        parts(0.5, 10, "ones")
+    for refuse in (lambda: parts(2, 10, "rest"), lambda: regimes.backward_loss(2, "rest")):
+        with pytest.raises(ValueError, match="towards: found 'rest', expected 'ones' or 'along'"):
+            refuse()
+
+
+def test_gains_are_those_of_the_jacobian():
+    """float64 at energy 10: a handful of roundings, 1e-14."""
+    eps, sigma = 0.1, 1.0
+    x = rows(rng(), 1, 32, 4, sigma, "float64")
+    y, cache = layer_norm_forward(x, np.ones(32), np.zeros(32), eps)
+    w = upstream(rng(), y, dtype="float64")
+    zero, along, rest = regimes.gains(sigma, eps)
+    assert zero == 0 and np.abs(layer_norm_jvp(np.ones((1, 32)), cache)).max() < 1e-14
+    assert np.allclose(layer_norm_jvp(y, cache), along * y, rtol=0, atol=1e-14)
+    assert np.allclose(layer_norm_jvp(w, cache), rest * w, rtol=0, atol=1e-13)
+
+
+# Maps
+
+def test_forward_maps_measure_what_they_say():
+    """Algorithms of known error: right in float64 (1e-15), 0.1 % off, zero (1), NaN in one row of three, in two."""
+    seen = {"right": [], "off": []}
+
+    def right(x, eps):
+        seen["right"].append((x.copy(), eps))
+        return variance.normalise(x, "recentred", eps)
+
+    def off(x, eps):
+        seen["off"].append((x.copy(), eps))
+        return 1.001 * variance.normalise(x, "recentred", eps)
+
+    def spoilt(count):
+        def f(x, eps):
+            y = variance.normalise(x, "recentred", eps)
+            y[:count] = np.nan
+            return y
+        return f
+
+    algorithms = {"right": right, "off": off, "zero": lambda x, eps: 0 * x, "one": spoilt(1), "two": spoilt(2)}
+    ratios, energies = [0, 1e3], [0.1, 10, 1e4]
+    maps = regimes.forward_errors(algorithms, ratios, energies, D=8, count=3, eps=1e-3, dtype="float64", rng=rng())
+    assert {m.shape for m in maps.values()} == {(3, 2)}
+    assert maps["right"].max() < 1e-15
+    assert np.allclose(maps["off"], 1e-3, rtol=1e-9)
+    assert (maps["zero"] == 1).all() and maps["one"].max() < 1e-15 and np.isinf(maps["two"]).all()
+    cells = [(ratio, energy) for energy in energies for ratio in ratios]
+    for (a, eps), (b, _), (ratio, energy) in zip(seen["right"], seen["off"], cells, strict=True):
+        assert np.array_equal(a, b) and a.shape == (3, 8) and eps == 1e-3
+        assert np.allclose(a.var(axis=-1) / eps, energy)
+        assert np.allclose(a.mean(axis=-1) / a.std(axis=-1), ratio, rtol=0.011)
+
+
+def test_backward_maps_measure_what_they_say():
+    """In float64 the library's own error is near kappa u; the targets of kappa are met to kappa**2 u, as above."""
+    kappas_seen = []
+
+    def library(x, gamma, beta, dy, eps):
+        exact = reference.layer_norm(x, gamma, beta, dy, eps)
+        kappas_seen.append(reference.kappa(exact, dy, gamma))
+        assert np.allclose(x.var(axis=-1) / eps, 100) and gamma.min() >= 0.5 and gamma.max() <= 2
+        return layer_norm_backward(dy, layer_norm_forward(x, gamma, beta, eps)[1])
+
+    def off(x, gamma, beta, dy, eps):
+        dx, dgamma, dbeta = library(x, gamma, beta, dy, eps)
+        return 1.1 * dx, 1.01 * dgamma, 1.001 * dbeta
+
+    for towards, cells in (("ones", 3), ("along", 2)):  # along xhat, 1e4 cannot be
+        kappas_seen.clear()
+        maps = regimes.backward_errors({"library": library, "off": off}, [1, 50, 1e4], [0, 1, 10, 100], 100.0,
+                                       towards, D=16, count=3, eps=1e-4, dtype="float64", rng=rng())
+        for name, allowed, expected in (("dx", 1e-11, 0.1), ("dgamma", 1e-14, 0.01), ("dbeta", 1e-14, 0.001)):
+            found = maps["library"][name]
+            assert found.shape == (3, 4) and np.isfinite(found).sum() == np.isfinite(found[:cells]).sum() == 4 * cells
+            assert np.nanmax(found) < allowed
+            assert np.allclose(maps["off"][name][:cells], expected, rtol=1e-6)
+        targets = np.tile(np.repeat([1, 50, 1e4][:cells], 2), 4)  # regimes outside, kappas inside, two algorithms
+        assert np.allclose(kappas_seen, targets, rtol=1e-6)
+
+
+def test_agreement_counts_the_cells_between_10_u_and_a_tenth():
+    u = FORMATS["float32"].u
+    predicted = np.array([9 * u, 11 * u, 1e-3, 0.09, 0.09, 0.11])
+    measured = np.array([1.0, 22 * u, 3e-3, 0.36, np.nan, 0.0])
+    assert agreement(measured, predicted) == (pytest.approx(3), 3)
+    assert agreement(measured, predicted, "bfloat16") == (pytest.approx(4), 1)
+    nothing, cells = agreement(measured, 0)
+    assert np.isnan(nothing) and cells == 0
+
+
+# Lines on their maps. The lines are derived to within a factor of about 2, so the median of measured / predicted must
+# be within 3 of 1: a line that is 10 times too high or too low, or has a wrong exponent, fails.
+
+RATIOS = 10.0 ** np.linspace(0, 7, 15)
+ENERGIES = 10.0 ** np.linspace(-2, 6, 5)
+
+
+def assert_agrees(measured, predicted, dtype="float32", least=8):
+    ratio, cells = agreement(measured, predicted, dtype)
+    assert cells >= least and 1 / 3 < ratio < 3, (ratio, cells)
+
+
+@pytest.mark.parametrize("D", [64, 1024])
+@pytest.mark.parametrize("order", ["sequential", "accumulators", "pairwise"])
+def test_the_naive_variance_loses_u_ratio_squared(order, D):
+    maps = regimes.forward_errors({name: lambda x, eps, name=name: variance.normalise(x, name, eps, order)
+                                   for name in ("naive", "clipped")}, RATIOS, ENERGIES, D=D, rng=rng())
+    predicted = regimes.naive_loss(RATIOS, ENERGIES[:, None], D, order)
+    for measured in maps.values():
+        assert_agrees(measured, predicted)
+
+
+def test_the_naive_variance_loses_less_under_a_large_eps():
+    """At energies of 1e-4 to 1e-2 the factor sigma^2 / (sigma^2 + eps) is 100 and more."""
+    energies = 10.0 ** np.array([[-4], [-3], [-2]])
+    maps = regimes.forward_errors({"naive": lambda x, eps: variance.normalise(x, "naive", eps)}, RATIOS,
+                                  energies[:, 0], rng=rng())
+    assert_agrees(maps["naive"], regimes.naive_loss(RATIOS, energies, 256, "pairwise"))
+
+
+@pytest.mark.parametrize("D", [64, 1024])
+def test_a_rounded_mean_loses_u_ratio_whatever_the_variance(D):
+    lines = {("two-pass", "sequential"): "sequential", ("two-pass", "accumulators"): "accumulators",
+             ("two-pass", "pairwise"): "pairwise", ("corrected", "sequential"): "sequential",
+             ("corrected", "pairwise"): "pairwise", ("welford", "sequential"): "sequential",
+             ("chan", "pairwise"): "pairwise", ("shifted", "pairwise"): "exact", ("neumaier", "sequential"): "exact",
+             ("wide", "pairwise"): "exact"}
+    algorithms = {key: lambda x, eps, key=key: variance.normalise(x, key[0], eps, key[1]) for key in lines}
+    maps = regimes.forward_errors(algorithms, RATIOS, ENERGIES[::2], D=D, rng=rng())
+    for key, order in lines.items():
+        assert_agrees(maps[key], regimes.mean_loss(RATIOS, D, order), least=20)
+    # The same with the variance of a judge: what is lost is the mean.
+    def perfect_variance(x, eps):
+        return variance.normalise(x, "wide", eps, var=np.var(x.astype(np.float64), axis=-1, keepdims=True))
+
+    maps = regimes.forward_errors({"perfect": perfect_variance}, RATIOS, ENERGIES[::2], D=D, rng=rng())
+    assert_agrees(maps["perfect"], regimes.mean_loss(RATIOS, D, "exact"), least=20)
+
+
+def test_no_line_is_needed_for_the_recentred_mean():
+    """Below 2e-7 (cases.BAR) at every ratio: the line for the rounded mean is 6 decades too high."""
+    maps = regimes.forward_errors({"recentred": lambda x, eps: variance.normalise(x, "recentred", eps)},
+                                  RATIOS, ENERGIES, rng=rng())
+    assert maps["recentred"].max() < cases.BAR["float32"]
+
+
+def test_the_lines_in_float64():
+    """Same lines, another u: 2**-29 times the loss, so everything happens at far larger ratios."""
+    ratios = 10.0 ** np.linspace(1, 15, 12)
+    maps = regimes.forward_errors({name: lambda x, eps, name=name: variance.normalise(x, name, eps)
+                                   for name in ("naive", "two-pass")}, ratios, ENERGIES, dtype="float64", rng=rng())
+    assert_agrees(maps["naive"], regimes.naive_loss(ratios, ENERGIES[:, None], 256, "pairwise", "float64"), "float64")
+    assert_agrees(maps["two-pass"], regimes.mean_loss(ratios, 256, "pairwise", "float64"), "float64")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rounding_the_input_loses_u_ratio(dtype):
+    """float64 rows judged; the algorithm sees them rounded. All else is exact next to u."""
+    ratios = 10.0 ** np.linspace(0, 3, 25)
+    maps = regimes.forward_errors({"rounded": lambda x, eps: variance.normalise(round_to(x, dtype), eps=eps)},
+                                  ratios, [1e2, 1e4, 1e6], dtype="float64", rng=rng())
+    assert_agrees(maps["rounded"], regimes.input_loss(ratios, dtype), dtype)
+
+
+def library(x, gamma, beta, dy, eps):
+    return layer_norm_backward(dy, layer_norm_forward(x, gamma, beta, eps)[1])
+
+
+def chain_rule(x, gamma, beta, dy, eps):
+    return layer_norm_backward_steps(dy, x, gamma, x.dtype.type(eps))
+
+
+@pytest.mark.parametrize("dtype, eps, powers", [("float32", 1e-5, 7), ("float64", 1e-12, 15)])
+@pytest.mark.parametrize("towards", ["ones", "along"])
+def test_the_backward_loses_kappa_u(towards, dtype, eps, powers):
+    kappas = 10.0 ** np.arange(powers)
+    algorithms = {"library": library, "chain rule": chain_rule}
+    for D in (64, 256):
+        maps = regimes.backward_errors(algorithms, kappas, 0.0, 10.0 ** np.arange(1, powers + 1, 2), towards, D=D,
+                                       eps=eps, dtype=dtype, rng=rng())
+        for name in algorithms:
+            wide = name == "library" and dtype == "float32"
+            assert_agrees(maps[name]["dx"], regimes.backward_loss(kappas[:, None], towards, dtype, wide), dtype)
+
+
+def test_precise_has_no_kappa():
+    """float64 inside, float32 outside: rounded once, u/2 and less, however much is subtracted away."""
+    def precise(x, gamma, beta, dy, eps):
+        return layer_norm_backward(dy, layer_norm_forward(x, gamma, beta, eps, precise=True)[1])
+
+    maps = regimes.backward_errors({"precise": precise}, [1, 1e3, 1e6], [0, 1e3, 1e6], 1e7, "along", rng=rng())
+    assert maps["precise"]["dx"].max() < 2**-24
+
+
+def test_lines_refuse_an_unknown_order_or_dtype():
+    for refuse in (lambda: regimes.mean_loss(1, 8, "upwards"), lambda: regimes.naive_loss(1, 1, 8, "upwards")):
+        with pytest.raises(ValueError, match="order: found 'upwards', expected one of sequential, accumulators"):
+            refuse()
+    with pytest.raises(ValueError, match="format: found 'int8'"):
+        regimes.mean_loss(1.0, 8, "exact", "int8")
+
+
+# Boundaries: on one side it happens, on the other it does not
+
+def test_the_largest_gain_is_approached_and_never_reached():
+    eps = 1e-5
+    spread = np.array([-1.0, 1.0, -1.0, 1.0])
+    for sigma, least in ((1e-1, 0), (1e-3, 0.95), (1e-6, 0.999999)):
+        y, _ = layer_norm_forward(sigma * spread, np.ones(4), np.zeros(4), eps)
+        gain = np.abs(y).max() / sigma / regimes.largest_gain(eps)
+        assert least < gain < 1
+    assert regimes.largest_gain(eps) == pytest.approx(316.2278, rel=1e-6)
+
+
+def test_the_last_ratio_leaves_nothing_of_the_input():
+    """A hundredth of it: a percent is lost, and at it y is half wrong or worse."""
+    for dtype in ("bfloat16", "float16", "float32"):
+        last = regimes.last_ratio(dtype)
+        maps = regimes.forward_errors({"rounded": lambda x, eps, dtype=dtype: variance.normalise(round_to(x, dtype))},
+                                      [last / 100, 2 * last], [1e3], count=20, dtype="float64", rng=rng())
+        assert maps["rounded"][0, 0] < 0.01 and maps["rounded"][0, 1] > 0.5
+
+
+def test_the_last_energy_absorbs_eps():
+    """Half a spacing at var is between u var / 2 and u var: eps is never lost below the line, always above 2/u."""
+    for dtype in FORMATS:
+        eps = 2.0 ** rng().uniform(-8, -7, 1000)
+        for factor, absorbed in ((0.99, False), (2.02, True)):
+            var = round_to(factor * regimes.last_energy(dtype) * eps, dtype)
+            assert ((round_to(var + round_to(eps, dtype), dtype) == var) == absorbed).all(), dtype
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_one_square_overflows_from_the_line_on(dtype):
+    wide = np.array([0.999, 1.001]) * regimes.largest_square(dtype)
+    square = round_to(round_to(wide, "float64") ** 2, dtype)
+    assert np.isfinite(square[0]) and np.isinf(square[1])
+
+
+def test_float16_squares_overflow_at_256():
+    with np.errstate(over="ignore"):
+        assert np.isinf(np.float16(256) ** 2) and np.float16(255.75) ** 2 == 65408
+    assert 255 < regimes.largest_square("float16") < 256
+
+
+@pytest.mark.parametrize("terms", [16, 256])
+@pytest.mark.parametrize("ratio", [0, 3])
+def test_sums_of_squares_overflow_from_the_line_on(ratio, terms):
+    """In float16, on rows of +sigma and -sigma about the mean, whose squares add up to the formula's exactly.
+
+    5 % in sigma either side is 10 % in squares. Adding 256 terms in sequence is off by
+    0.4 u sqrt(256 / 3) = 0.2 % typically, a square by 0.05 %.
+    """
+    for factor, overflows in ((0.95, False), (1.05, True)):
+        sigma = factor * regimes.overflow_sigma(ratio, "float16", terms)
+        total = np.zeros(())
+        for square in round_to((sigma * (ratio + np.resize([1.0, -1.0], terms))) ** 2, "float16"):
+            total = round_to(total + square, "float16")
+        assert np.isinf(total) == overflows
+    assert regimes.overflow_sigma(0, "float16") == regimes.largest_square("float16")
+
+
+def test_small_squares_and_small_eps_vanish():
+    for dtype in ("bfloat16", "float16", "float32"):
+        line = regimes.vanishing_sigma(dtype)
+        assert round_to(np.array((0.999 * line) ** 2), dtype) == 0 < round_to(np.array((1.001 * line) ** 2), dtype)
+        eps = regimes.vanishing_eps(dtype)
+        assert round_to(np.array(eps), dtype) == 0 < round_to(np.nextafter(np.array(eps), 1), dtype)
+        for factor, digits_lost in ((1.001, False), (0.5, True)):
+            squares = (factor * regimes.subnormal_sigma(dtype) * np.linspace(1, 1.4, 999)) ** 2
+            worst = np.abs(round_to(squares, dtype) / squares - 1).max()
+            assert (worst > 1.5 * FORMATS[dtype].u) == digits_lost
+    assert regimes.vanishing_eps("float16") == 2.0**-25
+    assert np.float16(1e-8) == 0 < np.float16(1e-7)

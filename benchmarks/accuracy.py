@@ -408,6 +408,7 @@ def save(path, result):
     """JSON with one record a line, so that two files can be compared line by line."""
     head = json.dumps({k: v for k, v in result.items() if k != "records"}, indent=1)
     lines = ",\n  ".join(json.dumps(record) for record in result["records"])
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f'{head[:-2]},\n "records": [\n  {lines}\n ]\n}}\n')
 
 

@@ -7,7 +7,8 @@ in dash or marker, so that they survive print.
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.patheffects import withStroke
 
 COLOURS = {"blue": "#0072b2", "orange": "#d55e00", "green": "#009e73", "pink": "#cc79a7", "grey": "#6b6b6b"}
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
@@ -25,12 +26,12 @@ STYLE = {
 }
 
 
-def figure(width=6.4, height=3.6, columns=1, **axes_options):
-    """A figure in the book's style: (figure, axes), or (figure, array of axes) for several columns."""
+def figure(width=6.4, height=3.6, columns=1, rows=1, **axes_options):
+    """A figure in the book's style: (figure, axes), or (figure, array of axes) for several columns or rows."""
     # Outside the context: the first figure starts the notebook's backend, whose settings must survive it.
     fig = plt.figure(figsize=(width, height), layout="constrained", facecolor="none")
     with plt.rc_context(STYLE):
-        return fig, fig.subplots(1, columns, subplot_kw=axes_options)
+        return fig, fig.subplots(rows, columns, subplot_kw=axes_options)
 
 
 def glue(**values):
@@ -265,4 +266,165 @@ def derived_tolerance(sizes, tolerances, errors):
         ax.plot(sizes, errors[dtype], color=colour, linestyle="none", marker=marker, markersize=3.5)
     ax.set(xlabel="$D$", ylabel=r"error of $dx$, divided by $\kappa$")
     ax.legend(loc="center", frameon=False)
+    return fig
+
+
+def algorithm_errors(offsets, errors):
+    """Error of y over the offset of the rows, one line for each algorithm.
+
+    errors: name -> array of one error per offset. Returns the figure.
+    """
+    fig, ax = figure(5.2, 4.2, xscale="log", yscale="log")
+    for (name, error), colour, dash, marker in zip(errors.items(), COLOURS.values(), DASHES, "os^vD"):
+        ax.plot(offsets, error, color=colour, linestyle=dash, marker=marker, markersize=5, markevery=2, label=name)
+    ax.set(xlabel=r"offset / $\sigma$", ylabel="relative error of $y$", ylim=(1e-8, 1e4))
+    ax.set(xticks=np.logspace(0, 6, 4), yticks=np.logspace(-8, 4, 4))
+    ax.minorticks_off()
+    fig.legend(loc="outside lower center", ncols=3, frameon=False)
+    return fig
+
+
+def variance_panels(offsets, var_errors, y_errors, u):
+    """Error of the variance and of y over the offset of the rows, a panel for each algorithm, two in a row.
+
+    var_errors, y_errors: name -> array of one error per offset; what is above the panel, inf included, is drawn
+    as a cross near its upper edge. Black: u times the offset, and for the first two u times its square. Returns
+    the figure.
+    """
+    low, high = 1e-9, 1e4
+    fig, axes = figure(4.4, 1.8 * len(y_errors) / 2 + 0.9, 2, len(y_errors) // 2, xscale="log", yscale="log")
+    for i, (ax, name) in enumerate(zip(axes.flat, y_errors)):
+        # Two heights for the crosses, so that neither hides the other.
+        for errors, label, colour, dash, marker, edge in (
+                (var_errors, "error of $v$", COLOURS["blue"], "-", "o", high / 10),
+                (y_errors, "error of $y$", COLOURS["orange"], "--", "s", high)):
+            error = np.asarray(errors[name])
+            shown = np.where(error > high, np.nan, np.maximum(error, 1.5 * low))
+            ax.plot(offsets, shown, color=colour, linestyle=dash, marker=marker, markersize=4, markevery=2,
+                    label=label)
+            ax.plot(offsets, np.where(error > high, edge, np.nan), "x", color=colour, clip_on=False)
+        ax.plot(offsets, u * offsets, color="black", linestyle=":", label=r"$\mathrm{u}$ offset$/\sigma$")
+        if i < 2:
+            ax.plot(offsets, u * offsets**2, color="black", linewidth=1, label=r"$\mathrm{u}$ (offset$/\sigma)^2$")
+        ax.set(ylim=(low, high), xticks=np.logspace(0, 6, 3), yticks=np.logspace(-8, 0, 3))
+        ax.minorticks_off()
+        ax.tick_params(labelsize=12)
+        ax.label_outer()
+        ax.set_title(name, fontsize=12, pad=8)
+    for ax in axes[-1]:
+        ax.set_xlabel(r"offset / $\sigma$")
+    fig.supylabel("relative error", fontsize=12)
+    fig.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    return fig
+
+
+def _edges(centres):
+    """Cell borders halfway, on a logarithmic axis, between positive ``centres``."""
+    logs = np.log(np.asarray(centres, float))
+    middle = (logs[1:] + logs[:-1]) / 2
+    return np.exp(np.concatenate([[2 * logs[0] - middle[0]], middle, [2 * logs[-1] - middle[-1]]]))
+
+
+def digit_map(errors, x, y, xlabel, ylabel, theory=None, points=(), top=8, columns=2, panel=(2.7, 2.5)):
+    """Correct digits as colours over two logarithmic coordinates, a panel for each algorithm.
+
+    Not for ``ln-invert``, which would falsify the colours: the background is white in both themes.
+
+    errors: title -> relative errors, shape (len(y), len(x)). Inf is no digit; NaN, a cell that cannot be, is grey.
+    x, y: positive coordinates of the cells, ascending.
+    theory: title -> function (x, y) -> predicted relative error, broadcasting. Its black lines run where it
+    predicts that colours change, at every second change: at 1, 3, 5 and 7 digits if top is 8.
+    points: (x, y, label) to mark in every panel, with a label of at most two letters.
+    top: the digits at which the eight colours end: 8 for float32, 16 for float64.
+    panel: width and height of one panel in inches.
+    Returns the figure.
+    """
+    bounds = np.linspace(0, top, 9)
+    x_edges, y_edges = _edges(x), _edges(y)
+    columns, rows = min(columns, len(errors)), -(-len(errors) // columns)
+    fig, axes = figure(panel[0] * columns + 0.3, panel[1] * rows + 0.9, columns, rows, xscale="log", yscale="log")
+    fig.set_facecolor("white")
+    axes = np.atleast_1d(axes).ravel()
+    for i, (ax, (title, error)) in enumerate(zip(axes, errors.items())):
+        with np.errstate(divide="ignore"):
+            digits = np.clip(-np.log10(error), 0, top - 1e-9)
+        # Edges in the colour of the face: vector graphics would show seams between the cells.
+        mesh = ax.pcolormesh(x_edges, y_edges, digits, cmap="viridis", norm=BoundaryNorm(bounds, 256),
+                             edgecolors="face", linewidth=0.8)
+        if title in (theory or {}):
+            across, up = np.geomspace(*x_edges[[0, -1]], 120), np.geomspace(*y_edges[[0, -1]], 120)
+            predicted = -np.log10(np.broadcast_to(theory[title](across, up[:, None]), (120, 120)))
+            levels = [bound for bound in bounds[1::2] if predicted.min() < bound < predicted.max()]
+            if levels:
+                lines = ax.contour(across, up, predicted, levels, colors="black", linestyles="-", linewidths=1.6)
+                lines.set_path_effects([withStroke(linewidth=3.4, foreground="white")])
+        for px, py, label in points:
+            ax.plot(px, py, "o", markersize=12.5, markerfacecolor="white", markeredgecolor="black", clip_on=False)
+            ax.text(px, py, label, fontsize=10, ha="center", va="center_baseline")
+        ax.set(facecolor="#c8c8c8", xlim=x_edges[[0, -1]], ylim=y_edges[[0, -1]])
+        ax.set_title(title, fontsize=12)
+        ax.minorticks_off()
+        ax.grid(False)
+        left, bottom = i % columns == 0, i + columns >= len(errors)
+        ax.set(xlabel=xlabel if bottom else "", ylabel=ylabel if left else "")
+        ax.tick_params(labelbottom=bottom, labelleft=left)
+    for ax in axes[len(errors):]:
+        ax.set_axis_off()
+    fig.colorbar(mesh, ax=list(axes), location="bottom", label="correct digits", ticks=bounds, aspect=30, shrink=0.8)
+    return fig
+
+
+def framework_digits(offsets, digits):
+    """Correct digits of y over the offset of the rows, one line for each framework.
+
+    digits: name -> one number for each offset. Returns the figure.
+    """
+    fig, ax = figure(5.2, 3.9, xscale="log")
+    for (name, values), colour, dash, marker in zip(digits.items(), COLOURS.values(), DASHES, "os^vD"):
+        ax.plot(offsets, values, color=colour, linestyle=dash, marker=marker, markersize=6, label=name)
+    ax.set(xlabel=r"offset / $\sigma$", ylabel="correct digits of $y$", ylim=(-0.3, 8))
+    ax.minorticks_off()
+    fig.legend(loc="outside lower center", ncols=2, frameon=False)
+    return fig
+
+
+def range_of_float16(sigmas, errors, boundaries):
+    """Error of y over sigma, one line for each way to compute it, with predicted boundaries as vertical lines.
+
+    errors: name -> one error for each sigma; inf is drawn as a cross at the top. boundaries: label -> sigma.
+    Returns the figure.
+    """
+    top = 10.0
+    fig, ax = figure(5.2, 3.9, xscale="log", yscale="log")
+    for (name, error), colour, dash, marker in zip(errors.items(), COLOURS.values(), DASHES, "os"):
+        ax.plot(sigmas, np.where(np.isfinite(error), error, np.nan), color=colour, linestyle=dash, marker=marker,
+                markersize=4, label=name)
+        ax.plot(sigmas, np.where(np.isinf(error), top, np.nan), "x", color=colour, markersize=7)
+    for label, sigma in boundaries.items():
+        ax.axvline(sigma, color="black", linestyle=":", linewidth=1.3)
+        ax.annotate(label, (sigma, 0.015), (-4, 0), textcoords="offset points", fontsize=10, rotation=90, ha="right")
+    ax.set(xlabel=r"$\sigma$", ylabel="relative error of $y$", ylim=(3e-5, 2 * top))
+    ax.minorticks_off()
+    fig.legend(loc="outside lower center", ncols=2, frameon=False)
+    return fig
+
+
+def row_sums(counts, errors, theory):
+    """Error of sums over the number of terms, a panel for each dtype and a colour for each order.
+
+    counts: numbers of terms, ascending. errors: dtype -> {order -> one error for each of the first counts}. theory:
+    function (n, order, dtype) -> predicted error, drawn as a line where there are measurements. Returns the figure.
+    """
+    fig, axes = figure(5.6, 4.0, len(errors), xscale="log", yscale="log")
+    for ax, (dtype, orders) in zip(axes, errors.items()):
+        for (order, error), colour, dash, marker in zip(orders.items(), COLOURS.values(), DASHES, "os^vD"):
+            n = np.geomspace(counts[0], counts[len(error) - 1], 50)
+            ax.plot(n, theory(n, order, dtype), color=colour, linestyle=dash, linewidth=1.4)
+            ax.plot(counts[:len(error)], error, color=colour, linestyle="none", marker=marker, markersize=6)
+            ax.plot([], [], color=colour, linestyle=dash, marker=marker, label=order)
+        ax.set(xlabel="rows", xticks=counts)
+        ax.minorticks_off()
+        ax.set_title(dtype, fontsize=12)
+    axes[0].set_ylabel("relative error of the sum")
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     return fig

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: float32 numbers in one AVX2 register: how many sums run side by side. It changes digits, not where things fail.
+#: How many sums run side by side, as in one AVX2 register of float32. It changes digits, not where things fail.
 LANES = 8
 
 

@@ -29,7 +29,8 @@ def cache_key(root):
     digest = hashlib.sha256(f"{sys.version_info[:2]} {KERNEL_CONFIG}".encode())
     for name in PACKAGES:
         digest.update(f"{name}={importlib.metadata.version(name)}\n".encode())
-    files = [*(root / "lnlib").rglob("*.py"), *(root / "benchmarks" / "results").rglob("*.json")]
+    files = [*(root / "lnlib").rglob("*.py"), *(root / "benchmarks" / "results").rglob("*.json"),
+             *(root / "book" / "_data").rglob("*.json")]
     for path in sorted(files):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]

@@ -1,0 +1,180 @@
+"""Exercises of chapter 6, computing the variance."""
+
+import numpy as np
+
+from .. import reference
+from ..variance import naive, normalise, recentred_short, wide
+from . import Exercise, call_unchanged, expect, expect_close, expect_parts
+
+_U = 2.0**-24
+
+
+def _exact(x, eps=1e-5):
+    D = x.shape[-1]
+    return reference.layer_norm(x, np.ones(D), np.zeros(D), eps=eps).y
+
+
+def negative_row(centre):
+    """Three numbers whose naive variance is negative.
+
+    centre: float, from 1e4 to 1e6.
+    Returns a float32 array of shape (3,): numbers within 1
+    of centre, not all equal.
+    """
+    raise NotImplementedError("try random numbers")
+
+
+def negative_row_solution(centre):
+    rng = np.random.default_rng(0)
+    while True:
+        row = np.float32(centre + rng.uniform(-1, 1, 3))
+        if naive(row)[2] < 0 and np.ptp(row) > 0:
+            return row
+
+
+def _negative_at(centre):
+    def test(candidate, rng):
+        found = candidate(centre)
+        expect(found is not None, "the result is None; is a return missing?")
+        row = np.asarray(found)
+        expect(row.dtype == np.float32, f"the row has dtype {row.dtype}, expected float32")
+        expect(row.shape == (3,), f"the row has shape {row.shape}, expected (3,)")
+        # In float64, where the distance of a float32 from centre is exact.
+        expect(np.abs(row.astype(float) - centre).max() <= 1, f"{row} is not within 1 of {centre}")
+        expect(np.ptp(row) > 0, f"the numbers of {row} are all equal")
+        v = naive(row)[2].item()
+        expect(v < 0, f"for {row} the naive variance is {v}, expected a negative number")
+    return f"near {centre:.0f}", test
+
+
+def digits_left(x):
+    """How many decimal digits of xhat float32 keeps: a prediction.
+
+    x: float32 array of shape (D,), sigma > 0.
+    Returns two floats, for naive and for two_pass, from 0 (none) to
+    -log10(2**-24) (all).
+    """
+    raise NotImplementedError("two losses, two logarithms")
+
+
+def digits_left_solution(x):
+    ratio = abs(x.mean(dtype=float)) / x.std(dtype=float)
+    u = 2.0**-24
+    losses = np.clip([u * ratio**2, u * ratio], u, 1)
+    return tuple(-np.log10(losses))
+
+
+def _rows(rng, offset, sigma=1.0, n=16, D=256):
+    """Normal rows; the shift keeps their means from lying on round numbers."""
+    return (sigma * (offset + rng.standard_normal((n, D)) + rng.random((n, 1)))).astype(np.float32)
+
+
+def _digits_at(offset, sigma=1.0):
+    def test(candidate, rng):
+        x = _rows(rng, offset, sigma)
+        found = expect_parts(candidate(x[0].copy()), 2, "numbers")
+        exact = _exact(x)
+        for name, digits in zip(("naive", "two-pass"), found):
+            measured = reference.correct_digits(normalise(x, name), exact)
+            digits = float(digits)
+            expect(0 <= digits <= -np.log10(_U) + 1e-9,
+                   f"{name}: predicted {digits:.1f} digits, expected 0 to {-np.log10(_U):.1f}")
+            # The loss is a bound up to small factors: 16 rows measured within 0.3 and 3 times it, half a digit.
+            expect(abs(digits - measured) <= 0.8, f"{name}: predicted {digits:.1f} digits, measured {measured:.1f}")
+    return f"offset {offset:g}, sigma {sigma:g}", test
+
+
+def _mean_zero(candidate, rng):
+    x = np.array([-3, -1, 1, 3], np.float32)
+    for digits in expect_parts(candidate(x), 2, "numbers"):
+        expect(abs(digits + np.log10(_U)) <= 1e-3,
+               f"for a row with mean 0 found {digits:.3f} digits, expected all {-np.log10(_U):.3f}")
+
+
+def repaired(x, eps=1e-5):
+    """xhat, correct to a few u however far a row is from zero.
+
+    x: float32 array of shape (..., D).
+    Returns a float32 array of x's shape.
+    """
+    m, _, v = wide(x)
+    raise NotImplementedError("not yet (x - m) / np.sqrt(v + eps)")
+
+
+def repaired_solution(x, eps=1e-5):
+    m, _, v = wide(x)
+    d = x - m
+    c = d - d.mean(axis=-1, keepdims=True)
+    return c / np.sqrt(v + np.float32(eps))
+
+
+def _repaired(x, candidate, eps=1e-5):
+    found = np.asarray(call_unchanged(candidate, x=x, eps=eps))
+    expect(found.dtype == np.float32, f"the result has dtype {found.dtype}, expected float32")
+    expect(found.shape == x.shape, f"the result has shape {found.shape}, expected {x.shape}")
+    expect(np.isfinite(found).all(), "the result contains NaN or Inf")
+    m, _, v = wide(x)
+    plain = (x - m) / np.sqrt(v + np.float32(eps))
+    error, unrepaired = (reference.relative_error(a, _exact(x, eps)) for a in (found, plain))
+    # Six roundings (d, its mean, c, v + eps, the root, the quotient) of at most u each; a sum adds a few.
+    expect(error <= 8 * _U, f"the result is off by {error:.1e}, expected a few u = {_U:.0e}; "
+                            f"what (x - m) / sqrt(v + eps) gives is off by {unrepaired:.1e}")
+
+
+def _repaired_at(offset):
+    return f"offset {offset:g}", lambda candidate, rng: _repaired(_rows(rng, offset), candidate)
+
+
+def _each_row(candidate, rng):
+    x = np.concatenate([_rows(rng, offset, n=1) for offset in (1e4, -1e5, 0, 1e6)]).reshape(2, 2, -1)
+    _repaired(x, candidate)
+
+
+def _repaired_eps(candidate, rng):
+    _repaired(_rows(rng, 1e3, 1e-2), candidate, 1e-3)
+
+
+def short_form_is_safe(x, order):
+    """Whether recentred_short(x, order) is to be trusted.
+
+    x: float32 array of shape (D,).  order: a key of ORDERS.
+    Returns True if the residual mean is below sigma, else False.
+    """
+    raise NotImplementedError("recentred_short returns m, r, v")
+
+
+def short_form_is_safe_solution(x, order):
+    _, r, v = recentred_short(x, order)
+    return bool(r[0] ** 2 < v[0])
+
+
+def _safe_or_not(order, offset, D, sigma=1.0):
+    def test(candidate, rng):
+        x = _rows(rng, offset, sigma, 1, D)[0]
+        found = candidate(x.copy(), order)
+        expect(np.asarray(found).dtype == bool and np.size(found) == 1,
+               f"found {type(found).__name__}, expected True or False")
+        ratio = recentred_short(x, order)[1].item() / x.std(dtype=float)
+        expect(bool(found) == (abs(ratio) < 1), f"here r is {ratio:.2g} sigma, and you say {bool(found)}")
+    return f"{order}, D = {D}, offset {offset:g} sigma, sigma {sigma:g}", test
+
+
+EXERCISES = (
+    Exercise("negative-variance", 6, "A negative variance", negative_row, negative_row_solution,
+             tuple(map(_negative_at, (1e4, 123456.0, 1e6)))),
+    Exercise("digits-left", 6, "How many digits are left?", digits_left, digits_left_solution,
+             (_digits_at(0), _digits_at(1e2), _digits_at(1e3, 50.0), _digits_at(-1e3), _digits_at(1e5),
+              ("a row with mean 0", _mean_zero))),
+    Exercise("repair-the-mean", 6, "Repair a rounded mean", repaired, repaired_solution,
+             (*map(_repaired_at, (0, 1e4, 1e7)),
+              ("each row has its own mean", _each_row),
+              ("eps is used", _repaired_eps))),
+    Exercise("short-form", 6, "Is the short form safe?", short_form_is_safe, short_form_is_safe_solution,
+             # r, in sigma: far below 1, below 1, -900, 190; 17 and -17 with a positive v; the rest in other units,
+             # the last two with |r| = 3 sigma below v and |r| = 0.03 to 0.3 sigma above it.
+             tuple(_safe_or_not(*row) for row in (
+                 ("pairwise", 1e2, 1024), ("pairwise", 1e7, 65536), ("sequential", 1e7, 65536),
+                 ("accumulators", 1e7, 65536), ("sequential", 3e4, 65536), ("sequential", -3e4, 65536),
+                 ("sequential", 1e3, 65536, 1e3), ("sequential", 1e7, 65536, 1e-3),
+                 ("sequential", 1e4, 65536, 10), ("accumulators", 1e4, 65536, 1e-3)))),
+)

@@ -1,0 +1,350 @@
+"""Chapter 8: its other backward passes are what they say, its claims hold, its exercises refuse weak answers."""
+
+import matplotlib
+import numpy as np
+import pytest
+
+matplotlib.use("agg")
+
+from lnlib import backwards, exercises, layer_norm_backward, layer_norm_forward, plots, recreations  # noqa: E402
+from lnlib import reference, regimes, summation  # noqa: E402
+from lnlib.exercises import ch08  # noqa: E402
+from lnlib.gradcheck import complex_step  # noqa: E402
+from lnlib.reference import relative_error  # noqa: E402
+from lnlib.rounding import FORMATS, TYPICAL, round_to  # noqa: E402
+
+U = 2.0**-24
+F4 = np.float32
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def parameters(D, dtype=F4):
+    return np.ones(D, dtype), np.zeros(D, dtype)
+
+
+def library(x, gamma, beta, dy, eps=1e-5, precise=False):
+    return layer_norm_backward(dy, layer_norm_forward(x, gamma, beta, eps, precise=precise)[1])
+
+
+def affine(x, gamma, beta, dy, eps):
+    return recreations.pytorch_backward(dy, recreations.pytorch_forward(x, gamma, beta, eps)[1])
+
+
+# lnlib.backwards
+
+@pytest.mark.parametrize("eps", [1e-5, 1.0])
+def test_three_forms_of_one_function(rng, eps):
+    """In float64, D = 7, ratio 2: ten roundings, times kappa or a product with the mean, both below 20: 200 u."""
+    x, g = 2 + rng.standard_normal((3, 7)), rng.standard_normal((3, 7))
+    exact = reference.layer_norm(x, *parameters(7, float), g, eps).dx
+    mean = x.mean(axis=-1, keepdims=True)
+    rstd = 1 / np.sqrt(x.var(axis=-1, keepdims=True) + eps)
+    xhat = (x - mean) * rstd
+    for found in (backwards.centred(g, xhat, rstd), backwards.affine(g, x, mean, rstd),
+                  backwards.reorthogonalised(g, xhat, rstd, eps)):
+        assert relative_error(found, exact) < 200 * 2**-53
+    narrow = [a.astype(F4) for a in (g, x, mean, rstd, xhat)]
+    assert backwards.affine(*narrow[:4]).dtype == F4
+    assert backwards.reorthogonalised(narrow[0], narrow[4], narrow[3]).dtype == F4
+    assert backwards.centred(narrow[0], narrow[4], narrow[3]).dtype == F4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_saved_statistics_are_rounded_once(rng, dtype):
+    """Half a spacing of the format at most; the exact values come from integers."""
+    x = (50 + rng.uniform(0.1, 10, (40, 1)) * rng.standard_normal((40, 64))).astype(F4)
+    mean, rstd = backwards.saved_statistics(x, dtype, eps=0.01)
+    assert mean.dtype == rstd.dtype == F4 and mean.shape == rstd.shape == (40, 1)
+    exact = reference.to_float64(reference.layer_norm(x, *parameters(64), eps=0.01).rstd)
+    for found, right in ((mean, x.astype(float).mean(axis=-1, keepdims=True)), (rstd, exact)):
+        assert np.array_equal(round_to(found, dtype), found)
+        off = np.abs(found - right) / right
+        assert off.max() <= FORMATS[dtype].u * (1 + 1e-6) and off.max() > FORMATS[dtype].u / 4
+
+
+def test_eps_outside_is_differentiated_right(rng):
+    """Against the complex step of the forward function, which needs no formula: 1e-13 is a hundred roundings and more."""
+    x, g = 3 + rng.standard_normal((2, 3, 5)), rng.standard_normal((2, 3, 5))
+    for eps in (1e-5, 0.5):
+        numeric = complex_step(lambda a: backwards.eps_outside_forward(a, eps), x, dy=g)
+        assert relative_error(backwards.eps_outside_backward(g, x, eps), numeric) < 1e-13
+
+
+# What the page says
+
+def test_the_lines_lie_on_the_map(rng):
+    """The page's map: both medians within the fifth to five that theory lines promise, in fact within 2."""
+    ratios = kappas = np.logspace(0, 6, 13)
+    maps = regimes.backward_errors({"lnlib": library, "affine": affine}, kappas, ratios, 1e8, "along", rng=rng)
+    cancelled = regimes.backward_loss(kappas[:, None], "along", wide=True)
+    shifted = np.hypot(regimes.backward_loss(kappas[:, None], "along"),
+                       kappas[:, None] * regimes.mean_loss(ratios, 256, "pairwise"))
+    for name, line, least in (("lnlib", cancelled, 100), ("affine", shifted, 60)):
+        quotient, cells = regimes.agreement(maps[name]["dx"], line)
+        assert 0.5 < quotient < 2 and cells >= least
+    # Offset does not matter to a recentred xhat: a row of the map is flat but for chance, over six decades.
+    # Of four rows' median, twice its mean in either direction is far out.
+    rows = maps["lnlib"]["dx"][2:11]
+    assert (rows.max(axis=1) < 3 * rows.min(axis=1)).all()
+    assert (maps["affine"]["dx"][2:11, -1] > 1e4 * maps["affine"]["dx"][2:11, 0]).all()
+
+
+@pytest.mark.parametrize("sigma, zero", [(10, False), (100, True)])
+def test_two_features_leave_only_eps(sigma, zero):
+    """g along xhat: kappa is 1 + E, and from E = 1/u on dx is zero in float32; precise=True rounds dx once.
+
+    In float64 kappa u is 1e9 * 1e-16 at sigma = 100: 1e-7, and a few such.
+    """
+    pair = np.array([[-1, 1]], F4)
+    x, energy = F4(sigma) * pair, sigma**2 / 1e-5
+    exact = reference.layer_norm(x, *parameters(2), pair)
+    assert reference.kappa(exact, pair, np.ones(2)) == pytest.approx(1 + energy, rel=1e-9)
+    assert (energy > 1 / U) == zero
+    assert (library(x, *parameters(2), pair)[0] == 0).all() == zero
+    assert relative_error(library(x, *parameters(2), pair, precise=True)[0], exact.dx) < U + 4 * energy * 2**-53
+
+
+def test_constant_rows_and_the_place_of_eps():
+    x, g = np.full((1, 4), 3.0), np.array([[1.0, 0, 0, 0]])
+    assert (backwards.eps_outside_forward(x) == 0).all()
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(backwards.eps_outside_backward(g, x)).all()
+    inside, _, _ = library(x, *parameters(4, float), g)
+    assert np.allclose(inside, (g - 0.25) / np.sqrt(1e-5), rtol=1e-15)
+
+
+def test_the_kink_of_a_clipped_variance():
+    """Three branches one step of the offset apart. Exactly known: raw is a whole number of spacings, 16 at 12000**2."""
+    row, g, one = np.array([[0, 1, 2, 3]], F4), np.array([[4, 0, 0, 0]], F4), np.ones(4, F4)
+    caches = {k: recreations.flax_forward(row + F4(k), one, 0 * one)[1] for k in range(12002, 12006)}
+    raw = {k: cache[2].item() for k, cache in caches.items()}
+    assert raw == {12002: 0, 12003: 16, 12004: 0, 12005: -16}
+    dx = {k: recreations.flax_backward(g, cache)[0] for k, cache in caches.items()}
+    r = 1 / np.sqrt(1e-5)
+    assert np.allclose(dx[12005], r * (g - 1), rtol=1e-6)  # no third term
+    c = row - 1.5
+    # Half of the third term, as the sum of two products with x and m: u * 12000 / 0.5 of the smallest element, each.
+    assert np.allclose(dx[12004], -r**3 / 2 * c * (g * c).mean(), rtol=2 * U * 12000 / 0.5)
+    assert np.abs(dx[12003]).max() < 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("ratio", [8, 64])
+def test_rounded_statistics_spoil_dgamma_more_than_dx(rng, dtype, ratio):
+    """dgamma is off by delta = t u ratio, dx by delta sqrt(2 / D), both besides t u for rstd; within a factor of 2."""
+    D, u = 256, FORMATS[dtype].u
+    g = rng.standard_normal((64, D)).astype(F4)
+    x = rng.uniform(1, 2, (64, 1)).astype(F4) * regimes.rows(rng, 64, D, ratio)
+    mean, rstd = backwards.saved_statistics(x, dtype)
+    xhat = (x - mean) * rstd
+    exact = reference.layer_norm(x, *parameters(D), g)
+    dgamma = relative_error((g * xhat).sum(axis=0, dtype=float), exact.dgamma)
+    dx = relative_error(backwards.centred(g, xhat, rstd), exact.dx)
+    assert 0.5 < dgamma / (TYPICAL * u * np.hypot(1, ratio)) < 2
+    assert 0.5 < dx / (TYPICAL * u * np.hypot(1, ratio * np.sqrt(2 / D))) < 2
+
+
+def test_the_affine_form_loses_more_to_the_same_mean(rng):
+    D = 256
+    g = rng.standard_normal((64, D)).astype(F4)
+    for ratio, low, high in ((0, 0.8, 1.25), (1e3, 2, 20), (1e5, 2, 20)):
+        x = regimes.rows(rng, 64, D, ratio)
+        mean, rstd = backwards.saved_statistics(x)
+        exact = reference.layer_norm(x, *parameters(D), g).dx
+        centred = relative_error(backwards.centred(g, (x - mean) * rstd, rstd), exact)
+        assert low < relative_error(backwards.affine(g, x, mean, rstd), exact) / centred < high
+        assert relative_error(library(x, *parameters(D), g)[0], exact) < 2e-7
+
+
+@pytest.mark.parametrize("gamma", [1, 0.1, 0.01, 0.001])
+def test_xhat_from_a_half_precision_y(rng, gamma):
+    """t u sqrt(1 + 1/gamma**2) with beta normal; 16384 independent roundings, so theory is good to a tenth."""
+    D, gamma = 256, F4(gamma)
+    x, beta = regimes.rows(rng, 64, D, 0), rng.standard_normal(D).astype(F4)
+    y, _ = layer_norm_forward(x, gamma * parameters(D)[0], beta)
+    again = (round_to(y, "bfloat16") - beta) / gamma
+    error = relative_error(again, reference.layer_norm(x, *parameters(D)).y)
+    assert 0.8 < error / (TYPICAL * 2**-8 * np.hypot(1, 1 / gamma)) < 1.25
+
+
+def test_numpy_adds_rows_in_sequence(rng):
+    terms = rng.standard_normal((10**5, 3), np.float32)
+    assert np.array_equal(terms.sum(axis=0), summation.sum_rows(terms, "sequential"))
+
+
+def test_only_more_precision_helps_along_xhat(rng):
+    """kappa = 1e4. Along 1 and with exact g, two centrings leave a few u; along xhat about kappa u, whatever is done."""
+    D = 256
+    x = regimes.rows(rng, 8, D, 0, sigma=10.0)
+    xhat, cache = layer_norm_forward(x, *parameters(D))
+    gamma = rng.uniform(0.5, 2, D).astype(F4)
+    for towards in ("ones", "along"):
+        g = regimes.upstream(rng, xhat, **regimes.parts(1e4, 1e7, towards))
+        exact = reference.layer_norm(x, *parameters(D), g).dx
+        errors = [relative_error(dx, exact) for dx in (
+            backwards.centred(g, xhat, cache.rstd), library(x, *parameters(D), g)[0],
+            backwards.reorthogonalised(g, xhat, cache.rstd), library(x, *parameters(D), g, precise=True)[0])]
+        assert errors[3] < U and errors[0] > 0.05 * 1e4 * U
+        for careful in errors[1:3]:
+            assert careful < 4 * U if towards == "ones" else 0.05 < careful / (1e4 * U) < 2
+    g = regimes.upstream(rng, xhat, **regimes.parts(1e4, 1e7, "ones"))
+    exact = reference.layer_norm(x, gamma, 0 * gamma, g / gamma).dx
+    assert 0.05 < relative_error(library(x, gamma, 0 * gamma, g / gamma)[0], exact) / (1e4 * U) < 2
+
+
+def test_the_figure_of_sums():
+    counts = [10, 100, 1000]
+    errors = {"float32": {"sequential": np.array([1e-7, 2e-7, 3e-7]), "wide": np.array([1e-8, 2e-8])}}
+    errors["bfloat16"] = {"sequential": np.array([1e-3, 2e-3, 3e-3])}
+    fig = plots.row_sums(counts, errors, summation.row_sum_loss)
+    single, half = fig.axes
+    line, dots, _, short, short_dots, _ = single.lines
+    assert dots.get_ydata().tolist() == [1e-7, 2e-7, 3e-7] and dots.get_xdata().tolist() == counts
+    assert short_dots.get_xdata().tolist() == [10, 100] and short.get_xdata()[-1] == 100
+    assert np.allclose(line.get_ydata()[[0, -1]], summation.row_sum_loss([10, 1000], "sequential"))
+    assert np.allclose(half.lines[0].get_ydata()[0], summation.row_sum_loss(10, "sequential", "bfloat16"))
+    matplotlib.pyplot.close(fig)
+
+
+# Exercises
+
+@pytest.fixture
+def failed(monkeypatch):
+    """A function from exercise and candidate to the description of the check that fails, or None."""
+    monkeypatch.setattr(exercises, "CHAPTERS", ("ch08",))
+
+    def run(id, candidate, words="", seed=0):
+        report = exercises.check(id, candidate, seed)
+        assert report.failed is None or words in report.failed[1], report
+        return report.failed and report.failed[0]
+    return run
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("exercise", ch08.EXERCISES, ids=lambda e: e.id)
+def test_solutions_pass_and_stubs_fail(failed, exercise, seed):
+    assert failed(exercise.id, exercise.solution, seed=seed) is None
+    assert failed(exercise.id, exercise.stub, "not written yet", seed=seed)
+
+
+def digits(g=lambda dy, cache: cache.rstd * cache.gamma * dy, norm=np.linalg.norm, clip=True, guard=True):
+    def answer(dy, cache, u):
+        dx, _, _ = layer_norm_backward(dy, cache)
+        size = norm(dx)
+        if guard and size == 0:
+            return 0.0
+        value = -np.log10(norm(g(dy, cache)) / size * u)
+        return np.maximum(0.0, value) if clip else value  # unlike max, it keeps NaN
+    return answer
+
+
+@pytest.mark.parametrize("weak, words, description", [
+    ({"g": lambda dy, cache: cache.rstd * dy}, "leaves out gamma", "rows of all sizes"),
+    ({"g": lambda dy, cache: cache.gamma * dy}, "leaves out r", "rows of all sizes"),
+    ({"g": lambda dy, cache: cache.rstd * cache.gamma**2 * dy}, "gamma twice", "rows of all sizes"),
+    ({"norm": lambda a: np.abs(a).max()}, "expected", "rows of all sizes"),
+    ({"clip": False}, "expected 0", "few digits, or none"),
+    ({"guard": False}, "finite", "dx is zero"),
+])
+def test_digits_of_dx_refuses(failed, weak, words, description):
+    assert failed("digits-of-dx", digits(**weak), words) == description
+
+
+def test_digits_of_dx_wants_the_whole_tensor(failed):
+    def by_rows(dy, cache, u):
+        dx, _, _ = layer_norm_backward(dy, cache)
+        kappas = np.linalg.norm(cache.rstd * cache.gamma * dy, axis=-1) / np.linalg.norm(dx, axis=-1)
+        return max(0.0, -np.log10(kappas.mean() * u))
+
+    assert failed("digits-of-dx", by_rows, "mean over rows") == "rows of all sizes"
+
+
+def safe(kind):
+    def answer(g, x, eps):
+        c = x - x.mean(axis=-1, keepdims=True)
+        variance = (c * c).mean(axis=-1, keepdims=True)
+        sigma = np.sqrt(variance + (1e-6 if kind == "under the root" else 0))
+        s = sigma + eps
+        gx = (g * c / s).mean(axis=-1, keepdims=True)
+        dx = (g - g.mean(axis=-1, keepdims=True) - c / sigma * gx) / s
+        if kind == "no mean":
+            return np.where(sigma > 0, dx, g / eps)
+        if kind == "zero":
+            return np.nan_to_num(dx)
+        if kind == "all rows":
+            return dx if (sigma > 0).all() else (g - g.mean(axis=-1, keepdims=True)) / eps
+        if kind == "choose":
+            return np.where(sigma > 0, dx, (g - g.mean(axis=-1, keepdims=True)) / eps)
+        return dx
+    return answer
+
+
+@pytest.mark.parametrize("kind, words, description", [
+    ("plain", "NaN", "constant rows among others"),
+    ("zero", "dx is 0", "constant rows among others"),
+    ("no mean", "off by", "constant rows among others"),
+    ("all rows", "beside a constant one", "constant rows among others"),
+    ("under the root", "off by", "rows that vary"),
+    ("choose", "", None),
+])
+def test_constant_rows_refuses(failed, kind, words, description):
+    assert failed("constant-rows", safe(kind), words) == description
+
+
+def test_constant_rows_knows_eps_inside(failed):
+    def inside(g, x, eps):
+        D = x.shape[-1]
+        return layer_norm_backward(g, layer_norm_forward(x, np.ones(D), np.zeros(D), eps)[1])[0]
+
+    assert failed("constant-rows", inside, "inside the root") == "rows that vary"
+
+
+def halves(terms, odd=True):
+    while len(terms) > 1:
+        half = len(terms) // 2
+        left = terms[2 * half:] if odd else terms[:0]
+        terms = np.concatenate([terms[:half] + terms[half:2 * half], left])
+    return terms[0]
+
+
+def in_place(terms):
+    terms[1:2] += terms[:1]
+    return halves(terms)
+
+
+def recursive(terms):
+    half = len(terms) // 2
+    return recursive(terms[:half]) + recursive(terms[half:]) if half else terms[0]
+
+
+def blocks(terms, size=4096):
+    return halves(np.stack([terms[i:i + size].sum(axis=0) for i in range(0, len(terms), size)]))
+
+
+@pytest.mark.parametrize("candidate, words, description", [
+    (lambda terms: terms.sum(axis=0), "running sum", "pairs, in float32"),
+    (lambda terms: terms.sum(axis=0, dtype=float).astype(F4), "exact sum", "pairs, in float32"),
+    (lambda terms: terms.sum(axis=0, dtype=float), "dtype float64", "every row counts"),
+    (lambda terms: halves(terms, odd=False), "partner", "every row counts"),
+    (lambda terms: terms.sum(), "shape", "every row counts"),
+    (in_place, "changed its argument", "every row counts"),
+    (blocks, "running sum", "pairs, in float32"),
+    (lambda terms: halves(terms) if len(terms) < 5 else terms.sum(axis=0), "off by", "131069 rows"),
+    (recursive, "", None),
+])
+def test_sum_in_pairs_refuses(failed, candidate, words, description):
+    assert failed("sum-in-pairs", candidate, words) == description
+
+
+@pytest.mark.parametrize("candidate", [
+    lambda tolerance, u: 2 * tolerance / (0.42 * u),
+    lambda tolerance, u: (tolerance / (0.42 * u)) ** 2,
+    lambda tolerance, u: 2 * (tolerance / u) ** 2,
+    lambda tolerance, u: 2 * (0.42 * u / tolerance) ** 2,
+])
+def test_rows_until_refuses(failed, candidate):
+    assert failed("rows-until", candidate, "theory says") == "by theory"

@@ -1,0 +1,201 @@
+"""Chapter 6: what its page says beyond test_variance, and what its exercises refuse."""
+
+import re
+from itertools import permutations
+
+import matplotlib
+import numpy as np
+import pytest
+
+matplotlib.use("agg")
+
+from lnlib import exercises, plots, reference  # noqa: E402
+from lnlib.variance import ALGORITHMS, naive, normalise, recentred, recentred_short, wide  # noqa: E402
+
+U = 2.0**-24
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    monkeypatch.setattr(exercises, "CHAPTERS", ("ch06",))
+
+
+def mean(a):
+    return a.mean(axis=-1, keepdims=True)
+
+
+# ---- The page ---------------------------------------------------------------------------------------
+
+
+def test_orders_of_five_numbers():
+    found = [naive(1e8 + np.array(p))[2].item() for p in permutations(range(5))]
+    assert set(found) == {0.0, 2.0} and found.count(2.0) == 96
+
+
+@pytest.mark.parametrize("offset", [1e2, 1e4, 1e7])
+def test_subtracting_the_mean_is_exact_and_adding_the_residual_is_lost(offset):
+    """The derivation of the cure begins with the first; the second is why the mean stays in two parts."""
+    rng = np.random.default_rng(0)
+    x = (offset + rng.standard_normal((8, 1024)) + rng.random((8, 1))).astype(np.float32)
+    m, r, _ = recentred(x)
+    assert (reference.to_fixed(x - m) == reference.to_fixed(x) - reference.to_fixed(m)).all()
+    # m + r is m or a neighbour of m, so what it misses is of the order of r itself, spacing / 4 in the mean.
+    assert np.abs(m + r - m).max() <= np.spacing(m).max()
+    missed = np.abs((m + r).astype(float) - m - r)
+    assert np.median(missed) > 0.05 * np.spacing(np.float32(offset))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_two_neighbours_break_all_but_the_recentred_mean(name):
+    x = np.array([[33_333_334, 33_333_336]], np.float32)
+    # Mean 33333335, which is no float, and variance 1: xhat is -1 and 1, up to eps / 2 = 84 u.
+    off = np.abs(normalise(x, name) - [-1, 1]).max()
+    if name == "recentred":
+        assert off < 100 * U
+    else:
+        # A mean rounded to either element leaves a zero where 1 is right: off by 1 up to a few u, or NaN.
+        assert not off < 1 - 8 * U
+
+
+def test_a_better_variance_can_be_a_worse_result():
+    x = np.full((1, 768), 33_333_334, np.float32)
+    off = {name: np.abs(normalise(x, name)).max() for name in ("two-pass", "corrected", "recentred")}
+    # m misses by 2: divided by itself, or by sqrt(eps). One rounding each of root and quotient, eps against 4.
+    np.testing.assert_allclose([off["two-pass"], off["corrected"]], [1, 2 / 1e-5**0.5], rtol=4e-6)
+    assert off["recentred"] == 0
+
+
+def test_the_figures_show_what_they_are_given():
+    offsets = np.logspace(0, 7, 15)
+    names = ["a", "b", "c", "d"]
+    v = {name: 1e-3 * np.ones(15) for name in names}
+    y = {name: 1e-5 * np.ones(15) for name in names}
+    y["c"][-2:] = 1e9, np.inf
+    fig = plots.variance_panels(offsets, v, y, U)
+    assert [ax.get_title() for ax in fig.axes] == names
+    assert [len(ax.lines) for ax in fig.axes] == [6, 6, 5, 5]  # two errors, their crosses, one or two theories
+    _, v_crosses, drawn, crosses, theory = (line.get_ydata() for line in fig.axes[2].lines)
+    assert np.isnan(drawn[-2:]).all() and (drawn[:-2] == 1e-5).all()
+    assert np.isnan(crosses[:-2]).all() and (crosses[-2:] == fig.axes[2].get_ylim()[1]).all()
+    np.testing.assert_array_equal(theory, U * offsets)
+    assert np.isnan(v_crosses).all()
+    plots.plt.close(fig)
+    fig = plots.variance_panels(offsets, y, y, U)  # both off the panel: their crosses must not coincide
+    _, v_crosses, _, crosses, _ = (line.get_ydata() for line in fig.axes[2].lines)
+    assert (v_crosses[-2:] < 0.5 * crosses[-2:]).all()
+    plots.plt.close(fig)
+    fig = plots.algorithm_errors(offsets, y)
+    assert [line.get_label() for line in fig.axes[0].lines] == names
+    plots.plt.close(fig)
+
+
+# ---- The exercises ----------------------------------------------------------------------------------
+
+
+def digits(naive_loss, mean_loss=lambda q: U * abs(q), low=U, high=1.0, log=np.log10, spread=np.std):
+    """An answer to digits-left with its formulas and its limits as switches."""
+    def candidate(x):
+        q = x.mean(dtype=float) / spread(x, dtype=float)
+        with np.errstate(all="ignore"):
+            return tuple(-log(np.clip([naive_loss(q), mean_loss(q)], low, high)))
+    return candidate
+
+
+def divide(c, v, eps=1e-5):
+    return c / np.sqrt(v + np.float32(eps))
+
+
+def residual(x):
+    m, _, v = wide(x)
+    return m, v, mean(x - m)
+
+
+def m_plus_r(x, eps=1e-5):
+    m, v, r = residual(x)
+    return divide(x - (m + r), v, eps)
+
+
+def added(x, eps=1e-5):
+    m, v, r = residual(x)
+    return divide(x - m + r, v, eps)
+
+
+def one_mean_for_all(x, eps=1e-5):
+    m, v, _ = residual(x)
+    return divide(x - m - (x - m).mean(), v, eps)
+
+
+def eps_forgotten(x, eps=1e-5):
+    m, v, r = residual(x)
+    return divide(x - m - r, v)
+
+
+def in_place(x, eps=1e-5):
+    m, v, r = residual(x)
+    x -= m
+    return divide(x - r, v, eps)
+
+
+def in_float64(x, eps=1e-5):
+    c = x - mean(x.astype(float))
+    return c / np.sqrt(mean(c * c) + eps)
+
+
+def short(rule):
+    def candidate(x, order):
+        m, r, v = recentred_short(x, order)
+        with np.errstate(all="ignore"):
+            return bool(rule(m.item(), r.item(), v.item()))
+    return candidate
+
+
+@pytest.mark.parametrize("id, candidate, message", [
+    ("negative-variance", lambda centre: np.array([centre, centre + 1, centre - 1]), "dtype float64"),
+    ("negative-variance", lambda centre: np.float32([centre, centre + 1]), r"shape \(2,\)"),
+    ("negative-variance", lambda centre: np.float32([centre] * 3), "all equal"),
+    ("negative-variance", lambda centre: np.float32([centre, centre + 1, centre + 2]), "not within 1"),
+    ("negative-variance", lambda centre: np.float32([centre, centre, centre + 1]), "naive variance is"),
+    ("digits-left", digits(lambda q: U * abs(q)), "naive: predicted"),
+    ("digits-left", digits(lambda q: U * q**2, lambda q: U * q**2), "two-pass: predicted"),
+    ("digits-left", digits(lambda q: U * q**2, log=np.log), "predicted"),
+    ("digits-left", digits(lambda q: U * q**2, high=np.inf), "expected 0 to 7.2"),
+    ("digits-left", digits(lambda q: U * q**2, low=0), "expected 0 to 7.2"),
+    ("digits-left", digits(lambda q: U * q**2, low=2 * U), "with mean 0"),
+    ("digits-left", lambda x: digits(lambda q: U * q**2)(x)[::-1], "predicted"),
+    ("digits-left", digits(lambda q: U * q**2, spread=np.var), "predicted"),
+    ("digits-left", digits(lambda q: U * q**2, lambda q: U * q), "two-pass: predicted"),
+    ("repair-the-mean", lambda x, eps: divide(x - wide(x)[0], wide(x)[2], eps), "is off by"),
+    ("repair-the-mean", m_plus_r, "is off by"),
+    ("repair-the-mean", added, "is off by"),
+    ("repair-the-mean", one_mean_for_all, "is off by"),
+    ("repair-the-mean", eps_forgotten, "is off by"),
+    ("repair-the-mean", in_place, "changed its argument x"),
+    ("repair-the-mean", in_float64, "dtype float64"),
+    ("short-form", short(lambda m, r, v: v > 0), "you say True"),
+    ("short-form", short(lambda m, r, v: r < v**0.5 if v > 0 else False), "you say True"),
+    ("short-form", short(lambda m, r, v: abs(r) < 1), "you say"),
+    ("short-form", short(lambda m, r, v: abs(r) < v), "r is 3.* sigma, and you say True"),
+    ("short-form", short(lambda m, r, v: abs(r) < 1e-4 * abs(m)), "you say"),
+    ("short-form", short(lambda m, r, v: True), "you say True"),
+    ("short-form", lambda x, order: recentred_short(x, order)[1], "expected True or False"),
+])
+def test_a_wrong_answer_is_refused(id, candidate, message):
+    report = exercises.check(id, candidate)
+    assert report.failed, report
+    assert "your function raised" not in report.failed[1]
+    assert re.search(message, report.failed[1]), report
+
+
+@pytest.mark.parametrize("id, candidate", [
+    ("digits-left", digits(lambda q: U * (1 + q**2), lambda q: U * np.hypot(1, q))),
+    ("digits-left", lambda x: digits(lambda q: U * q**2)(np.float64(x.mean()) + x.std() * np.float64([-1, 1]))),
+    ("repair-the-mean", lambda x, eps: in_float64(x, eps).astype(np.float32)),
+    ("repair-the-mean", lambda x, eps: m_plus_r(x, eps) - mean(m_plus_r(x, eps))),
+    ("short-form", lambda x, order: abs(recentred_short(x, order)[1]) < x.std()),
+    ("short-form", short(lambda m, r, v: abs(r) < abs(v)**0.5)),  # a wrong v is small against r**2, whatever its sign
+    ("short-form", lambda x, order: recentred_short(x, order)[1].item()**2 < recentred(x)[2].item()),
+])
+@pytest.mark.parametrize("seed", range(3))
+def test_another_right_answer_is_accepted(id, candidate, seed):
+    report = exercises.check(id, candidate, seed=seed)
+    assert report.failed is None, report

@@ -175,6 +175,7 @@ def short(rule):
     ("short-form", short(lambda m, r, v: r < v**0.5 if v > 0 else False), "you say True"),
     ("short-form", short(lambda m, r, v: abs(r) < 1), "you say"),
     ("short-form", short(lambda m, r, v: abs(r) < v), "r is 3.* sigma, and you say True"),
+    ("short-form", short(lambda m, r, v: abs(r) < min(v, abs(v)**0.5)), r"r is 0\.\d+ sigma, and you say False"),
     ("short-form", short(lambda m, r, v: abs(r) < 1e-4 * abs(m)), "you say"),
     ("short-form", short(lambda m, r, v: True), "you say True"),
     ("short-form", lambda x, order: recentred_short(x, order)[1], "expected True or False"),

@@ -20,7 +20,7 @@ of Numerical Algorithms*, 2002, chapter 4. Errors seen in practice grow like :ma
 grows like D.
 
 No bound for v bounds the error of xhat. The rounded mean m is off by up to :math:`u |\mu|`, so with a
-perfect variance xhat is still off by :math:`u |\mu| / \sigma`.
+perfect variance xhat is still off by up to :math:`u |\mu| / \sigma`.
 """
 
 import functools
@@ -77,8 +77,8 @@ def total(a, order="pairwise"):
 
     Notes
     -----
-    The error is at most :math:`E u \sum |a_i|`, with E = D - 1 (sequential), D / 8 + 6 (accumulators) or
-    log2(D / 128) + 22 (pairwise). Higham 2002, section 4.2.
+    The error is at most :math:`E u \sum |a_i|`, with E = D - 1 (sequential), ceil(D / 8) + 6 (accumulators)
+    or ceil(log2(D / 128)) + 22 (pairwise). Higham 2002, section 4.2.
     """
     _check_order(order)
     return ORDERS[order](a)
@@ -135,7 +135,7 @@ def naive(x, order="pairwise"):
     .. math:: v = \overline{x^2} - m^2
 
     Two numbers near :math:`\mu^2` that differ by :math:`\sigma^2` are subtracted: the error is
-    :math:`E \kappa^2 u`. Where that is more than 1, v is any number near zero, negative ones included.
+    :math:`E \kappa^2 u`. Where that is more than 1, v is any number up to about :math:`E u \mu^2`, of either sign.
     """
     m = mean(x, order)
     v = mean(x * x, order) - m * m
@@ -177,7 +177,7 @@ def corrected_two_pass(x, order="pairwise"):
     .. math:: d = x - m, \qquad v = \overline{d^2} - \overline{d}^{\,2}
 
     The error of v is :math:`E u + E^3 \kappa^2 u^3`. xhat is no better than with :func:`two_pass`: m is the same.
-    It can be worse: on a constant row v is now the exact zero, and what m is off by is divided by the root of eps.
+    It can be worse: on a constant row v is now zero, or nearly, and what m is off by is divided by the root of eps.
     """
     m = mean(x, order)
     d = x - m
@@ -293,8 +293,10 @@ def recentred(x, order="pairwise"):
     m only has to be close: then x - m is exact where it is small, and r is the part of the mean that m could not
     hold. It is returned as the correction, because m + r would be rounded to m again. What is left of the mean in
     xhat is at most :math:`\delta = E u\,(1 + E u |\mu|/\sigma)`, and the error of v is :math:`E u + \delta^2`. Both
-    are a few u while :math:`E u |\mu|/\sigma` is below 1. Sums must be short for that: pairwise will do for every
-    row in which x can tell its own elements apart, one running sum over D = 65536 will not.
+    are a few E u while :math:`E u |\mu|/\sigma` is below 1. Chains of additions must be short for that: pairwise will
+    do where sigma is at least the spacing of the elements, one running sum over D = 65536 will not. Below the spacing
+    the rounding of r shows: with one element of 10007 a neighbour of all the others, r is 100 sigma or more, and xhat
+    is off by about 50 u.
 
     A constant row comes out as exact zeros. If all x are k, then d is a small whole number j of units in the last
     place of k, the same for all, and its partial sums are multiples of that unit up to D j. Those need no
@@ -317,9 +319,9 @@ def recentred_short(x, order="pairwise"):
 
     .. math:: d = x - m, \qquad r = \overline{d}, \qquad v = \overline{d^2} - r^2
 
-    The error of v is :math:`E u\,(1 + r^2/\sigma^2)`. It is safe while :math:`|r|` is below sigma, as it is
-    for a pairwise mean. A mean summed with few accumulators may leave r a thousand sigma large, and
-    then this is :func:`naive` again: v is wrong, and may be negative.
+    The error of v is :math:`E u\,(1 + r^2/\sigma^2)`. It is safe while :math:`|r|` is below sigma, as it is for
+    a pairwise mean where sigma is well above the spacing of the elements. A mean summed with few accumulators may
+    leave r hundreds of sigma large, and then this is :func:`naive` again: v is wrong, and may be negative.
     """
     m = mean(x, order)
     d = x - m
@@ -353,7 +355,7 @@ class Algorithm(NamedTuple):
 ALGORITHMS = {
     "naive": Algorithm("naive", naive, 1, "subtracts two large numbers; the variance may be negative"),
     "clipped": Algorithm("naive, clipped at zero", naive_clipped, 1, "trades NaN for numbers that are far too large"),
-    "two-pass": Algorithm("two-pass", two_pass, 2, "the definition; what most frameworks do"),
+    "two-pass": Algorithm("two-pass", two_pass, 2, "the definition; what numpy.var does"),
     "corrected": Algorithm("corrected two-pass", corrected_two_pass, 2, "a better variance, but the same mean"),
     "shifted": Algorithm("shifted by the first element", shifted, 1, "good unless the first element is an outlier"),
     "welford": Algorithm("Welford", welford, 1, "one element at a time, and a rounded mean each time"),

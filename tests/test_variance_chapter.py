@@ -10,6 +10,7 @@ import pytest
 matplotlib.use("agg")
 
 from lnlib import exercises, plots, reference  # noqa: E402
+from lnlib.exercises import ch06  # noqa: E402
 from lnlib.variance import ALGORITHMS, naive, normalise, recentred, recentred_short, wide  # noqa: E402
 
 U = 2.0**-24
@@ -63,6 +64,30 @@ def test_a_better_variance_can_be_a_worse_result():
     # m misses by 2: divided by itself, or by sqrt(eps). One rounding each of root and quotient, eps against 4.
     np.testing.assert_allclose([off["two-pass"], off["corrected"]], [1, 2 / 1e-5**0.5], rtol=4e-6)
     assert off["recentred"] == 0
+
+
+def test_the_residual_is_rounded_too():
+    """The docstring of recentred: below the spacing r is many sigma, and what it is rounded by shows."""
+    x = np.full((1, 10007), 16777213, np.float32)  # a spacing of 1
+    x[0, 0] += 1
+    r = recentred(x)[1].item()
+    assert abs(r) > 50 * x.std(dtype=float)
+    error = reference.relative_error(normalise(x), reference.layer_norm(x, np.ones(10007), np.zeros(10007)).y)
+    assert 20 * U < error <= U * abs(r) / x.std(dtype=float)  # r, and nothing else, is rounded by up to u |r|
+
+
+@pytest.mark.parametrize("centre", [1e4, 65536.0, 1e6])
+def test_a_third_of_the_variances_is_negative_and_a_third_zero(centre):
+    rows = np.float32(centre + np.random.default_rng(0).uniform(-0.9, 0.9, (4000, 3)))
+    v = naive(rows)[2]
+    assert 0.2 < (v < 0).mean() < 0.45 and 0.2 < (v == 0).mean() < 0.45
+
+
+def test_the_negative_row_stays_within_reach_of_any_centre():
+    """Rounding to float32 moves a number by up to 1/32 at 1e6; the exercise allows any centre."""
+    for centre in np.geomspace(1e4, 1e6, 300):
+        row = ch06.negative_row_solution(centre)
+        assert np.abs(row.astype(float) - centre).max() <= 1 and naive(row)[2] < 0
 
 
 def test_the_figures_show_what_they_are_given():

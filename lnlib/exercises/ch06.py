@@ -27,7 +27,7 @@ def negative_row(centre):
 def negative_row_solution(centre):
     rng = np.random.default_rng(0)
     while True:
-        row = np.float32(centre + rng.uniform(-1, 1, 3))
+        row = np.float32(centre + rng.uniform(-0.9, 0.9, 3))
         if naive(row)[2] < 0 and np.ptp(row) > 0:
             return row
 
@@ -50,7 +50,7 @@ def _negative_at(centre):
 def digits_left(x):
     """How many decimal digits of xhat float32 keeps: a prediction.
 
-    x: float32 array of shape (D,), sigma > 0.
+    x: float32 array of shape (D,), sigma 1 or more.
     Returns two floats, for naive and for two_pass, from 0 (none) to
     -log10(2**-24) (all).
     """
@@ -94,7 +94,8 @@ def _mean_zero(candidate, rng):
 def repaired(x, eps=1e-5):
     """xhat, correct to a few u however far a row is from zero.
 
-    x: float32 array of shape (..., D).
+    x: float32 array of shape (..., D), each sigma at least
+    the spacing of its row.
     Returns a float32 array of x's shape.
     """
     m, _, v = wide(x)

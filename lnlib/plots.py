@@ -325,7 +325,8 @@ def _edges(centres):
     return np.exp(np.concatenate([[2 * logs[0] - middle[0]], middle, [2 * logs[-1] - middle[-1]]]))
 
 
-def digit_map(errors, x, y, xlabel, ylabel, theory=None, points=(), top=8, columns=2, panel=(2.7, 2.5)):
+def digit_map(errors, x, y, xlabel, ylabel, theory=None, points=(), top=8, columns=2, panel=(2.7, 2.5),
+              label_lines=False):
     """Correct digits as colours over two logarithmic coordinates, a panel for each algorithm.
 
     Not for ``ln-invert``, which would falsify the colours: the background is white in both themes.
@@ -337,6 +338,7 @@ def digit_map(errors, x, y, xlabel, ylabel, theory=None, points=(), top=8, colum
     points: (x, y, label) to mark in every panel, with a label of at most two letters.
     top: the digits at which the eight colours end: 8 for float32, 16 for float64.
     panel: width and height of one panel in inches.
+    label_lines: whether each line carries its digits.
     Returns the figure.
     """
     bounds = np.linspace(0, top, 9)
@@ -357,7 +359,12 @@ def digit_map(errors, x, y, xlabel, ylabel, theory=None, points=(), top=8, colum
             levels = [bound for bound in bounds[1::2] if predicted.min() < bound < predicted.max()]
             if levels:
                 lines = ax.contour(across, up, predicted, levels, colors="black", linestyles="-", linewidths=1.6)
-                lines.set_path_effects([withStroke(linewidth=3.4, foreground="white")])
+                outline = [withStroke(linewidth=3.4, foreground="white")]
+                lines.set_path_effects(outline)
+                # A third of the way along; left alone, labels also land on the frame.
+                places = [path.vertices[len(path.vertices) // 3] for path in lines.get_paths()]
+                for text in ax.clabel(lines, fmt="%g", fontsize=11, manual=places) if label_lines else ():
+                    text.set_path_effects(outline)
         for px, py, label in points:
             ax.plot(px, py, "o", markersize=12.5, markerfacecolor="white", markeredgecolor="black", clip_on=False)
             ax.text(px, py, label, fontsize=10, ha="center", va="center_baseline")
@@ -391,7 +398,8 @@ def framework_digits(offsets, digits):
 def range_of_float16(sigmas, errors, boundaries):
     """Error of y over sigma, one line for each way to compute it, with predicted boundaries as vertical lines.
 
-    errors: name -> one error for each sigma; inf is drawn as a cross at the top. boundaries: label -> sigma.
+    errors: name -> one error for each sigma; inf is a cross at the top, where the axis says so. boundaries: label ->
+    sigma.
     Returns the figure.
     """
     top = 10.0
@@ -404,6 +412,7 @@ def range_of_float16(sigmas, errors, boundaries):
         ax.axvline(sigma, color="black", linestyle=":", linewidth=1.3)
         ax.annotate(label, (sigma, 0.015), (-4, 0), textcoords="offset points", fontsize=10, rotation=90, ha="right")
     ax.set(xlabel=r"$\sigma$", ylabel="relative error of $y$", ylim=(3e-5, 2 * top))
+    ax.set_yticks([1e-4, 1e-3, 1e-2, 1e-1, 1, top], ["$10^{-4}$", "$10^{-3}$", "0.01", "0.1", "1", "NaN\nor Inf"])
     ax.minorticks_off()
     fig.legend(loc="outside lower center", ncols=2, frameon=False)
     return fig
@@ -415,13 +424,16 @@ def row_sums(counts, errors, theory):
     counts: numbers of terms, ascending. errors: dtype -> {order -> one error for each of the first counts}. theory:
     function (n, order, dtype) -> predicted error, drawn as a line where there are measurements. Returns the figure.
     """
+    # Large open diamonds: two orders may agree, and the last would hide the other.
+    marks = [{"marker": marker, "markersize": 6} for marker in "os^v"]
+    marks.append({"marker": "D", "markersize": 10, "fillstyle": "none"})
     fig, axes = figure(5.6, 4.0, len(errors), xscale="log", yscale="log")
     for ax, (dtype, orders) in zip(axes, errors.items()):
-        for (order, error), colour, dash, marker in zip(orders.items(), COLOURS.values(), DASHES, "os^vD"):
+        for (order, error), colour, dash, mark in zip(orders.items(), COLOURS.values(), DASHES, marks):
             n = np.geomspace(counts[0], counts[len(error) - 1], 50)
             ax.plot(n, theory(n, order, dtype), color=colour, linestyle=dash, linewidth=1.4)
-            ax.plot(counts[:len(error)], error, color=colour, linestyle="none", marker=marker, markersize=6)
-            ax.plot([], [], color=colour, linestyle=dash, marker=marker, label=order)
+            ax.plot(counts[:len(error)], error, color=colour, linestyle="none", **mark)
+            ax.plot([], [], color=colour, linestyle=dash, label=order, **mark)
         ax.set(xlabel="rows", xticks=counts)
         ax.minorticks_off()
         ax.set_title(dtype, fontsize=12)

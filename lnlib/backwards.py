@@ -49,7 +49,8 @@ def reorthogonalised(g, xhat, rstd, eps=1e-5):
     r"""dx with both subtractions done twice, as if by Gram and Schmidt.
 
     The second time removes what the rounding of the first has left along **1** and along xhat. What eps lets through
-    is added at the end: the part along xhat, found in both rounds, times :math:`\varepsilon / s^2`.
+    is added at the end: the part along xhat, found in both rounds, times :math:`\varepsilon / s^2`. A constant row,
+    whose xhat is zero, is NaN.
     """
     along = 0 * rstd
     for _ in range(2):

@@ -153,8 +153,9 @@ def row_sum_errors(orders, counts, columns, dtype="float32", *, rng, mean=0.0):
 def row_sum_loss(n, order, dtype="float32"):
     r"""Theory line: the typical relative error of a sum of n terms of random signs.
 
-    A partial sum of k such terms has size :math:`\sqrt k`, and so the total has size :math:`\sqrt n`.
-    With t u the typical error of one rounding (:data:`lnlib.rounding.TYPICAL`) and independent errors:
+    The terms are independent, of mean zero and size one. A partial sum of k has size :math:`\sqrt k`, and so the
+    total has size :math:`\sqrt n`. With t u the typical error of one rounding (:data:`lnlib.rounding.TYPICAL`) and
+    independent errors:
 
     * sequential and random: :math:`t u \sqrt{\sum_k k} / \sqrt n = t u \sqrt{n/2}`;
     * pairwise: each of :math:`\log_2 n` levels has partial sums of total size :math:`\sqrt n`, so
@@ -163,6 +164,9 @@ def row_sum_loss(n, order, dtype="float32"):
     * wide: the last rounding, :math:`t u`;
     * Neumaier: the same, and the n errors, of size :math:`t u \sqrt k` each, are themselves summed in
       sequence: :math:`t u \sqrt{1 + (t u n)^2 / 6}`. In bfloat16 that shows from a thousand rows on.
+
+    They hold while they are small. In bfloat16, from 10\ :sup:`5` rows on, a running sum is so large that about
+    half of the terms are below half a spacing and vanish; its error then nears 1, while the line goes on.
 
     ``n`` is a number or an array. See :func:`row_sum_bound` for the worst case.
     """

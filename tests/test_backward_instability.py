@@ -187,7 +187,8 @@ def test_numpy_adds_rows_in_sequence_and_contiguous_ones_in_blocks(rng):
     assert np.linalg.norm(contiguous - exact) < np.linalg.norm(running - exact) / 4
 
 
-def test_the_spread_of_random_orders_is_the_rounding_error(rng):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_spread_of_random_orders_is_the_rounding_error(rng, dtype):
     """Standard deviation over sqrt(n), for several sets of numbers: what theory says, but for what all runs share.
 
     Of a sequence whose total is fixed the partial sums end there: n**2/6 instead of n**2/2 if the total is 0.
@@ -196,9 +197,40 @@ def test_the_spread_of_random_orders_is_the_rounding_error(rng):
     for _ in range(3):
         runs = rng.permuted(np.tile(rng.standard_normal((n, 1), F4), 300), axis=0)
         for order in ("sequential", "pairwise"):
-            spread = summation.sum_rows(runs, order).astype(float).std() / np.sqrt(n)
-            assert 0.4 < spread / summation.row_sum_loss(n, order) < 2.5
-        assert len(np.unique(summation.sum_rows(runs, "wide"))) == 1
+            spread = summation.sum_rows(runs, order, dtype).astype(float).std() / np.sqrt(n)
+            assert 0.4 < spread / summation.row_sum_loss(n, order, dtype) < 2.5
+        assert len(np.unique(summation.sum_rows(runs, "wide", dtype))) == 1
+
+
+def test_a_long_running_sum_in_bfloat16_stagnates(rng):
+    """From 2**8 on numbers are 2 apart: a term below 1 vanishes, seven in ten. At 2**10 they are 8 apart, all but few.
+
+    So no sum of normal terms gets far beyond 2**10, however many are added.
+    """
+    sums = summation.running_sums(round_to(rng.standard_normal((2**20, 8), F4), "bfloat16"), "bfloat16")
+    still = np.diff(sums, axis=0) == 0
+    assert still[np.abs(sums[:-1]) >= 2**8].mean() > 0.65
+    assert np.abs(sums).max() < 1.1 * 2**10
+    assert (np.abs(sums[10**5:]) >= 2**8).mean() > 0.4
+
+
+def test_centring_costs_only_what_has_a_mean(rng):
+    """Roundings counted, n = (error / (t u kappa))**2: at most 5, fewer where g has no mean to subtract."""
+    D, kappa = 256, 1e3
+    counts = {}
+    for ones in (0, 1e3):
+        squares = []
+        for _ in range(20):
+            x = regimes.rows(rng, 1, D, 0, np.sqrt(1e3))
+            xhat = layer_norm_forward(x.astype(float), *parameters(D, float))[0]
+            gamma = rng.uniform(0.5, 2, D).astype(F4)
+            g = regimes.upstream(rng, xhat, ones=ones, along=kappa, dtype="float64")
+            dy = (g / gamma).astype(F4)
+            exact = reference.layer_norm(x, gamma, 0 * gamma, dy).dx
+            error = relative_error(library(x, gamma, 0 * gamma, dy)[0], exact)
+            squares.append((error / (TYPICAL * U * kappa)) ** 2)
+        counts[ones] = np.mean(squares)
+    assert 1.5 < counts[0] < 3 < counts[1e3] < 5
 
 
 @pytest.mark.parametrize("gamma", [0.1, 0.01])
@@ -402,11 +434,23 @@ def rows_of(sequence=lambda roundings: 2 * roundings, pairs=np.exp2, t=0.42):
     rows_of(np.sqrt), rows_of(lambda roundings: roundings), rows_of(t=1), rows_of(lambda roundings: 2 / roundings),
     rows_of(pairs=lambda roundings: 2 * roundings), rows_of(pairs=np.exp),
     rows_of(pairs=lambda roundings: 2 ** roundings ** 0.5),
+    rows_of(pairs=lambda roundings: 2 ** (roundings - 1)), rows_of(pairs=lambda roundings: 2 ** (roundings + 1)),
 ])
 def test_rows_until_refuses(failed, candidate):
     assert failed("rows-until", candidate) == "by theory"
     with np.errstate(over="ignore"):
         assert failed("rows-until", rows_of(), "") is None
+
+
+def test_rows_until_takes_the_library_s_t_and_whole_numbers(failed):
+    assert failed("rows-until", rows_of(t=TYPICAL)) is None
+    whole = rows_of(lambda roundings: int(2 * roundings), lambda roundings: int(2**roundings))
+    assert failed("rows-until", whole) is None
+
+
+def test_rows_until_of_no_finite_number():
+    with np.errstate(over="ignore"):
+        assert ch08.rows_until_solution(1e-5, U, True) == np.inf
 
 
 @pytest.mark.parametrize("order", ["sequential", "pairwise"])

@@ -203,7 +203,7 @@ def rows_until(tolerance, u, in_pairs):
 
 def rows_until_solution(tolerance, u, in_pairs):
     roundings = (tolerance / (0.42 * u)) ** 2
-    return 2.0**roundings if in_pairs else 2 * roundings
+    return np.exp2(roundings) if in_pairs else 2 * roundings
 
 
 def _by_theory(candidate, rng):
@@ -213,9 +213,10 @@ def _by_theory(candidate, rng):
         n = _number(candidate(tolerance, u, in_pairs))
         how = "in pairs" if in_pairs else "in sequence"
         expect(n > 1, f"{how}: found {n:g} rows, expected more than 1")
-        # Rounding n to a whole number changes it by at most 1 in 900, and the error by half of that or less.
+        # t = 0.42 is given to two digits: lnlib's, 0.425, makes 1.1 %. A whole number n adds 0.06 % or less.
+        # One level too few or too many in pairs would be 2.7 % or more in one of the cases.
         error = 0.42 * u * np.sqrt(np.log2(n) if in_pairs else n / 2)
-        expect(abs(error / tolerance - 1) < 1e-3, f"tolerance {tolerance:.0e}, u = {u:.0e}, {how}: after your "
+        expect(abs(error / tolerance - 1) < 0.02, f"tolerance {tolerance:.0e}, u = {u:.0e}, {how}: after your "
                                                   f"{n:.3g} rows theory says {error:.1e}")
 
 

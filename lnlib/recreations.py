@@ -187,7 +187,7 @@ def flax_forward(x, gamma, beta, eps=1e-5):
     r"""Flax 0.12.8 as it comes: variance :math:`\max(0, \overline{x^2} - \overline{x}^2)`, then (x - mean) rstd.
 
     From mean / sigma near 1 / sqrt(u), 4000 in float32, the difference is rounding error. Where that is
-    negative the variance becomes 0 and y is 1 / sqrt(eps) times too large; no NaN shows it.
+    negative the variance becomes 0 and y is sqrt(1 + sigma^2 / eps) times too large; no NaN shows it.
 
     Source: ``flax/linen/normalization.py``, ``_compute_stats`` and ``_normalize``.
     """

@@ -10,8 +10,8 @@ and an upstream gradient a third, kappa, which says how much of it is subtracted
 
 Maps are measured against exact arithmetic (:mod:`lnlib.reference`). Theory lines count roundings: n independent
 roundings of equal size leave a relative error of :math:`t u \sqrt n`, where u is the unit roundoff and
-t = 0.42 (:data:`lnlib.rounding.TYPICAL`) makes one rounding typical instead of worst. They are good to a factor
-of about two, and they say which errors grow with what.
+t = 0.42 (:data:`lnlib.rounding.TYPICAL`) makes one rounding typical instead of worst. For rows like random ones
+medians of the error agree with them to a factor of about two, and they say which errors grow with what.
 """
 
 import numpy as np

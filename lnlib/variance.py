@@ -149,7 +149,7 @@ def naive_clipped(x, order="pairwise"):
     .. math:: v = \max(\overline{x^2} - m^2,\, 0)
 
     No NaN any more, and no better answer: with v = 0, xhat is :math:`(x - m)/\sqrt\varepsilon`, which is
-    :math:`\sigma/\sqrt\varepsilon` times too large.
+    :math:`\sqrt{1 + \sigma^2/\varepsilon}` times too large.
     """
     m, c, v = naive(x, order)
     return m, c, np.maximum(v, np.zeros_like(v))

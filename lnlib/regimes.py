@@ -267,8 +267,8 @@ def backward_loss(kappa, towards, dtype="float32", wide=False):
     (1), centring g (2), xhat (2), xhat * mean(g * xhat) (1); for a row, rstd (2.75: its root, its quotient, and half
     the relative error of a variance) counted twice over because xhat comes twice (11), and the mean (2). Where the
     statistics of a row are kept ``wide``, as :mod:`lnlib.layernorm` keeps them for float32, all that belongs
-    to rows is gone, and so is the rounding of xhat * mean(g * xhat): n = 5. The 2 for centring g is for a g with a mean;
-    without one it is next to nothing.
+    to rows is gone, and so is the rounding of xhat * mean(g * xhat): n = 5. The 2 for centring g is for a g with a
+    mean; without one it is next to nothing.
     """
     if towards not in ("ones", "along"):
         raise ValueError(f"towards: found {towards!r}, expected 'ones' or 'along'")

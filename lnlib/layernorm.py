@@ -207,12 +207,12 @@ def _forward_precise(x, gamma, beta, eps):
     with np.errstate(all="ignore"):
         rows = _rows(x, np.float64)
         mean = _mean(rows)
-        residual = _mean(rows - mean)
-        _, rstd = _normalise(rows, eps, _centre)
-        mean, residual, rstd = (a.reshape(*x.shape[:-1], 1) for a in (mean, residual, rstd))
-        cache = PreciseLayerNormCache(x.copy(), mean, residual, rstd, gamma.copy(), x.dtype)
-        y = gamma.astype(np.float64) * cache.xhat + beta.astype(np.float64)
-        return y.astype(x.dtype), cache
+        d = rows - mean
+        residual = _mean(d)
+        xhat, rstd = _normalise(d - residual, eps, _keep)
+        y = (gamma.astype(np.float64) * xhat + beta.astype(np.float64)).astype(x.dtype).reshape(x.shape)
+    mean, residual, rstd = (a.reshape(*x.shape[:-1], 1) for a in (mean, residual, rstd))
+    return y, PreciseLayerNormCache(x.copy(), mean, residual, rstd, gamma.copy(), x.dtype)
 
 
 def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False):

@@ -42,9 +42,10 @@ from typing import NamedTuple
 import numpy as np
 
 from . import contract, reference
+from .rounding import FORMATS
 
 #: Unit roundoff u (half the distance from 1 to the next number) by name of dtype.
-UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+UNIT_ROUNDOFF = {name: form.u for name, form in FORMATS.items()}
 
 #: How many unit roundoffs one value of f may be off by, after the several roundings that made it.
 ROUNDINGS = 4

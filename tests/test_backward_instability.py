@@ -3,10 +3,11 @@
 import matplotlib
 import numpy as np
 import pytest
+from attempts import failed
 
 matplotlib.use("agg")
 
-from lnlib import backwards, exercises, layer_norm_backward, layer_norm_forward, plots, recreations  # noqa: E402
+from lnlib import backwards, layer_norm_backward, layer_norm_forward, plots, recreations  # noqa: E402
 from lnlib import reference, regimes, summation  # noqa: E402
 from lnlib.exercises import ch08  # noqa: E402
 from lnlib.gradcheck import complex_step  # noqa: E402
@@ -296,21 +297,9 @@ def test_lines_of_a_map_carry_their_digits(label_lines):
 
 # Exercises
 
-@pytest.fixture
-def failed(monkeypatch):
-    """A function from exercise and candidate to the description of the check that fails, or None."""
-    monkeypatch.setattr(exercises, "CHAPTERS", ("ch08",))
-
-    def run(id, candidate, words="", seed=0):
-        report = exercises.check(id, candidate, seed)
-        assert report.failed is None or words in report.failed[1], report
-        return report.failed and report.failed[0]
-    return run
-
-
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("exercise", ch08.EXERCISES, ids=lambda e: e.id)
-def test_solutions_pass_and_stubs_fail(failed, exercise, seed):
+def test_solutions_pass_and_stubs_fail(exercise, seed):
     assert failed(exercise.id, exercise.solution, seed=seed) is None
     assert failed(exercise.id, exercise.stub, "not written yet", seed=seed)
 
@@ -334,12 +323,12 @@ def digits(g=lambda dy, cache: cache.rstd * cache.gamma * dy, norm=np.linalg.nor
     ({"clip": False}, "expected 0", "few digits, or none"),
     ({"guard": False}, "finite", "dx is zero"),
 ])
-def test_digits_of_dx_refuses(failed, weak, words, description):
+def test_digits_of_dx_refuses(weak, words, description):
     assert failed("digits-of-dx", digits(**weak), words) == description
 
 
 @pytest.mark.parametrize("over, words", [(np.mean, "mean over rows"), (np.max, "worst row")])
-def test_digits_of_dx_wants_the_whole_tensor(failed, over, words):
+def test_digits_of_dx_wants_the_whole_tensor(over, words):
     def by_rows(dy, cache, u):
         dx, _, _ = layer_norm_backward(dy, cache)
         kappas = np.linalg.norm(cache.rstd * cache.gamma * dy, axis=-1) / np.linalg.norm(dx, axis=-1)
@@ -376,11 +365,11 @@ def safe(kind):
     ("under the root", "off by", "rows that vary"),
     ("choose", "", None),
 ])
-def test_constant_rows_refuses(failed, kind, words, description):
+def test_constant_rows_refuses(kind, words, description):
     assert failed("constant-rows", safe(kind), words) == description
 
 
-def test_constant_rows_knows_eps_inside(failed):
+def test_constant_rows_knows_eps_inside():
     def inside(g, x, eps):
         D = x.shape[-1]
         return layer_norm_backward(g, layer_norm_forward(x, np.ones(D), np.zeros(D), eps)[1])[0]
@@ -422,7 +411,7 @@ def blocks(terms, size=4096):
     (lambda terms: np.ascontiguousarray(terms.T).sum(axis=1), "contiguous axis", "pairs, in float32"),
     (recursive, "", None),
 ])
-def test_sum_in_pairs_refuses(failed, candidate, words, description):
+def test_sum_in_pairs_refuses(candidate, words, description):
     assert failed("sum-in-pairs", candidate, words) == description
 
 
@@ -436,13 +425,13 @@ def rows_of(sequence=lambda roundings: 2 * roundings, pairs=np.exp2, t=0.42):
     rows_of(pairs=lambda roundings: 2 ** roundings ** 0.5),
     rows_of(pairs=lambda roundings: 2 ** (roundings - 1)), rows_of(pairs=lambda roundings: 2 ** (roundings + 1)),
 ])
-def test_rows_until_refuses(failed, candidate):
+def test_rows_until_refuses(candidate):
     assert failed("rows-until", candidate) == "by theory"
     with np.errstate(over="ignore"):
         assert failed("rows-until", rows_of(), "") is None
 
 
-def test_rows_until_takes_the_library_s_t_and_whole_numbers(failed):
+def test_rows_until_takes_the_library_s_t_and_whole_numbers():
     assert failed("rows-until", rows_of(t=TYPICAL)) is None
     whole = rows_of(lambda roundings: int(2 * roundings), lambda roundings: int(2**roundings))
     assert failed("rows-until", whole) is None
@@ -455,7 +444,7 @@ def test_rows_until_of_no_finite_number():
 
 @pytest.mark.parametrize("order", ["sequential", "pairwise"])
 @pytest.mark.parametrize("factor", [0.25, 4])
-def test_rows_until_is_measured(failed, monkeypatch, order, factor):
+def test_rows_until_is_measured(monkeypatch, order, factor):
     """Were the errors of either order four times what theory says, or a quarter, the second check would notice."""
     def other_sums(a, name, dtype):
         exact, found = (summation.sum_rows(a, o, dtype).astype(float) for o in ("wide", name))

@@ -9,6 +9,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
+from attempts import failed
 from pages import read
 
 matplotlib.use("agg")
@@ -28,16 +29,6 @@ def rng():
 
 
 # Exercises
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    monkeypatch.setattr(exercises, "CHAPTERS", ("ch07",))
-
-
-def failed(id, candidate):
-    report = exercises.check(id, candidate)
-    return report.failed and report.failed[0]
-
 
 @pytest.mark.parametrize("exercise", ch07.EXERCISES, ids=lambda e: e.id)
 def test_stub_fails_and_solution_passes(exercise):

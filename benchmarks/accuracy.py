@@ -10,14 +10,9 @@ of y are digits of xhat. One thread, as far as a framework lets itself be told.
 
 import argparse
 import contextlib
-import datetime
-import importlib.metadata
-import json
 import math
 import os
 import pathlib
-import platform
-import subprocess
 import time
 import zlib
 from typing import Callable, NamedTuple
@@ -26,6 +21,8 @@ import numpy as np
 
 from lnlib import layernorm, reference
 
+from .provenance import FOLDER, digits, provenance, save
+
 try:
     import ml_dtypes  # noqa: F401 - importing it gives NumPy the dtype "bfloat16"
     HALVES = ("float16", "bfloat16")
@@ -33,15 +30,10 @@ except ImportError:
     HALVES = ("float16",)
 
 EPS = 1e-5
-ROOT = pathlib.Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "accuracy.json"
-MEASURED = ("lnlib/layernorm.py", "lnlib/contract.py", "lnlib/reference.py", "benchmarks/accuracy.py")
+RESULTS = FOLDER / "accuracy.json"
+MEASURED = ("lnlib/layernorm.py", "lnlib/contract.py", "lnlib/reference.py", "benchmarks/accuracy.py",
+            "benchmarks/provenance.py")
 PACKAGES = ("numpy", "ml_dtypes", "torch", "jax", "jaxlib", "flax", "tensorflow", "tensorflow-cpu", "keras")
-
-
-def digits(number, n=4):
-    """A number as it goes into the file; None where it is not finite."""
-    return float(f"{number:.{n}g}") if math.isfinite(number) else None
 
 
 # The inputs
@@ -367,51 +359,6 @@ def records_of(case, contestants):
 
 # The file and the tables
 
-def _cpu():
-    with contextlib.suppress(OSError):
-        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _git(*arguments):
-    run = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
-    return run.stdout.strip() if run.returncode == 0 else None
-
-
-def _versions():
-    found = {}
-    for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
-
-
-def provenance():
-    """What ran where and when; no host name and no path."""
-    return {
-        "command": "python -m benchmarks.accuracy",
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": _git("rev-parse", "HEAD"),
-        "uncommitted_changes": bool(_git("status", "--porcelain", "--", *MEASURED)),
-        "cpu": _cpu(),
-        "machine": platform.machine(),
-        "os": platform.system(),
-        "python": platform.python_version(),
-        "packages": _versions(),
-        "eps": EPS,
-    }
-
-
-def save(path, result):
-    """JSON with one record a line, so that two files can be compared line by line."""
-    head = json.dumps({k: v for k, v in result.items() if k != "records"}, indent=1)
-    lines = ",\n  ".join(json.dumps(record) for record in result["records"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'{head[:-2]},\n "records": [\n  {lines}\n ]\n}}\n')
-
-
 def show(record):
     """One cell of a table."""
     if "max_abs" in record:
@@ -450,7 +397,8 @@ def main(arguments=None):
     contestants, left_out = peers()
     start = time.monotonic()
     records = [record for case in cases(options.quick) for record in records_of(case, contestants)]
-    result = {"title": "Accuracy of layer norms against exact arithmetic", "provenance": provenance(),
+    ran = provenance("python -m benchmarks.accuracy", MEASURED, PACKAGES) | {"eps": EPS}
+    result = {"title": "Accuracy of layer norms against exact arithmetic", "provenance": ran,
               "peers": {p.name: {"framework": p.framework, "how": p.how} for p in contestants},
               "left_out": left_out,
               "statistics": {"y": "median over rows", "dx": "median over rows", "dgamma": "whole tensor",

@@ -11,7 +11,7 @@ import cases
 import numpy as np
 import pytest
 
-from lnlib import layernorm
+from lnlib import cpu, layernorm
 from lnlib.gradcheck import central_difference, complex_step
 from lnlib.symbolic import numeric_backward
 
@@ -123,6 +123,8 @@ IMPLEMENTATIONS = {
     "NumPy backend": Implementation(backend(layernorm), recentred, cases.DTYPES),
     "NumPy backend, precise": Implementation(backend(layernorm, precise=True), rounded_once,
                                              ("float32", *cases.HALVES)),
+    "CPU backend": Implementation(backend(cpu), recentred, cases.DTYPES),
+    "CPU backend, precise": Implementation(backend(cpu, precise=True), rounded_once, ("float32", *cases.HALVES)),
     "step by step": Implementation(steps, rounded_mean, ("float64", "float32"), skip=NOT_RECENTRED),
     "SymPy": Implementation(sympy, rounded_mean, D=(2, 8), size=1000, skip=NOT_RECENTRED),
     "complex step": Implementation(by(complex_step), complex_stepped, size=512),

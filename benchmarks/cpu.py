@@ -1,0 +1,198 @@
+"""How fast are layer norms on the CPU? Ours, NumPy's, PyTorch's and JAX's, in turn, on the same arrays.
+
+Run from the repository's root: ``python -m benchmarks.cpu`` (see benchmarks/README.md). For each number of
+threads and each state of the memory a process of its own is started, pinned to its cores; inside it all
+contestants (``benchmarks.contestants``) take turns (``benchmarks.timing``).
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+from . import assembly, timing
+from .contestants import ALIGNMENTS, EPS, Case, arrays, contestants, ladder_calls
+from .provenance import FOLDER, ROOT, cpu, provenance, save
+from .tables import AGAINST, Progress, print_tables
+
+MEASURED = ("lnlib/cpu.py", "lnlib/contract.py", "lnlib/ladder.py", "benchmarks/cpu.py", "benchmarks/timing.py",
+            "benchmarks/contestants.py", "benchmarks/assembly.py", "benchmarks/provenance.py")
+PACKAGES = ("numpy", "numba", "llvmlite", "torch", "jax", "jaxlib")
+
+SHAPES = ((1, 1, 64), (1, 1, 1024), (1, 1, 4096), (2, 128, 64), (2, 128, 1024), (2, 128, 4096), (4, 512, 1024),
+          (16, 512, 512), (8, 1024, 768), (4, 2048, 1000), (4, 512, 4096), (1, 32768, 128))
+QUICK_SHAPES = ((1, 1, 64), (2, 128, 1024), (4, 512, 1024))
+LADDER_SHAPES = ((2, 128, 1024), (8, 1024, 768), (1, 32768, 128))
+
+# Results that a call allocates are new memory or old. glibc takes blocks above a threshold from the kernel and
+# gives them back when freed: every page of the next result is then a page fault. The threshold starts at 128 KiB
+# and grows to 32 MiB as blocks are freed, so in a plain process it is mostly results from 32 MiB on that fault.
+# "fresh" keeps the threshold where it starts, "recycled" never gives a block back, "plain" leaves glibc alone.
+STATES = {
+    "recycled": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)},
+    "fresh": {"MALLOC_MMAP_THRESHOLD_": str(2**17)},
+    "plain": {},
+}
+FRESH_BYTES = 2**18  # results of at least this size must fault in state "fresh"; smaller ones may fit in a gap
+OTHERS = 0.05  # a greater share of the cores for other programs makes times doubtful
+
+BLOCK = 3e-3  # seconds: a thousand times the clock's grain and a block's loop, and short against the drift
+# Two OpenMP pools live in this process, PyTorch's and Numba's. The threads of one spin for a while after their last
+# loop and would slow down the other's first calls; SETTLE seconds of untimed calls before a block outlast that.
+# With them each pool is as fast as alone in its process (without, PyTorch loses a tenth). OMP_WAIT_POLICY stays
+# unset, as users have it: with PASSIVE both pools lose some 50 us a call, ACTIVE changes little.
+SETTLE = {1: 0.0, 2: 4e-3}
+
+
+def cases(shapes, dtypes, threads, state):
+    """What one process measures."""
+    alignments = ALIGNMENTS if state == "recycled" else ("ordinary",)
+    for shape in shapes:
+        for dtype in dtypes:
+            for which in ("forward", "backward"):
+                for alignment in alignments:
+                    yield Case(shape, dtype, which, threads, state, alignment)
+
+
+def records_of(case, calls, rounds, section="kernels"):
+    """Time a dict {name: call without arguments} and give one record each, with the coordinates of the case."""
+    with timing.watch(os.sched_getaffinity(0)) as shared:
+        found = timing.compare(calls, AGAINST, rounds=rounds, block=BLOCK, settle=SETTLE[min(case.threads, 2)])
+    return [{"section": section, **case._asdict(), **record, **shared} for record in found]
+
+
+# The process that measures
+
+def pin(threads):
+    """Keep to as many cores as there are threads: the last ones that are allowed."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
+
+
+def inference_mode():
+    """PyTorch without autograd's bookkeeping, where there is PyTorch."""
+    try:
+        import torch
+    except ImportError:
+        return contextlib.nullcontext()
+    return torch.inference_mode()
+
+
+def work(threads, state, shapes, dtypes, rounds):
+    """Measure all cases of one process; prints a line of JSON for each case and one at the end."""
+    pin(threads)
+    results, left_out = sys.stdout, {}
+    with contextlib.redirect_stdout(sys.stderr), inference_mode():
+        for case in cases(shapes, dtypes, threads, state):
+            a = arrays(case)
+            calls = contestants(case, a, left_out)
+            records = records_of(case, calls, rounds)
+            if case.full and case.shape in LADDER_SHAPES and (steps := dict(ladder_calls(case, a))):
+                peers = {name: calls[name] for names in AGAINST.values() for name in names if name in calls}
+                records += records_of(case, peers | steps, rounds, "ladder")
+            print(json.dumps({"records": records}), file=results, flush=True)
+        print(json.dumps({"left_out": left_out, "kernels": assembly.report("lnlib.cpu")}), file=results)
+
+
+def environment(threads, state, folder):
+    """The variables that must be set before the process that measures starts."""
+    names = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_TUNABLES", "OMP_"))}
+    # Numba's cache on disk has no assembly to show: compile again.
+    return kept | dict.fromkeys(names, str(threads)) | STATES[state] | {
+        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "JAX_PLATFORMS": "cpu", "NUMBA_CACHE_DIR": folder}
+
+
+def run(jobs, options, progress):
+    """Start a process for each job (threads, state), one after the other, and gather what they print."""
+    records, left_out, kernels = [], {}, {}
+    for threads, state in jobs:
+        plan = json.dumps([threads, state, *options])
+        with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.cpu", "--work", plan], stdout=subprocess.PIPE, text=True, cwd=ROOT,
+                env=environment(threads, state, folder)) as process:
+            for line in process.stdout:
+                found = json.loads(line)
+                records += found.get("records", [])
+                left_out |= found.get("left_out", {})
+                for kernel in found.get("kernels", []):
+                    kernels[json.dumps(kernel)] = kernel  # every process reports: keep one of each
+                if "records" in found:
+                    progress.step(found["records"][0])
+        if process.returncode:
+            raise SystemExit(f"the process for {threads} thread(s), {state} memory, ended with {process.returncode}")
+    return records, left_out, list(kernels.values())
+
+
+# The file and the tables
+
+def slug(text):
+    """Lower-case letters, digits and hyphens: a part of a file name."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def huge_pages():
+    """The kernel's rule for huge pages; NumPy asks for them for large arrays, PyTorch does not."""
+    with contextlib.suppress(OSError):
+        rule = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+        return re.search(r"\[(\w+)\]", rule)[1]
+
+
+def warnings_about(records):
+    """What makes the numbers doubtful: other work on the cores, or memory that is not as its state says."""
+    crowded = sum(r["others"] > OTHERS for r in records)
+    if crowded:
+        yield f"{crowded} of {len(records)} records: other programs had over {OTHERS:.0%} of the cores' time"
+    for r in records:
+        if r["implementation"] == "pytorch":
+            large = math.prod(r["shape"]) * np.dtype(r["dtype"]).itemsize >= FRESH_BYTES
+            if r["state"] == "recycled" and r["faults"] > 1 or r["state"] == "fresh" and large and r["faults"] < 1:
+                yield (f"{r['shape']} {r['dtype']} {r['which']}, {r['threads']} thread(s): PyTorch has {r['faults']} "
+                       f"page faults a call in state {r['state']}")
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description="Speed of layer norms on the CPU.")
+    parser.add_argument("--quick", action="store_true", help="three shapes, float32, one thread; prints only")
+    parser.add_argument("--threads", type=int, nargs="+", help="default: 1 2, and 1 with --quick")
+    parser.add_argument("--output", type=pathlib.Path, help="default: benchmarks/results/cpu-MACHINE.json")
+    parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.work:
+        threads, state, shapes, *rest = options.work
+        return work(threads, state, [tuple(s) for s in shapes], *rest)
+    if not hasattr(os, "sched_setaffinity"):
+        parser.error("needs Linux: nowhere else can a process be pinned to cores from here")
+    numbers = options.threads or ((1,) if options.quick else (1, 2))
+    if max(numbers) > len(os.sched_getaffinity(0)) or min(numbers) < 1:
+        parser.error(f"--threads: found {max(numbers)}, expected 1 to {len(os.sched_getaffinity(0))} (the cores)")
+    shapes, dtypes, rounds = ((QUICK_SHAPES, ("float32",), 5) if options.quick
+                              else (SHAPES, ("float32", "float64"), 11))
+    states = ("recycled", "fresh") if options.quick else tuple(STATES)
+    jobs = [(threads, state) for threads in numbers for state in states]
+    total = sum(1 for threads, state in jobs for _ in cases(shapes, dtypes, threads, state))
+    ran = provenance("python -m benchmarks.cpu", MEASURED, PACKAGES) | {
+        "cores": os.cpu_count(), "huge_pages": huge_pages(), "libc": " ".join(platform.libc_ver()), "eps": EPS,
+        "rounds": rounds, "block_seconds": BLOCK,
+        "settle_seconds": SETTLE, "states": STATES, "alignments": ALIGNMENTS}
+    records, left_out, kernels = run(jobs, (shapes, dtypes, rounds), Progress(total))
+    found = list(warnings_about(records))
+    print_tables(records)
+    print("\n".join(found))
+    print(f"{len(records)} records; left out: {left_out or 'nobody'}")
+    output = options.output or (None if options.quick else FOLDER / f"cpu-{slug(cpu())}-{os.cpu_count()}-cores.json")
+    if output:
+        save(output, {"title": "Speed of layer norms on the CPU", "provenance": ran, "left_out": left_out,
+                      "warnings": found, "kernels": kernels, "records": records})
+
+
+if __name__ == "__main__":
+    main()

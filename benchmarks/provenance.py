@@ -1,0 +1,68 @@
+"""What ran where and when, and the files that hold it: shared by the benchmarks."""
+
+import contextlib
+import datetime
+import importlib.metadata
+import json
+import math
+import pathlib
+import platform
+import subprocess
+
+ROOT = pathlib.Path(__file__).parent.parent
+FOLDER = ROOT / "benchmarks" / "results"
+
+
+def digits(number, n=4):
+    """A number as it goes into the file; None where it is not finite."""
+    return float(f"{number:.{n}g}") if math.isfinite(number) else None
+
+
+def cpu():
+    """The CPU's model name, without saying whose machine it is in."""
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _git(*arguments):
+    run = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    return run.stdout.strip() if run.returncode == 0 else None
+
+
+def versions(packages):
+    found = {}
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def provenance(command, measured, packages):
+    """What ran where and when; no host name and no path.
+
+    ``measured`` are the files that the numbers depend on: a change in them that is not in ``commit`` is told;
+    None where git knows neither.
+    """
+    changes = _git("status", "--porcelain", "--", *measured)
+    return {
+        "command": command,
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": _git("rev-parse", "HEAD"),
+        "uncommitted_changes": None if changes is None else bool(changes),
+        "cpu": cpu(),
+        "machine": platform.machine(),
+        "os": platform.system(),
+        "python": platform.python_version(),
+        "packages": versions(packages),
+    }
+
+
+def save(path, result):
+    """JSON with one record a line, so that two files can be compared line by line."""
+    head = json.dumps({k: v for k, v in result.items() if k != "records"}, indent=1)
+    lines = ",\n  ".join(json.dumps(record) for record in result["records"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'{head[:-2]},\n "records": [\n  {lines}\n ]\n}}\n')

@@ -1,0 +1,73 @@
+"""What the speed benchmark shows while it runs and when it is done."""
+
+import math
+import sys
+import time
+
+import numpy as np
+
+#: Of each field with ratios, the contestants whose time is divided by a record's own.
+AGAINST = {"speedup": ("pytorch",), "of_copy": ("copyto", "copy-loop"), "of_triad": ("triad",)}
+
+
+class Progress:
+    """A bar on a terminal; elsewhere a line for each shape."""
+
+    def __init__(self, total):
+        self.total, self.done, self.start, self.last = total, 0, time.monotonic(), None
+
+    def step(self, record):
+        self.done += 1
+        at = f"{record['threads']} thread(s), {record['state']}, {tuple(record['shape'])}"
+        spent = time.monotonic() - self.start
+        if sys.stderr.isatty():
+            full = 30 * self.done // self.total
+            left = spent / self.done * (self.total - self.done)
+            end = "\n" if self.done == self.total else ""
+            print(f"\r[{'#' * full:30}] {left:4.0f} s left  {at:60}", end=end, file=sys.stderr, flush=True)
+        elif at != self.last:
+            print(f"{spent:5.0f} s  {at}", file=sys.stderr, flush=True)
+        self.last = at
+
+
+def cell(values, unit=1):
+    """A median in some unit; ~ where the quartiles are further apart than a fifth of it."""
+    if values is None:
+        return ""
+    median, q1, q3 = values
+    return f"{'~' if q3 - q1 > median / 5 else ''}{median * unit:.{1 if unit > 1 else 2}f}"
+
+
+def geometric_mean(numbers):
+    return math.exp(np.mean(np.log(numbers)))
+
+
+def print_table(title, floor, shapes):
+    """PyTorch's time over each contestant's; ``shapes`` maps a shape to {implementation: record}."""
+    names = dict.fromkeys(name for line in shapes.values() for name in line)
+    names = [name for name in names if name not in ("pytorch", *AGAINST[floor])]
+    seconds = [(name, "seconds", f"{name} us") for name in ("pytorch", "lnlib")]
+    parts = [(name, floor, f"{name} {floor}") for name in ("pytorch", "lnlib-out")]
+    columns = [(name, "speedup", name) for name in names] + seconds + parts
+    print(f"\n{title}\n{'':18}" + "".join(f"{head:>{len(head) + 2}}" for *_, head in columns))
+    for shape, line in shapes.items():
+        cells = [cell(line.get(name, {}).get(field), 1e6 if field == "seconds" else 1) for name, field, _ in columns]
+        print(f"{shape!s:18}" + "".join(f"{c:>{len(head) + 2}}" for c, (*_, head) in zip(cells, columns)))
+    means = []
+    for name in names:
+        ratios = [line[name]["speedup"][0] for line in shapes.values() if "speedup" in line.get(name, {})]
+        means.append(f"{geometric_mean(ratios):{len(name) + 2}.2f}" if ratios else " " * (len(name) + 2))
+    print(f"{'geometric mean':18}" + "".join(means))
+
+
+def print_tables(records):
+    """A table for each setting, a line for each shape."""
+    settings = {}
+    for r in records:
+        title = (f"{r['section']}: {r['which']}, {r['dtype']}, {r['threads']} thread(s), {r['state']} memory, "
+                 f"{r['alignment']} arrays; PyTorch's time / contestant's")
+        floor = "of_copy" if r["which"] == "forward" else "of_triad"
+        settings.setdefault((title, floor), {}).setdefault(tuple(r["shape"]), {})[r["implementation"]] = r
+    for (title, floor), shapes in settings.items():
+        print_table(title, floor, shapes)
+    print("\nmedians of ratios taken inside a round; ~ marks quartiles further apart than a fifth of the median")

@@ -1,0 +1,440 @@
+r"""What layer norm's two passes cost: operations, bytes, memory, and the time a machine needs for them.
+
+A pass is written down as a *program*, one line per NumPy call, and everything is counted by reading its lines:
+
+* An addition, a subtraction, a multiplication, a division or a square root of one number is one operation (FLOP).
+  A sum of n numbers is n operations: the first is added to zero.
+* A call reads every array it names once, and writes its result once; an array that stands twice in a call is read
+  once, and Python's numbers (D, eps) cost nothing. Statistics of the rows (one number a row), gamma, beta and
+  their gradients (D numbers) are counted. No cache is assumed: what one call wrote, the next reads from memory.
+* Every array has the same dtype, statistics included.
+
+Fusing changes no line of a program. It keeps what is computed in registers: only arguments are read, and only
+results are written. For each element of x, and row statistics and parameters apart:
+
+=========================== =========== ==================== =========================
+pass, what is kept          operations  accesses, one by one accesses, fused
+=========================== =========== ==================== =========================
+forward, ``keep="xhat"``    7           12                   3 (x; y, xhat)
+forward, ``keep="x"``       8           14                   2 (x; y)
+backward, ``keep="xhat"``   11          21                   3 (dy, xhat; dx)
+backward, ``keep="x"``      13          25                   3 (dy, x; dx)
+=========================== =========== ==================== =========================
+
+With ``keep="x"`` forward holds no c = x - mean: it subtracts the mean again when it writes y, and backward computes
+xhat, two operations. (With reused buffers y holds c: 7 operations, 10 accesses; backward 13 and 21.) A kernel whose
+second loop over a row computes more of it again does more operations, and moves no more bytes as long as the row
+stays in a cache.
+
+The roofline is due to Williams, Waterman and Patterson, *Roofline: an insightful visual performance model for
+multicore architectures*, Communications of the ACM 52(4), 2009; bytes of copy and triad are counted as in
+McCalpin's STREAM.
+"""
+
+import functools
+import numbers
+import platform
+import re
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from .rounding import FORMATS
+
+_STATISTICS = """\
+var = sum(square)
+var = var / D
+del square
+shifted = var + eps
+std = sqrt(shifted)
+del shifted
+rstd = 1 / std
+del std
+"""
+
+_BACKWARD = """\
+g = gamma * dy
+mean_g = sum(g)
+mean_g = mean_g / D
+gx = g * xhat
+mean_gx = sum(gx)
+mean_gx = mean_gx / D
+del gx
+along = xhat * mean_gx
+removed = mean_g + along
+del along
+rest = g - removed
+del removed
+dx = rstd * rest
+del rest
+per_row = dy * xhat
+dgamma = sum_rows(per_row)
+del per_row
+dbeta = sum_rows(dy)
+"""
+
+#: The calls of :mod:`lnlib.ladder`'s idiomatic and recomputing functions, by pass and by what is kept. ``del`` marks
+#: where NumPy frees a temporary; the rest lives until the function returns. A mean is a sum, divided in place.
+PROGRAMS = {
+    ("forward", "xhat"): """\
+mean = sum(x)
+mean = mean / D
+c = x - mean
+square = c * c
+""" + _STATISTICS + """\
+xhat = c * rstd
+scaled = gamma * xhat
+y = scaled + beta
+""",
+    ("forward", "x"): """\
+mean = sum(x)
+mean = mean / D
+c = x - mean
+square = c * c
+del c
+""" + _STATISTICS + """\
+c = x - mean
+xhat = c * rstd
+del c
+scaled = gamma * xhat
+del xhat
+y = scaled + beta
+""",
+    ("backward", "xhat"): _BACKWARD,
+    ("backward", "x"): """\
+c = x - mean
+xhat = c * rstd
+del c
+""" + _BACKWARD,
+}
+
+#: The calls of the reused_buffers functions, which keep x. In them y, dx and the scratch array exist already.
+REUSED = {
+    "forward": """\
+mean = sum(x)
+mean = mean / D
+y = x - mean
+var = sum(y * y)
+var = var / D
+shifted = var + eps
+std = sqrt(shifted)
+del shifted
+rstd = 1 / std
+del std
+y = y * rstd
+y = y * gamma
+y = y + beta
+""",
+    "backward": """\
+scratch = x - mean
+scratch = scratch * rstd
+dgamma = sum_rows(dy * scratch)
+dbeta = sum_rows(dy)
+dx = gamma * dy
+mean_g = sum(dx)
+mean_g = mean_g / D
+mean_gx = sum(dx * scratch)
+mean_gx = mean_gx / D
+scratch = scratch * mean_gx
+dx = dx - mean_g
+dx = dx - scratch
+dx = dx * rstd
+""",
+}
+
+_CACHE = {"xhat": ("xhat", "rstd", "gamma"), "x": ("x", "mean", "rstd", "gamma")}
+_ONE_PER_ROW = ("mean", "var", "shifted", "std", "rstd", "mean_g", "mean_gx")
+_ONE_PER_FEATURE = ("gamma", "beta", "dgamma", "dbeta")
+_NO_ARRAY = {"sum", "sum_rows", "sqrt", "eps"}
+
+
+class Operation(NamedTuple):
+    """One pass over memory, or a total of several.
+
+    * ``name``: the line of the program.
+    * ``flops``: operations.
+    * ``read``, ``written``: bytes.
+    """
+
+    name: str
+    flops: int
+    read: int
+    written: int
+
+    @property
+    def bytes(self):
+        """Bytes read and written."""
+        return self.read + self.written
+
+    @property
+    def intensity(self):
+        """Arithmetic intensity, in operations per byte."""
+        return self.flops / self.bytes
+
+
+def _check_count(name, value, least=1, most=None):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name}: found {type(value).__name__}, expected an integer")
+    if value < least or most is not None and value > most:
+        limit = f">= {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name}: found {value}, expected an integer {limit}")
+    return int(value)
+
+
+def _check_choice(name, value, choices):
+    if value not in tuple(choices):
+        raise ValueError(f"{name}: found {value!r}, expected one of {', '.join(map(repr, choices))}")
+
+
+class _Plan(NamedTuple):
+    """A checked question: a program, its arguments and results by name, the bytes of an array by its name."""
+
+    program: str
+    arguments: tuple
+    results: tuple
+    bytes_of: Callable[[str], int]
+    itemsize: int
+
+
+def _plan(which, rows, D, dtype, keep, fused, out):
+    _check_choice("which", which, ("forward", "backward"))
+    _check_choice("keep", keep, _CACHE)
+    name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
+    _check_choice("dtype", name, FORMATS)
+    rows, D, itemsize = _check_count("rows", rows), _check_count("D", D), FORMATS[name].bits // 8
+    if out and not fused and keep != "x":
+        raise ValueError(f"keep: found {keep!r} with out=True and fused=False, expected 'x', which is what "
+                         f"lnlib.ladder.reused_buffers_forward keeps")
+    program = REUSED[which] if out and not fused else PROGRAMS[which, keep]
+    if which == "forward":
+        arguments, results = ("x", "gamma", "beta"), ("y", *_CACHE[keep])
+    else:
+        arguments, results = ("dy", *_CACHE[keep]), ("dx", "dgamma", "dbeta")
+
+    def bytes_of(array):
+        return itemsize * (rows if array in _ONE_PER_ROW else D if array in _ONE_PER_FEATURE else rows * D)
+
+    return _Plan(program, arguments, tuple(a for a in results if a not in arguments), bytes_of, itemsize)
+
+
+def _operation(line, plan):
+    """What one line costs. Each operator in it works once on each element of its largest array."""
+    result, expression = line.split(" = ")
+    arrays = set(re.findall(r"[a-z]\w*", expression)) - _NO_ARRAY
+    operators = len(re.findall(r"[-+*/]|sum|sqrt", expression))
+    largest = max(map(plan.bytes_of, arrays)) // plan.itemsize
+    return Operation(line, operators * largest, sum(map(plan.bytes_of, arrays)), plan.bytes_of(result))
+
+
+def operations(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out=False):
+    """The passes over memory of layer norm's forward or backward.
+
+    Parameters
+    ----------
+    which : "forward" or "backward"
+    rows, D : int
+        x has shape (rows, D).
+    dtype : "float64", "float32", "float16", "bfloat16", or a NumPy dtype of that name
+        Of every array.
+    keep : "xhat" or "x"
+        What forward keeps for backward: (xhat, rstd, gamma), or (x, mean, rstd, gamma).
+    fused : bool
+        One pass that reads its arguments once and writes its results once, instead of one pass per NumPy call.
+    out : bool
+        Not fused: the calls of :func:`lnlib.ladder.reused_buffers_forward`, which need ``keep="x"``, instead of
+        those of :func:`lnlib.ladder.idiomatic_forward`. Fused: changes nothing here.
+
+    Returns
+    -------
+    list of Operation
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was found and what was expected.
+    """
+    plan = _plan(which, rows, D, dtype, keep, fused, out)
+    calls = [_operation(line, plan) for line in plan.program.splitlines() if not line.startswith("del ")]
+    if not fused:
+        return calls
+    return [Operation(f"fused {which}", total(calls).flops, sum(map(plan.bytes_of, plan.arguments)),
+                      sum(map(plan.bytes_of, plan.results)))]
+
+
+def total(operations):
+    """The sum of some operations, as an :class:`Operation` called "total"."""
+    operations = list(operations)
+    return Operation("total", *(sum(getattr(o, field) for o in operations) for field in Operation._fields[1:]))
+
+
+def memory(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out=False):
+    """Bytes alive beyond the arguments, call by call.
+
+    Arguments and errors as :func:`operations`; the cache is an argument of backward. With ``out`` the arrays that
+    receive y, dx and (not fused) scratch are the caller's, and so not counted. Nor are NumPy's own buffers, at most
+    64 KB during a call that broadcasts.
+
+    Returns
+    -------
+    list of (str, int)
+        For each call its line and the bytes alive during it, its result among them. The last entry, "return", is
+        what the function leaves behind: y and what it keeps, or dx, dgamma and dbeta. A training step is the
+        forward's list and then the backward's, with the forward's last number (and dy) added to each of its entries.
+    """
+    plan = _plan(which, rows, D, dtype, keep, fused, out)
+    callers = {"y", "dx", "scratch"} if out else set()
+    kept = sum(plan.bytes_of(a) for a in plan.results if a not in callers)
+    if fused:
+        return [(f"fused {which}", kept), ("return", kept)]
+    alive, moments = {}, []
+    for line in plan.program.splitlines():
+        if line.startswith("del "):
+            del alive[line.removeprefix("del ")]
+            continue
+        result = line.split(" = ")[0]
+        if result not in callers:
+            alive[result] = plan.bytes_of(result)
+        moments.append((line, sum(alive.values())))
+    return [*moments, ("return", kept)]
+
+
+def peak_memory(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out=False):
+    """The largest number of :func:`memory`, in bytes."""
+    return max(alive for _, alive in memory(which, rows, D, dtype, keep=keep, fused=fused, out=out))
+
+
+class Machine(NamedTuple):
+    """What a roofline needs to know of a machine.
+
+    * ``name``: a label.
+    * ``copy``: byte/s of a[i] = b[i], read and written bytes together.
+    * ``triad``: byte/s of a[i] = b[i] + s * c[i], the same.
+    * ``flops``: FLOP/s; a fused multiply-add is two.
+    """
+
+    name: str
+    copy: float
+    triad: float
+    flops: float
+
+
+def roofline(flops, nbytes, machine, pattern="copy"):
+    r"""Seconds below which ``machine`` cannot do so many operations on so many bytes.
+
+    .. math:: t = \max\left(\frac{\text{flops}}{\text{FLOP/s}}, \frac{\text{bytes}}{\text{byte/s}}\right)
+
+    A fused forward reads one array and writes one, as ``pattern="copy"`` does; a fused backward reads two and writes
+    one, as ``pattern="triad"`` does. Passes that are not fused run one after another: add up their times.
+    ``flops`` and ``nbytes`` may be arrays.
+    """
+    _check_choice("pattern", pattern, ("copy", "triad"))
+    if not all(rate > 0 for rate in machine[1:]):
+        raise ValueError(f"machine: found {machine}, expected three positive rates")
+    return np.maximum(np.divide(flops, machine.flops), np.divide(nbytes, getattr(machine, pattern)))
+
+
+@functools.cache
+def _kernels(parallel):
+    """Compiled loops; compiled without ``parallel``, prange is range."""
+    from numba import njit, prange
+
+    @njit(parallel=parallel)
+    def copy(a, b):
+        for i in prange(a.size):
+            a[i] = b[i]
+
+    @njit(parallel=parallel, fastmath={"contract"})
+    def triad(a, b, c, s):
+        for i in prange(a.size):
+            a[i] = b[i] + s * c[i]
+
+    # Eight multiply-adds for one load and one store keep the memory of even the nearest cache out of the result;
+    # a longer chain would leave too few independent ones in flight, because each waits for the one before.
+    @njit(parallel=parallel, fastmath={"contract"})
+    def multiply_add(a, s, t, repeats):
+        for thread in prange(a.shape[0]):
+            row = a[thread]
+            for _ in range(repeats):
+                for i in range(row.size):
+                    v = row[i]
+                    for _ in range(8):
+                        v = v * s + t
+                    row[i] = v
+
+    return copy, triad, multiply_add
+
+
+def _aligned(n):
+    """n float32 ones that begin on a cache line of 64 bytes, where NumPy's own arrays need not begin."""
+    a = np.empty(n + 16, np.float32)
+    start = -a.ctypes.data % 64 // a.itemsize
+    a[start:start + n] = 1  # touched, so that every page exists
+    return a[start:start + n]
+
+
+def _median_rate(amount, call, rounds=11):
+    """``amount`` per second: the median of rounds of at least about 2 ms, so that the clock does not matter."""
+    call()  # compiles
+    start = time.perf_counter()
+    call()
+    calls = 1 + int(0.002 / (time.perf_counter() - start))
+    seconds = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        seconds.append((time.perf_counter() - start) / calls)
+    return amount / statistics.median(seconds)
+
+
+def measure_machine(threads=1, size=2**27):
+    """Measure this CPU's :class:`Machine` in float32; needs Numba, and about two seconds once it is compiled.
+
+    Each rate is the median of eleven rounds. Bytes are counted as STREAM counts them, two arrays for copy and three
+    for triad: the line that a CPU reads before it overwrites part of it is traffic that nobody asked for.
+
+    Parameters
+    ----------
+    threads : int
+        At most Numba's ``NUMBA_NUM_THREADS``, normally the number of cores.
+    size : int
+        Bytes of one array; three are allocated. It decides what is measured. Arrays that fit into a cache together
+        give the rate of that cache, often several times the rate of main memory. For main memory STREAM asks for
+        arrays of four times the last cache. Take the size of the x you want to predict. Below some 16 KB the
+        time to call a compiled function shows; with several threads, below some MB the time to start them.
+
+    Returns
+    -------
+    Machine
+
+    Raises
+    ------
+    ImportError
+        Without Numba, as in a browser: write down a :class:`Machine` of your own there.
+    TypeError, ValueError
+        Naming the argument, what was found and what was expected.
+    """
+    try:
+        import numba
+    except ImportError as error:
+        raise ImportError("measure_machine needs Numba, which is not installed here; without it, describe a machine "
+                          "by Machine(name, copy, triad, flops)") from error
+    threads = _check_count("threads", threads, most=numba.config.NUMBA_NUM_THREADS)
+    size = _check_count("size", size, least=64)
+    copy, triad, multiply_add = _kernels(threads > 1)
+    n, lanes, repeats, half = size // 4, 512, 2**14, np.float32(0.5)  # 0.1 GFLOP a thread
+    a, b, c = (_aligned(n) for _ in range(3))
+    work = np.ones((threads, lanes), np.float32)  # 2 KB each: the nearest cache
+    before = numba.get_num_threads()
+    numba.set_num_threads(threads)
+    try:
+        return Machine(f"this {platform.machine()} CPU, threads: {threads}, arrays of {size / 1e6:.3g} MB",
+                       copy=_median_rate(2 * a.nbytes, lambda: copy(a, b)),
+                       triad=_median_rate(3 * a.nbytes, lambda: triad(a, b, c, half)),
+                       flops=_median_rate(16 * work.size * repeats,
+                                          lambda: multiply_add(work, half, half, repeats)))
+    finally:
+        numba.set_num_threads(before)

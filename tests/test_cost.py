@@ -1,0 +1,472 @@
+"""The cost model against arrays that count, a loop over scalars that count, and what NumPy really allocates."""
+
+import math
+import re
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from lnlib import cost, ladder
+
+SHAPES = [(1, 1), (3, 5), (40, 8), (8, 300)]
+# Arguments of the model, and the functions of the ladder it describes.
+PROGRAMS = [({"keep": "xhat"}, "idiomatic"), ({"keep": "x"}, "recomputing"),
+            ({"keep": "x", "out": True}, "reused_buffers")]
+IDS = [name for _, name in PROGRAMS]
+PASSES = ("forward", "backward")
+
+
+def arrays(rows, D, dtype="float32"):
+    rng = np.random.default_rng(rows + D)
+    return [rng.standard_normal(shape).astype(dtype) for shape in ((rows, D), D, D, (rows, D))]
+
+
+# Operations and bytes, call by call
+
+class Counted(np.ndarray):
+    """An array that writes down (operations, bytes read, bytes written) of each NumPy call it takes part in."""
+
+    ledger = []
+
+    @classmethod
+    def note(cls, inputs, work, result):
+        different = {id(a): a for a in inputs if np.ndim(a)}
+        cls.ledger.append((work, sum(a.nbytes for a in different.values()), result.nbytes))
+        return result.view(cls)
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=(), **options):
+        if out:
+            options["out"] = tuple(np.asarray(a) for a in out)
+        plain = [np.asarray(a) if isinstance(a, np.ndarray) else a for a in inputs]
+        result = getattr(ufunc, method)(*plain, **options)
+        return self.note(inputs, np.size(inputs[0]) if method == "reduce" else result.size, result)
+
+    def __array_function__(self, function, types, args, kwargs):
+        if function is not np.einsum:
+            return super().__array_function__(function, types, args, kwargs)
+        subscripts, *inputs = args
+        # Each point of the index space costs a product (of two factors) and an addition.
+        extent = dict(zip(subscripts.split(",")[0].split("->")[0], inputs[0].shape))
+        return self.note(inputs, math.prod(extent.values()) * len(inputs),
+                         np.einsum(subscripts, *map(np.asarray, inputs)))
+
+
+def count(function, *arguments, **buffers):
+    """The ledger of one call, and what it returned."""
+    def counted(a):
+        return tuple(map(counted, a)) if isinstance(a, tuple) else a.view(Counted)
+    Counted.ledger.clear()
+    result = function(*map(counted, arguments), **{name: counted(a) for name, a in buffers.items()})
+    return list(Counted.ledger), result
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("rows, D", SHAPES)
+@pytest.mark.parametrize("options, name", PROGRAMS, ids=IDS)
+def test_operations_are_the_calls_of_the_ladder(options, name, rows, D, dtype):
+    x, gamma, beta, dy = arrays(rows, D, dtype)
+    there, (_, cache) = count(getattr(ladder, f"{name}_forward"), x, gamma, beta)
+    back, _ = count(getattr(ladder, f"{name}_backward"), dy, cache)
+    for which, ledger in zip(PASSES, (there, back)):
+        model = cost.operations(which, rows, D, dtype, **options)
+        assert [operation[1:] for operation in model] == ledger
+
+
+def test_the_ledger_can_count():
+    a = np.ones((3, 4))
+    ledger, _ = count(lambda a: np.sqrt(a * a + 1).sum(axis=0), a)
+    assert ledger == [(12, 96, 96), (12, 96, 96), (12, 96, 96), (12, 96, 32)]
+    ledger, _ = count(lambda a, b: np.einsum("rd,rd->r", a, b), a, a.copy())
+    assert ledger == [(24, 192, 24)]
+
+
+ROWS = re.findall(r'^(forward|backward), ``keep="(\w+)"`` +(\d+) +(\d+) +(\d+) ', cost.__doc__, re.MULTILINE)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_table_of_the_docstring(row):
+    which, keep, *numbers = row
+    N = 10**6
+    calls = cost.total(cost.operations(which, 1000, 1000, keep=keep))
+    fused = cost.total(cost.operations(which, 1000, 1000, keep=keep, fused=True))
+    assert fused.flops == calls.flops
+    assert [round(n) for n in (calls.flops / N, calls.bytes / 4 / N, fused.bytes / 4 / N)] == [*map(int, numbers)]
+
+
+def test_the_docstring_has_four_rows_and_a_remark():
+    assert [row[:2] for row in ROWS] == [(which, keep) for which in PASSES for keep in ("xhat", "x")]
+    remark = re.search(r"y holds c: (\d+) operations, (\d+) accesses; backward (\d+) and (\d+)", cost.__doc__)
+    totals = [cost.total(cost.operations(which, 1000, 1000, keep="x", out=True)) for which in PASSES]
+    assert [round(n / 1e6) for t in totals for n in (t.flops, t.bytes / 4)] == [*map(int, remark.groups())]
+
+
+# Fused: a loop over scalars
+
+class Scalar:
+    """A number that counts what is done with numbers."""
+
+    done = 0
+
+    def __init__(self, value):
+        self.value = float(value)
+
+    def _do(self, other, operation):
+        Scalar.done += 1
+        return Scalar(operation(self.value, other.value if isinstance(other, Scalar) else other))
+
+    def __add__(self, other):
+        return self._do(other, lambda a, b: a + b)
+
+    def __sub__(self, other):
+        return self._do(other, lambda a, b: a - b)
+
+    def __mul__(self, other):
+        return self._do(other, lambda a, b: a * b)
+
+    def __truediv__(self, other):
+        return self._do(other, lambda a, b: a / b)
+
+    def __rtruediv__(self, other):
+        return self._do(other, lambda a, b: b / a)
+
+    def sqrt(self):
+        return self._do(0, lambda a, _: math.sqrt(a))
+
+
+class Memory:
+    """An array in memory that counts how many of its numbers are read and written."""
+
+    read = written = 0
+
+    def __init__(self, shape, values=None):
+        self.shape, self.values = shape, np.full(shape, np.nan) if values is None else values
+
+    def load(self, *row):
+        numbers = np.atleast_1d(self.values[row])
+        Memory.read += numbers.size
+        return [Scalar(v) for v in numbers]
+
+    def store(self, numbers, *row):
+        Memory.written += len(numbers)
+        self.values[row] = [v.value for v in numbers]
+
+
+def row_forward(x, gamma, beta, D, keep, eps=1e-5):
+    """y, xhat, mean and rstd of one row, which is in registers: lists."""
+    total = Scalar(0)
+    for v in x:
+        total = total + v
+    mean, squares = total / D, Scalar(0)
+    held = [v - mean for v in x]
+    for c in held:
+        squares = squares + c * c
+    rstd = 1 / (squares / D + eps).sqrt()
+    if keep == "x":
+        held = [v - mean for v in x]  # nothing was held but x
+    xhat = [c * rstd for c in held]
+    return [h * g + b for h, g, b in zip(xhat, gamma, beta)], xhat, mean, rstd
+
+
+def row_backward(dy, xhat, rstd, gamma, dgamma, dbeta, D):
+    """dx of one row; adds to the lists dgamma and dbeta."""
+    g, sum_g, sum_gx = [], Scalar(0), Scalar(0)
+    for i in range(D):
+        g.append(dy[i] * gamma[i])
+        sum_g, sum_gx = sum_g + g[i], sum_gx + g[i] * xhat[i]
+        dgamma[i], dbeta[i] = dgamma[i] + dy[i] * xhat[i], dbeta[i] + dy[i]
+    mean_g, mean_gx = sum_g / D, sum_gx / D
+    return [(g[i] - mean_g - xhat[i] * mean_gx) * rstd for i in range(D)]
+
+
+def fused(which, rows, D, keep, x, gamma, beta, dy, xhat, mean, rstd):
+    """One pass with every row read once: its results by name, and (operations, numbers read, numbers written)."""
+    Scalar.done = Memory.read = Memory.written = 0
+    of = {"x": x, "gamma": gamma, "beta": beta, "dy": dy, "xhat": xhat, "mean": mean, "rstd": rstd}
+    memory = {name: Memory(np.shape(a), a) for name, a in of.items()}
+    result = {name: Memory((rows, D) if name in ("y", "xhat", "dx") else (rows, 1) if name in ("mean", "rstd") else D)
+              for name in ("y", "xhat", "mean", "rstd", "dx", "dgamma", "dbeta")}
+    scale = memory["gamma"].load()
+    if which == "forward":
+        shift = memory["beta"].load()
+        for r in range(rows):
+            y, h, m, s = row_forward(memory["x"].load(r), scale, shift, D, keep)
+            result["y"].store(y, r)
+            result["rstd"].store([s], r)
+            if keep == "xhat":
+                result["xhat"].store(h, r)
+            else:
+                result["mean"].store([m], r)
+        names = ("y", "rstd", "xhat" if keep == "xhat" else "mean")
+    else:
+        dg, db = [Scalar(0)] * D, [Scalar(0)] * D
+        for r in range(rows):
+            s, = memory["rstd"].load(r)
+            if keep == "xhat":
+                h = memory["xhat"].load(r)
+            else:
+                m, = memory["mean"].load(r)
+                h = [(v - m) * s for v in memory["x"].load(r)]
+            result["dx"].store(row_backward(memory["dy"].load(r), h, s, scale, dg, db, D), r)
+        result["dgamma"].store(dg)
+        result["dbeta"].store(db)
+        names = ("dx", "dgamma", "dbeta")
+    return {name: result[name].values for name in names}, (Scalar.done, Memory.read, Memory.written)
+
+
+@pytest.mark.parametrize("rows, D", SHAPES)
+@pytest.mark.parametrize("keep", ["xhat", "x"])
+@pytest.mark.parametrize("which", PASSES)
+def test_fused_is_a_loop_over_rows(which, keep, rows, D):
+    x, gamma, beta, dy = arrays(rows, D, "float64")
+    y, (_, mean, rstd, _) = ladder.recomputing_forward(x, gamma, beta)
+    xhat = (x - mean) * rstd
+    right = dict(zip(("dx", "dgamma", "dbeta"), ladder.idiomatic_backward(dy, (xhat, rstd, gamma))),
+                 y=y, xhat=xhat, mean=mean, rstd=rstd)
+    found, counts = fused(which, rows, D, keep, x, gamma, beta, dy, xhat, mean, rstd)
+    for name, value in found.items():
+        # Sums of at most 300 terms of size 1, in two orders: 600 u each, times rstd where D is small.
+        np.testing.assert_allclose(value, right[name], atol=1e-12 * max(1, rstd.max()), rtol=1e-12)
+    operation, = cost.operations(which, rows, D, "float64", keep=keep, fused=True)
+    assert operation.name == f"fused {which}"
+    assert operation[1:] == (counts[0], 8 * counts[1], 8 * counts[2])
+
+
+def test_bytes_go_with_the_dtype():
+    sizes = [cost.total(cost.operations("forward", 7, 9, dtype)).bytes
+             for dtype in ("float64", np.float32, np.dtype("float16"), "bfloat16")]
+    assert sizes == [8 * sizes[3] // 2, 2 * sizes[3], sizes[3], sizes[3]]
+
+
+def test_total_adds_up():
+    parts = [cost.Operation("a", 1, 20, 300), cost.Operation("b", 4, 50, 600)]
+    assert cost.total(iter(parts)) == ("total", 5, 70, 900)
+    assert parts[0].bytes == 320 and parts[0].intensity == 1 / 320
+
+
+# Memory, against tracemalloc
+
+#: Array objects, tuples and NumPy's own notes take some 100 bytes apiece.
+SLACK = 4096
+
+
+def traced(function):
+    """Bytes beyond what there was: at the peak, and when ``function`` has returned and its result lives."""
+    buffer = np.setbufsize(16)  # of the 8192 numbers that NumPy puts aside while a call broadcasts, the fewest
+    try:
+        function()  # the first call may set things up
+        tracemalloc.start()
+        result = function()
+        kept, peak = tracemalloc.get_traced_memory()
+        del result
+    finally:
+        tracemalloc.stop()
+        np.setbufsize(buffer)
+    return peak, kept
+
+
+# Arrays of 160 KB and 4 MB: NumPy may treat temporaries of 256 KB and more differently. And rows so short that the
+# statistics matter, and so few that gamma does.
+@pytest.mark.parametrize("rows, D, dtype", [(200, 200, "float32"), (1000, 1000, "float32"), (1000, 500, "float64"),
+                                            (30_000, 8, "float64"), (3, 50_000, "float64")])
+@pytest.mark.parametrize("options, name", PROGRAMS, ids=IDS)
+def test_memory_is_what_numpy_allocates(options, name, rows, D, dtype):
+    x, gamma, beta, dy = arrays(rows, D, dtype)
+    forward, backward = (getattr(ladder, f"{name}_{which}") for which in PASSES)
+    y, dx, scratch = (np.empty_like(x) for _ in range(3))
+    there, back = ({"out": y}, {"out": dx, "scratch": scratch}) if options.get("out") else ({}, {})
+    _, cache = forward(x, gamma, beta)
+    for which, measured in (("forward", traced(lambda: forward(x, gamma, beta, **there))),
+                            ("backward", traced(lambda: backward(dy, cache, **back)))):
+        moments = cost.memory(which, rows, D, dtype, **options)
+        peak = cost.peak_memory(which, rows, D, dtype, **options)
+        assert 0 <= measured[0] - peak <= SLACK
+        assert moments[-1][0] == "return" and 0 <= measured[1] - moments[-1][1] <= SLACK
+        assert [line for line, _ in moments[:-1]] == [o.name for o in cost.operations(which, rows, D, **options)]
+
+
+@pytest.mark.parametrize("options, name", PROGRAMS[:2], ids=IDS[:2])
+def test_memory_of_a_training_step(options, name):
+    """The recipe of the docstring."""
+    rows, D = 300, 400
+    x, gamma, beta, dy = arrays(rows, D)
+
+    def step():
+        y, cache = getattr(ladder, f"{name}_forward")(x, gamma, beta)
+        gradient = y * dy  # a loss's gradient needs y
+        return y, cache, gradient, getattr(ladder, f"{name}_backward")(gradient, cache)
+
+    there, back = (cost.memory(which, rows, D, **options) for which in PASSES)
+    curve = [b for _, b in there] + [there[-1][1] + dy.nbytes + b for _, b in back]
+    peak, kept = traced(step)
+    assert 0 <= peak - max(curve) <= SLACK and 0 <= kept - curve[-1] <= SLACK
+
+
+def test_memory_during_a_call_counts_its_result_and_what_lives():
+    N, row = 4 * 30 * 20, 4 * 30
+    moments = dict(cost.memory("forward", 30, 20))
+    assert moments["c = x - mean"] == N + row
+    assert moments["square = c * c"] == 2 * N + row
+    assert moments["xhat = c * rstd"] == 2 * N + 3 * row  # mean, var, rstd; the temporaries are gone
+    assert moments["y = scaled + beta"] == 4 * N + 3 * row
+
+
+@pytest.mark.parametrize("which, keep, out, full, per_row, per_feature", [
+    ("forward", "xhat", False, 2, 1, 0), ("forward", "xhat", True, 1, 1, 0),
+    ("forward", "x", False, 1, 2, 0), ("forward", "x", True, 0, 2, 0),
+    ("backward", "xhat", False, 1, 0, 2), ("backward", "x", True, 0, 0, 2)])
+def test_fused_memory_is_its_results(which, keep, out, full, per_row, per_feature):
+    rows, D = 30, 20
+    expected = 8 * (full * rows * D + per_row * rows + per_feature * D)
+    moments = cost.memory(which, rows, D, "float64", keep=keep, fused=True, out=out)
+    assert moments == [(f"fused {which}", expected), ("return", expected)]
+
+
+# Time
+
+MACHINE = cost.Machine("test", copy=100.0, triad=50.0, flops=1000.0)
+
+
+def test_roofline_takes_the_longer_time():
+    assert cost.roofline(2000, 1, MACHINE) == 2
+    assert cost.roofline(1, 300, MACHINE) == 3
+    assert cost.roofline(1, 300, MACHINE, "triad") == 6
+    assert cost.roofline(20, 2, MACHINE, "copy") == 20 / 1000 == 2 / 100  # the ridge
+
+
+def test_roofline_of_arrays():
+    assert cost.roofline(np.array([1000, 2000]), 150, MACHINE).tolist() == [1.5, 2.0]
+
+
+def test_the_median_of_rounds_is_a_rate(monkeypatch):
+    """Of a fake clock: calls take 4 ms but for the first, which compiles, and a few that are disturbed."""
+    now, calls = [0.0], [0]
+
+    def call():
+        now[0] += {0: 9.0, 4: 1.0, 7: 2.0, 8: 0.001}.get(calls[0], 0.004)
+        calls[0] += 1
+
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: now[0])
+    assert cost._median_rate(12, call) == pytest.approx(3000)
+    assert calls[0] == 13
+
+
+def test_short_calls_are_timed_together(monkeypatch):
+    now, reads = [0.0], [0]
+
+    def clock():
+        reads[0] += 1
+        return now[0]
+
+    def call():
+        now[0] += 1e-5
+
+    monkeypatch.setattr(cost.time, "perf_counter", clock)
+    assert cost._median_rate(3, call, rounds=5) == pytest.approx(3e5)
+    assert now[0] == pytest.approx(2e-5 + 5 * 2e-3, rel=0.02) and reads[0] == 12
+
+
+@pytest.fixture
+def numba():
+    return pytest.importorskip("numba")
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_kernels_do_what_is_counted(numba, parallel):
+    copy, triad, multiply_add = cost._kernels(parallel)
+    a, b, c = np.zeros(1001, np.float32), np.arange(1001, dtype=np.float32), np.ones(1001, np.float32)
+    copy(a, b)
+    assert np.array_equal(a, b)
+    triad(a, b, c, np.float32(0.5))
+    assert np.array_equal(a, b + np.float32(0.5))
+    work = np.ones((2, 5), np.float32)
+    multiply_add(work, np.float32(2), np.float32(1), 2)
+    assert (work == 2**17 - 1).all()  # v + 1 doubles in each of 2 * 8 steps
+
+
+def test_measure_machine_counts_bytes_and_operations(numba, monkeypatch):
+    def once(amount, call):
+        call()
+        return amount
+
+    monkeypatch.setattr(cost, "_median_rate", once)
+    machine = cost.measure_machine(size=10_000)
+    assert machine[1:] == (20_000, 30_000, 512 * 2**14 * 8 * 2)
+    assert "threads: 1" in machine.name and "0.01 MB" in machine.name
+
+
+def test_measure_machine(numba):
+    """No machine that runs this is slower than 10 MB/s, or faster than 10 TB/s or 10 PFLOP/s."""
+    threads = min(2, numba.config.NUMBA_NUM_THREADS)
+    machine = cost.measure_machine(threads, size=2**16)
+    assert 1e7 < machine.copy < 1e13 and 1e7 < machine.triad < 1e13 and 1e7 < machine.flops < 1e16
+    assert f"threads: {threads}" in machine.name
+
+
+def test_the_number_of_threads_is_set_and_set_back(numba, monkeypatch):
+    calls = []
+    monkeypatch.setattr(numba, "get_num_threads", lambda: 7)
+    monkeypatch.setattr(numba, "set_num_threads", calls.append)
+    monkeypatch.setattr(cost, "_median_rate", lambda amount, call: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cost.measure_machine(threads=1, size=64)
+    assert calls == [1, 7]
+
+
+def test_arrays_begin_on_a_cache_line():
+    for n in (1, 16, 1000, 10**6):
+        a = cost._aligned(n)
+        assert a.ctypes.data % 64 == 0 and a.shape == (n,) and (a == 1).all()
+
+
+# Errors
+
+def test_without_numba_it_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with pytest.raises(ImportError, match=r"measure_machine needs Numba.*Machine\(name, copy, triad, flops\)"):
+        cost.measure_machine()
+    assert cost.total(cost.operations("forward", 2, 3)).flops == 7 * 6 + 5 * 2
+
+
+def test_numba_is_not_loaded():
+    code = "import sys, lnlib.cost, lnlib.ladder; assert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=cost.__file__.rsplit("lnlib", 1)[0])
+
+
+@pytest.mark.parametrize("function", [cost.operations, cost.memory, cost.peak_memory])
+@pytest.mark.parametrize("arguments, options, error, message", [
+    (("sideways", 2, 3), {}, ValueError, "which: found 'sideways', expected one of 'forward', 'backward'"),
+    (("forward", 0, 3), {}, ValueError, "rows: found 0, expected an integer >= 1"),
+    (("forward", 2, -3), {}, ValueError, "D: found -3, expected an integer >= 1"),
+    (("forward", 2.0, 3), {}, TypeError, "rows: found float, expected an integer"),
+    (("forward", 2, True), {}, TypeError, "D: found bool, expected an integer"),
+    (("forward", 2, 3, "int8"), {}, ValueError, "dtype: found 'int8', expected one of 'bfloat16'"),
+    (("forward", 2, 3, np.int32), {}, ValueError, "dtype: found 'int32'"),
+    (("forward", 2, 3), {"keep": "y"}, ValueError, "keep: found 'y', expected one of 'xhat', 'x'"),
+    (("backward", 2, 3), {"out": True}, ValueError, "keep: found 'xhat' with out=True and fused=False, expected 'x'"),
+])
+def test_bad_questions(function, arguments, options, error, message):
+    with pytest.raises(error, match="^" + re.escape(message)):
+        function(*arguments, **options)
+
+
+def test_bad_rooflines():
+    with pytest.raises(ValueError, match="^pattern: found 'scale', expected one of 'copy', 'triad'"):
+        cost.roofline(1, 1, MACHINE, "scale")
+    for bad in (0, -1, math.nan):
+        with pytest.raises(ValueError, match="^machine: found .*expected three positive rates"):
+            cost.roofline(1, 1, MACHINE._replace(triad=bad))
+
+
+@pytest.mark.parametrize("arguments, error, message", [
+    ({"threads": 0}, ValueError, "threads: found 0, expected an integer from 1 to"),
+    ({"threads": 10**6}, ValueError, "threads: found 1000000, expected an integer from 1 to"),
+    ({"threads": 1.0}, TypeError, "threads: found float"),
+    ({"size": 63}, ValueError, "size: found 63, expected an integer >= 64"),
+    ({"size": "1 MB"}, TypeError, "size: found str"),
+])
+def test_bad_measurements(numba, arguments, error, message):
+    with pytest.raises(error, match="^" + re.escape(message)):
+        cost.measure_machine(**arguments)

@@ -43,6 +43,10 @@ CHUNK = 2048
 #: Bytes of a cache line; an aligned vector store writes one, a misaligned one writes two halves.
 LINE = 64
 
+#: Bytes from which a row is wide: eight rows are then done together in tiles of CHUNK bytes, so that gamma,
+#: dgamma and dbeta of a tile stay in the first level of cache.
+WIDE_ROW = 8192
+
 #: Features from which it pays to treat the beginning of a row apart, so that the rest is aligned.
 LONG_ROW = 256
 
@@ -118,24 +122,22 @@ def _times(a, b):
 
 
 @intrinsic
-def _prefetch(typing_context, array, i, j, write):
-    """Ask for the cache line of array[i, j] before it is needed, to read it or to write it."""
-    if not isinstance(write, types.BooleanLiteral):
-        return None
+def _prefetch(typing_context, array, i, j):
+    """Ask for the cache line of array[i, j], to write to it."""
 
     def generate(context, builder, signature, arguments):
-        value, row, column, _ = arguments
+        value, row, column = arguments
         view = context.make_array(signature.args[0])(context, builder, value)
         width = builder.extract_value(view.shape, 1)
         address = builder.gep(view.data, [builder.add(builder.mul(row, width), column)])
         int32 = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [address.type, int32, int32, int32])
         function = get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        keep_in_all_caches, data = ir.Constant(int32, 3), ir.Constant(int32, 1)
-        builder.call(function, [address, ir.Constant(int32, int(write.literal_value)), keep_in_all_caches, data])
+        to_write, keep_in_all_caches, data = (ir.Constant(int32, value) for value in (1, 3, 1))
+        builder.call(function, [address, to_write, keep_in_all_caches, data])
         return context.get_dummy_value()
 
-    return types.void(array, i, j, write), generate
+    return types.void(array, i, j), generate
 
 
 # One loop each. Indices are unsigned: Numba would look for negative ones in every step, and not vectorise.
@@ -212,10 +214,10 @@ def _long_moments(x, i, guess, chunk):
 
 
 @_inlined
-def _fetch(array, i, line, to_write):
-    """Ask for row i before it is needed."""
-    for j in range(0, array.shape[1], line):
-        _prefetch(array, i, j, to_write)
+def _fetch(array, i, start, stop, line):
+    """Ask for columns start to stop of row i, to be written soon: a store that finds its line in cache need not wait."""
+    for j in range(start, min(stop, array.shape[1]), line):
+        _prefetch(array, i, j)
 
 
 @_row_loop
@@ -292,7 +294,7 @@ def _backward_rows(dy, x, statistics, gamma, dx, sums, begin, end):
             mean, residual, rstd = statistics[0, i], statistics[1, i], statistics[2, i]
             first = _times(dy[i, 0], gamma[0])
             if D >= LONG_ROW:
-                _fetch(dx, i, line, True)
+                _fetch(dx, i, 0, D, line)
             w_sum, wx_sum, c_sum = _upstream_sums(dy, x, i, gamma, mean, residual, first)
             changed += abs(c_sum) * rstd > tolerance * D
             w_mean, wx_mean = real(w_sum / D), real(wx_sum / D * rstd)
@@ -308,6 +310,55 @@ def _backward_rows(dy, x, statistics, gamma, dx, sums, begin, end):
         _fold(dgamma, sums[0])
         _fold(dbeta, sums[1])
     return left, changed
+
+
+@_row_loop
+def _backward_wide_rows(dy, x, statistics, gamma, dx, sums, begin, end):
+    """The same, eight rows at a time in tiles: what a tile needs of gamma, dgamma and dbeta stays in cache."""
+    D, real = x.shape[1], gamma.dtype.type
+    first_head, line, tile, group = _head(dx), LINE // x.itemsize, CHUNK // x.itemsize, 8
+    tolerance = 2.0**-16 if gamma.itemsize == 4 else 2.0**-45
+    left = changed = 0
+    gamma, dgamma = _copy_for(dx, gamma), _copy_for(dx, np.zeros(D, gamma.dtype))
+    dbeta, means = dgamma.copy(), np.empty((2, group), gamma.dtype)
+    for row in range(begin, end, group):
+        rows = min(group, end - row)
+        for k in range(rows):
+            i = row + k
+            mean, residual, rstd = statistics[0, i], statistics[1, i], statistics[2, i]
+            _fetch(dx, i, 0, tile, line)
+            w_sum, wx_sum, c_sum = _upstream_sums(dy, x, i, gamma, mean, residual, _times(dy[i, 0], gamma[0]))
+            changed += abs(c_sum) * rstd > tolerance * D
+            means[0, k], means[1, k] = w_sum / D, wx_sum / D * rstd
+            if rstd == 0 or not abs(w_sum) + abs(wx_sum) < math.inf:
+                left += 1
+                means[0, k] = math.nan
+        for start in range(0, D, tile):
+            for k in range(rows):
+                i = row + k
+                mean, residual, rstd = statistics[0, i], statistics[1, i], statistics[2, i]
+                first, w_mean, wx_mean = _times(dy[i, 0], gamma[0]), means[0, k], means[1, k]
+                if math.isnan(w_mean):
+                    dx[i, 0] = math.nan
+                    continue
+                head = (first_head - i * D) & (line - 1)
+                if start == 0:
+                    _write_gradients(dy, x, i, 0, head, gamma, mean, residual, rstd, first, w_mean, wx_mean,
+                                     dx, dgamma, dbeta)
+                stop = min(head + start + tile, D)
+                _fetch(dx, i, stop, stop + tile, line)
+                _write_gradients(dy, x, i, head + start, stop, gamma, mean, residual, rstd, first, w_mean, wx_mean,
+                                 dx, dgamma, dbeta)
+        _fold(dgamma, sums[0])
+        _fold(dbeta, sums[1])
+    return left, changed
+
+
+@_row_loop
+def _backward_some_rows(dy, x, statistics, gamma, dx, sums, begin, end):
+    if x.shape[1] * x.itemsize >= WIDE_ROW:
+        return _backward_wide_rows(dy, x, statistics, gamma, dx, sums, begin, end)
+    return _backward_rows(dy, x, statistics, gamma, dx, sums, begin, end)
 
 
 # Whole arrays. The threaded functions are written out, not derived from the others: Numba's cache on disk
@@ -373,7 +424,7 @@ def _backward_serial(dy, x, saved, dx, dgamma, dbeta):
     if _overlap(dx, x) or _overlap(dx, dy):
         return -1, 0
     sums = _empty_sums(1, x.shape[1])
-    counts = _backward_rows(dy, x, statistics, gamma, dx, sums[0], 0, x.shape[0])
+    counts = _backward_some_rows(dy, x, statistics, gamma, dx, sums[0], 0, x.shape[0])
     _add_threads(sums, dgamma, dbeta)
     return counts
 
@@ -386,8 +437,8 @@ def _backward_threads(dy, x, saved, dx, dgamma, dbeta, threads):
         return -1, 0
     sums = _empty_sums(threads, x.shape[1])
     for t in prange(threads):
-        counts = _backward_rows(dy, x, statistics, gamma, dx, sums[t], rows * t // threads,
-                                rows * (t + 1) // threads)
+        counts = _backward_some_rows(dy, x, statistics, gamma, dx, sums[t], rows * t // threads,
+                                     rows * (t + 1) // threads)
         left += counts[0]
         changed += counts[1]
     _add_threads(sums, dgamma, dbeta)

@@ -276,19 +276,15 @@ def _forward_rows(x, beta, eps, y, statistics, gamma, begin, end):
 
 
 @_row_loop
-def _backward_rows(dy, x, statistics, gamma, dx, sums, begin, end):
-    """Rows begin to end of dx; their dgamma and dbeta are added to ``sums``. Returns two counts.
+def _backward_short_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end):
+    """Rows begin to end of dx; their dgamma and dbeta are added to ``sums`` by way of arrays dgamma and dbeta.
 
-    The first is of rows left to the NumPy backend (their dx begins with NaN), the second of rows whose mean
-    is not the recorded one.
+    If ``sums`` has no columns they stay in dgamma and dbeta. Returns two counts: of rows left to the NumPy backend
+    (their dx begins with NaN), and of rows whose mean is not the recorded one.
     """
-    D, real = x.shape[1], gamma.dtype.type
-    first_head, line = _head(dx), LINE // x.itemsize
+    D, line, real = x.shape[1], LINE // x.itemsize, gamma.dtype.type
     tolerance = 2.0**-16 if gamma.itemsize == 4 else 2.0**-45  # 256 u: the sum of D centred numbers, over D
-    left = changed = 0
-    dgamma, dbeta = np.zeros(D, gamma.dtype), np.zeros(D, gamma.dtype)
-    if D >= LONG_ROW and end - begin > 8:
-        gamma, dgamma, dbeta = _copy_for(dx, gamma), _copy_for(dx, dgamma), _copy_for(dx, dbeta)
+    first_head, left, changed = _head(dx), 0, 0
     for row in range(begin, end, ROW_BLOCK):
         for i in range(row, min(row + ROW_BLOCK, end)):
             mean, residual, rstd = statistics[0, i], statistics[1, i], statistics[2, i]
@@ -307,37 +303,34 @@ def _backward_rows(dy, x, statistics, gamma, dx, sums, begin, end):
                              dx, dgamma, dbeta)
             _write_gradients(dy, x, i, head, D, gamma, mean, residual, rstd, first, w_mean, wx_mean,
                              dx, dgamma, dbeta)
-        _fold(dgamma, sums[0])
-        _fold(dbeta, sums[1])
+        if sums.shape[1] > 0:
+            _fold(dgamma, sums[0])
+            _fold(dbeta, sums[1])
     return left, changed
 
 
 @_row_loop
-def _backward_wide_rows(dy, x, statistics, gamma, dx, sums, begin, end):
-    """The same, eight rows at a time in tiles: what a tile needs of gamma, dgamma and dbeta stays in cache."""
-    D, real = x.shape[1], gamma.dtype.type
-    first_head, line, tile, group = _head(dx), LINE // x.itemsize, CHUNK // x.itemsize, 8
+def _backward_wide_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end):
+    """The same, tile after tile for a block of rows, so that what these share of gamma, dgamma and dbeta stays in cache."""
+    D, line, tile = x.shape[1], LINE // x.itemsize, CHUNK // x.itemsize
     tolerance = 2.0**-16 if gamma.itemsize == 4 else 2.0**-45
-    left = changed = 0
-    gamma, dgamma = _copy_for(dx, gamma), _copy_for(dx, np.zeros(D, gamma.dtype))
-    dbeta, means = dgamma.copy(), np.empty((2, group), gamma.dtype)
-    for row in range(begin, end, group):
-        rows = min(group, end - row)
-        for k in range(rows):
-            i = row + k
+    first_head, left, changed = _head(dx), 0, 0
+    means = np.empty((2, ROW_BLOCK), gamma.dtype)
+    for row in range(begin, end, ROW_BLOCK):
+        rows = range(row, min(row + ROW_BLOCK, end))
+        for i in rows:
             mean, residual, rstd = statistics[0, i], statistics[1, i], statistics[2, i]
             _fetch(dx, i, 0, tile, line)
             w_sum, wx_sum, c_sum = _upstream_sums(dy, x, i, gamma, mean, residual, _times(dy[i, 0], gamma[0]))
             changed += abs(c_sum) * rstd > tolerance * D
-            means[0, k], means[1, k] = w_sum / D, wx_sum / D * rstd
+            means[0, i - row], means[1, i - row] = w_sum / D, wx_sum / D * rstd
             if rstd == 0 or not abs(w_sum) + abs(wx_sum) < math.inf:
                 left += 1
-                means[0, k] = math.nan
+                means[0, i - row] = math.nan
         for start in range(0, D, tile):
-            for k in range(rows):
-                i = row + k
+            for i in rows:
                 mean, residual, rstd = statistics[0, i], statistics[1, i], statistics[2, i]
-                first, w_mean, wx_mean = _times(dy[i, 0], gamma[0]), means[0, k], means[1, k]
+                first, w_mean, wx_mean = _times(dy[i, 0], gamma[0]), means[0, i - row], means[1, i - row]
                 if math.isnan(w_mean):
                     dx[i, 0] = math.nan
                     continue
@@ -355,10 +348,15 @@ def _backward_wide_rows(dy, x, statistics, gamma, dx, sums, begin, end):
 
 
 @_row_loop
-def _backward_some_rows(dy, x, statistics, gamma, dx, sums, begin, end):
-    if x.shape[1] * x.itemsize >= WIDE_ROW:
-        return _backward_wide_rows(dy, x, statistics, gamma, dx, sums, begin, end)
-    return _backward_rows(dy, x, statistics, gamma, dx, sums, begin, end)
+def _backward_rows(dy, x, statistics, gamma, dx, sums, begin, end):
+    """Rows begin to end of dx; their dgamma and dbeta are added to ``sums``, (2, D and more)."""
+    D = x.shape[1]
+    dgamma, dbeta = np.zeros(D, gamma.dtype), np.zeros(D, gamma.dtype)
+    if D >= LONG_ROW:
+        gamma, dgamma, dbeta = _copy_for(dx, gamma), _copy_for(dx, dgamma), _copy_for(dx, dbeta)
+    if D * x.itemsize >= WIDE_ROW:
+        return _backward_wide_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end)
+    return _backward_short_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end)
 
 
 # Whole arrays. The threaded functions are written out, not derived from the others: Numba's cache on disk
@@ -423,8 +421,12 @@ def _backward_serial(dy, x, saved, dx, dgamma, dbeta):
     statistics, gamma = _parts(saved, x.shape[1])
     if _overlap(dx, x) or _overlap(dx, dy):
         return -1, 0
+    if x.shape[0] <= ROW_BLOCK and dgamma.itemsize == gamma.itemsize:  # one block: its sums are the results
+        for j in range(len(dgamma)):
+            dgamma[j] = dbeta[j] = 0
+        return _backward_short_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, np.empty((2, 0)), 0, x.shape[0])
     sums = _empty_sums(1, x.shape[1])
-    counts = _backward_some_rows(dy, x, statistics, gamma, dx, sums[0], 0, x.shape[0])
+    counts = _backward_rows(dy, x, statistics, gamma, dx, sums[0], 0, x.shape[0])
     _add_threads(sums, dgamma, dbeta)
     return counts
 
@@ -437,7 +439,7 @@ def _backward_threads(dy, x, saved, dx, dgamma, dbeta, threads):
         return -1, 0
     sums = _empty_sums(threads, x.shape[1])
     for t in prange(threads):
-        counts = _backward_some_rows(dy, x, statistics, gamma, dx, sums[t], rows * t // threads,
+        counts = _backward_rows(dy, x, statistics, gamma, dx, sums[t], rows * t // threads,
                                      rows * (t + 1) // threads)
         left += counts[0]
         changed += counts[1]
@@ -482,10 +484,15 @@ def _check_precise(precise, x):
                          "bfloat16; the arithmetic of float64 is float64 already")
 
 
+def _refuse_overlap(out, *inputs):
+    """For inputs that are copied before the compiled functions, which look themselves, see them."""
+    if any(np.shares_memory(out, a) for a in inputs):
+        raise ValueError(_OVERLAP)
+
+
 def _half_forward(x, gamma, beta, eps, precise, y):
     """float16 and bfloat16 are storage: float32 in between."""
-    if np.may_share_memory(y, x):
-        raise ValueError(_OVERLAP)
+    _refuse_overlap(y, x, gamma, beta)
     wide, cache = layer_norm_forward(x.astype(_FLOAT32), gamma.astype(_FLOAT32), beta.astype(_FLOAT32), eps,
                                      precise=precise)
     with np.errstate(all="ignore"):
@@ -494,8 +501,7 @@ def _half_forward(x, gamma, beta, eps, precise, y):
 
 
 def _half_backward(dy, cache, dx):
-    if np.may_share_memory(dx, cache.x) or np.may_share_memory(dx, dy):
-        raise ValueError(_OVERLAP)
+    _refuse_overlap(dx, cache.x, dy)
     wide, *parameters = layer_norm_backward(dy.astype(_FLOAT32), cache._replace(x=cache.x.astype(_FLOAT32)))
     with np.errstate(all="ignore"):
         dx[...] = wide
@@ -552,8 +558,10 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
         return _half_forward(x, gamma, beta, eps, precise, y)
 
     if not x.flags.carray:
+        _refuse_overlap(y, x)
         x = x.copy()
     if not (gamma.flags.carray and beta.flags.carray):
+        _refuse_overlap(y, gamma, beta)
         gamma, beta = gamma.copy(), beta.copy()
     D = x.shape[-1]
     rows, y_rows = x.reshape(-1, D), y.reshape(-1, D)
@@ -620,6 +628,7 @@ def layer_norm_backward(dy, cache, *, out=None):
 
     D = shape[-1]
     if not dy.flags.carray:
+        _refuse_overlap(dx, dy)
         dy = dy.copy()
     upstream, rows, dx_rows = dy.reshape(-1, D), x.reshape(-1, D), dx.reshape(-1, D)
     dgamma, dbeta = np.empty(D, dtype), np.empty(D, dtype)

@@ -8,14 +8,15 @@ import cases
 import numpy as np
 import pytest
 
+from lnlib import cpu, reference
 from lnlib import layernorm as ln
-from lnlib import reference
 
 X = np.random.default_rng(1).standard_normal((2, 3))
 GAMMA, BETA, DY = np.array([1.0, -2.0, 0.5]), np.array([0.1, 0.2, 0.3]), np.cos(X)
 CACHE = ln.layer_norm_forward(X, GAMMA, BETA)[1]
 RMS_CACHE = ln.rms_norm_forward(X, GAMMA)[1]
-HALF_CACHE = ln.layer_norm_forward(X.astype("f2"), GAMMA.astype("f4"), BETA.astype("f4"))[1]
+CPU_CACHE = cpu.layer_norm_forward(X, GAMMA, BETA)[1]
+HALF = X.astype("f2"), GAMMA.astype("f4"), BETA.astype("f4")
 
 OtherCache = namedtuple("OtherCache", "x gamma")
 OtherCache.backend = "somewhere else"
@@ -29,7 +30,14 @@ BACKWARD = ln.layer_norm_backward, {"dy": DY, "cache": CACHE}
 RMS_BACKWARD = ln.rms_norm_backward, {"dy": DY, "cache": RMS_CACHE}
 JVP = ln.layer_norm_jvp, {"u": DY, "cache": CACHE}
 DOUBLE = ln.layer_norm_double_backward, {"u": DY, "dy": DY, "cache": CACHE}
-FORWARDS, BACKWARDS = (FORWARD, RMS_FORWARD), (BACKWARD, RMS_BACKWARD, JVP, DOUBLE)
+CPU_FORWARD = cpu.layer_norm_forward, {"x": X, "gamma": GAMMA, "beta": BETA, "eps": 1e-5}
+CPU_BACKWARD = cpu.layer_norm_backward, {"dy": DY, "cache": CPU_CACHE}
+FORWARDS, BACKWARDS = (FORWARD, RMS_FORWARD, CPU_FORWARD), (BACKWARD, RMS_BACKWARD, JVP, DOUBLE, CPU_BACKWARD)
+
+# The caches a function takes, and somebody else's: a kind of cache, not its fields, says which forward it came from.
+LAYER_NORM_KINDS = "LayerNormCache or PreciseLayerNormCache of backend 'numpy'", (RMS_CACHE, CPU_CACHE)
+RMS_NORM_KINDS = "RMSNormCache of backend 'numpy'", (CACHE, CPU_CACHE)
+CPU_KINDS = "CpuLayerNormCache of backend 'cpu'", (CACHE, RMS_CACHE)
 
 # What no array argument may be: (value made from a good array, error, what was found).
 NOT_AN_ARRAY = {
@@ -69,6 +77,28 @@ EPS = {
 }
 
 
+def read_only(a):
+    a.flags.writeable = False
+    return a
+
+
+# What ``out`` may not be, for a float64 x of shape (2, 3).
+OUT = (
+    ("a list", [[0.0] * 3] * 2, TypeError, "found list", "expected a NumPy array"),
+    ("True", True, TypeError, "found bool", "expected a NumPy array"),
+    ("float32", np.empty((2, 3), "f4"), TypeError, "found dtype float32", "expected float64, the dtype of x"),
+    ("complex", np.empty((2, 3), "c16"), TypeError, "found dtype complex128", "expected float64, the dtype of x"),
+    ("foreign byte order", np.empty((2, 3), np.dtype("f8").newbyteorder()), TypeError, "found dtype", "the dtype of x"),
+    ("transposed shape", np.empty((3, 2)), ValueError, "found shape (3, 2)", "expected (2, 3), the shape of x"),
+    ("one axis more", np.empty((1, 2, 3)), ValueError, "found shape (1, 2, 3)", "expected (2, 3), the shape of x"),
+    ("flat", np.empty(6), ValueError, "found shape (6,)", "expected (2, 3), the shape of x"),
+    *((kind, out, ValueError, "found an array that is read-only, not C-contiguous or not aligned", "row after row")
+      for kind, out in (("read-only", read_only(np.empty((2, 3)))), ("Fortran order", np.empty((3, 2)).T),
+                        ("every second row", np.empty((4, 3))[::2]), ("reversed", np.empty((2, 3))[:, ::-1]),
+                        ("unaligned", np.empty(49, np.uint8)[1:].view("f8").reshape(2, 3)))),
+)
+
+
 def bad_rows():
     """(function, its arguments, the bad one's name, error, what was found, what was expected)."""
     for function, good in (*FORWARDS, *BACKWARDS):
@@ -94,17 +124,18 @@ def bad_rows():
         for kind, (eps, error, found) in EPS.items():
             yield kind, function, {**good, "eps": eps}, "eps", error, found, "expected"
     half = X.astype("f2")
-    for gamma, beta in (("f2", "f4"), ("f4", "f2")):
-        arguments = {"x": half, "gamma": GAMMA.astype(gamma), "beta": BETA.astype(beta)}
-        yield (f"{beta} for {gamma} gamma", FORWARD[0], arguments, "beta", TypeError,
-               f"found dtype {np.dtype(beta).name}", f"expected {np.dtype(gamma).name}, the dtype of gamma")
+    for function, good in (FORWARD, CPU_FORWARD):
+        for gamma, beta in (("f2", "f4"), ("f4", "f2")):
+            arguments = {"x": half, "gamma": GAMMA.astype(gamma), "beta": BETA.astype(beta)}
+            yield (f"{beta} for {gamma} gamma", function, arguments, "beta", TypeError,
+                   f"found dtype {np.dtype(beta).name}", f"expected {np.dtype(gamma).name}, the dtype of gamma")
 
-    arguments = {"x": half, "gamma": GAMMA.astype("f2"), "beta": BETA.astype("f2")}
-    for kind, precise in (("a number", 1), ("a string", "yes"), ("None", None), ("an array", np.ones(2, bool))):
-        yield (kind, FORWARD[0], {**arguments, "precise": precise}, "precise", TypeError,
-               f"found {type(precise).__name__}", "expected True or False")
-    yield ("with float64 x", FORWARD[0], {**FORWARD[1], "precise": True}, "precise", ValueError,
-           "found True with x of dtype float64", "expected x of dtype float32, float16 or bfloat16")
+        arguments = {"x": half, "gamma": GAMMA.astype("f2"), "beta": BETA.astype("f2")}
+        for kind, precise in (("a number", 1), ("a string", "yes"), ("None", None), ("an array", np.ones(2, bool))):
+            yield (kind, function, {**arguments, "precise": precise}, "precise", TypeError,
+                   f"found {type(precise).__name__}", "expected True or False")
+        yield ("with float64 x", function, {**good, "precise": True}, "precise", ValueError,
+               "found True with x of dtype float64", "expected x of dtype float32, float16 or bfloat16")
 
     for function, good in BACKWARDS:
         for argument in set(good) - {"cache"}:
@@ -115,28 +146,40 @@ def bad_rows():
             for dtype in ("f4", "f2"):
                 yield (f"{dtype} for float64 x", function, {**good, argument: DY.astype(dtype)}, argument, TypeError,
                        f"found dtype {np.dtype(dtype).name}", "expected float64")
-        # A kind of cache, not its fields, says which forward it came from.
-        other = CACHE if good["cache"] is RMS_CACHE else RMS_CACHE
-        kinds = "RMSNormCache" if good["cache"] is RMS_CACHE else "LayerNormCache or PreciseLayerNormCache"
-        expected = f"expected the {kinds} of backend 'numpy'"
+        mine = good["cache"]
+        kinds, others = RMS_NORM_KINDS if mine is RMS_CACHE else CPU_KINDS if mine is CPU_CACHE else LAYER_NORM_KINDS
         elsewhere = "of backend 'somewhere else'"
         for kind, cache, found in (
-                ("plain tuple", tuple(good["cache"]), "found tuple"), ("None", None, "found NoneType"),
-                ("the other norm's", other, f"found {type(other).__name__} of backend 'numpy'"),
+                ("plain tuple", tuple(mine), "found tuple"), ("None", None, "found NoneType"),
+                *((f"a {type(other).__name__}", other, f"found {type(other).__name__} of backend {other.backend!r}")
+                  for other in others),
                 ("another backend's", OtherCache(X, GAMMA), f"found OtherCache {elsewhere}"),
                 ("a namesake", SameName(*CACHE), f"found LayerNormCache {elsewhere}"),
-                ("x itself", X, "found ndarray"), ("its fields", CACHE._asdict(), "found dict"),
-                ("the whole result", (X, CACHE), "found tuple")):
-            yield kind, function, {**good, "cache": cache}, "cache", TypeError, found, expected
-    yield ("f8 for float16 x", ln.layer_norm_backward, {"dy": DY, "cache": HALF_CACHE}, "dy", TypeError,
-           "found dtype float64", "expected float16 or float32")
+                ("x itself", X, "found ndarray"), ("its fields", mine._asdict(), "found dict"),
+                ("the whole result", (X, mine), "found tuple")):
+            yield kind, function, {**good, "cache": cache}, "cache", TypeError, found, f"expected the {kinds}"
+    for backend in (ln, cpu):
+        yield ("f8 for float16 x", backend.layer_norm_backward,
+               {"dy": DY, "cache": backend.layer_norm_forward(*HALF)[1]}, "dy", TypeError,
+               "found dtype float64", "expected float16 or float32")
+
+    for function, good in (CPU_FORWARD, CPU_BACKWARD):  # of what the others take, complex128 alone is not for these
+        for argument in set(good) & {"x", "gamma", "beta", "dy"}:
+            yield ("complex128", function, {**good, argument: good[argument].astype("c16")}, argument, TypeError,
+                   "found dtype complex128", "expected float")
+        for kind, out, error, found, expected in OUT:
+            yield kind, function, {**good, "out": out}, "out", error, found, expected
 
 
-BAD = sorted(bad_rows(), key=lambda row: (row[1].__name__, row[3], row[0]))
+def name_of(function):
+    return f"{function.__module__}.{function.__name__}".removeprefix("lnlib.")
+
+
+BAD = sorted(bad_rows(), key=lambda row: (name_of(row[1]), row[3], row[0]))
 
 
 @pytest.mark.parametrize("function, arguments, name, error, found, expected", [row[1:] for row in BAD],
-                         ids=[f"{row[1].__name__} {row[3]}: {row[0]}" for row in BAD])
+                         ids=[f"{name_of(row[1])} {row[3]}: {row[0]}" for row in BAD])
 def test_bad_input_is_refused_by_name(function, arguments, name, error, found, expected):
     with pytest.raises(error) as caught:
         function(**arguments)
@@ -153,11 +196,20 @@ def test_the_good_arguments_of_the_table_are_good():
 # Good input
 
 def run_all(x, gamma, beta, dy, eps=1e-5):
-    """Every result of every function, as one flat list of arrays."""
+    """Every result of every function of the NumPy backend, as one flat list of arrays."""
     y, cache = ln.layer_norm_forward(x, gamma, beta, eps)
     z, rms_cache = ln.rms_norm_forward(x, gamma, eps)
     return [y, *ln.layer_norm_backward(dy, cache), ln.layer_norm_jvp(dy, cache),
             *ln.layer_norm_double_backward(dy, dy, cache), z, *ln.rms_norm_backward(dy, rms_cache)]
+
+
+def run_cpu(x, gamma, beta, dy, eps=1e-5):
+    """Those of the CPU backend, which are the first four of the same list."""
+    y, cache = cpu.layer_norm_forward(x, gamma, beta, eps)
+    return [y, *cpu.layer_norm_backward(dy, cache)]
+
+
+every_backend = pytest.mark.parametrize("run", [run_all, run_cpu])
 
 
 def equal(a, b):
@@ -181,56 +233,63 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("kind", VIEWS)
-def test_any_strides(kind):
+@every_backend
+def test_any_strides(kind, run):
     """A view gives, bit for bit, what its contiguous copy gives."""
     x = VIEWS[kind]
     D = x.shape[-1]
     gamma, beta = np.linspace(-1, 2, 2 * D)[::-2], np.broadcast_to(0.25, D)
-    assert equal(run_all(x, gamma, beta, x[::-1]),
-                 run_all(x.copy(), gamma.copy(), beta.copy(), np.ascontiguousarray(x[::-1])))
+    assert equal(run(x, gamma, beta, x[::-1]),
+                 run(x.copy(), gamma.copy(), beta.copy(), np.ascontiguousarray(x[::-1])))
 
 
-def test_read_only_and_lists():
+@every_backend
+def test_read_only_and_lists(run):
     arrays = [X.copy(), GAMMA.copy(), BETA.copy(), DY.copy()]
     for a in arrays:
         a.flags.writeable = False
-    expected = run_all(X, GAMMA, BETA, DY)
-    assert equal(run_all(*arrays), expected)
-    assert equal(run_all(*(a.tolist() for a in arrays)), expected)
+    expected = run(X, GAMMA, BETA, DY)
+    assert equal(run(*arrays), expected)
+    assert equal(run(*(a.tolist() for a in arrays)), expected)
 
 
-def test_subclasses_come_back_as_plain_arrays():
+@every_backend
+def test_subclasses_come_back_as_plain_arrays(run):
     class Tagged(np.ndarray):
         pass
 
-    results = run_all(*(a.view(Tagged) for a in (X, GAMMA, BETA, DY)))
-    assert equal(results, run_all(X, GAMMA, BETA, DY))
+    results = run(*(a.view(Tagged) for a in (X, GAMMA, BETA, DY)))
+    assert equal(results, run(X, GAMMA, BETA, DY))
     assert {type(a) for a in results} == {np.ndarray}
 
 
 @pytest.mark.parametrize("shape", [(6,), (1, 6), (4, 6), (2, 2, 6), (2, 1, 2, 1, 6)])
-def test_any_leading_shape(shape):
+@every_backend
+def test_any_leading_shape(shape, run):
     """Leading axes are only a way to write rows: the results are those of (rows, D), reshaped."""
     rng = np.random.default_rng(3)
     x, dy, gamma, beta = rng.standard_normal(shape), rng.standard_normal(shape), *rng.standard_normal((2, 6))
-    flat = run_all(x.reshape(-1, 6), gamma, beta, dy.reshape(-1, 6))
-    results = run_all(x, gamma, beta, dy)
+    flat = run(x.reshape(-1, 6), gamma, beta, dy.reshape(-1, 6))
+    results = run(x, gamma, beta, dy)
     assert equal([a.reshape(b.shape) for a, b in zip(results, flat)], flat)
-    assert [a.shape for a in results] == [shape, shape, (6,), (6,), shape, shape, (6,), shape, shape, shape, (6,)]
+    shapes = [shape, shape, (6,), (6,), shape, shape, (6,), shape, shape, shape, (6,)]
+    assert [a.shape for a in results] == shapes[:len(results)]
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0, 3), (0, 0, 3)])
 @pytest.mark.parametrize("dtype", cases.DTYPES)
-def test_no_rows(shape, dtype):
+@every_backend
+def test_no_rows(shape, dtype, run):
     empty, gamma = np.ones(shape, dtype), np.ones(3, dtype)
-    for a in run_all(empty, gamma, gamma, empty):
+    for a in run(empty, gamma, gamma, empty):
         assert a.shape in (shape, (3,)) and a.dtype == dtype
         assert not a.astype(float).any()  # a sum over no rows is zero
 
 
 @pytest.mark.parametrize("kind", [float, np.float64, np.float32, np.float16, np.longdouble, Fraction])
-def test_eps_of_any_real_scalar_type(kind):
-    assert equal(run_all(X, GAMMA, BETA, DY, kind(0.5)), run_all(X, GAMMA, BETA, DY, 0.5))
+@every_backend
+def test_eps_of_any_real_scalar_type(kind, run):
+    assert equal(run(X, GAMMA, BETA, DY, kind(0.5)), run(X, GAMMA, BETA, DY, 0.5))
 
 
 @pytest.mark.parametrize("zero", [0, 0.0, -0.0, np.int64(0), np.uint8(0)])
@@ -240,36 +299,39 @@ def test_eps_zero(zero):
     assert np.abs((cache.xhat**2).sum(axis=-1) - 3).max() <= 3 * 8 * cases.U["float64"]
 
 
-def test_int_eps():
-    assert equal(run_all(X, GAMMA, BETA, DY, 2), run_all(X, GAMMA, BETA, DY, 2.0))
+@every_backend
+def test_int_eps(run):
+    assert equal(run(X, GAMMA, BETA, DY, 2), run(X, GAMMA, BETA, DY, 2.0))
 
 
-def test_eps_is_not_rounded_to_float32():
+@every_backend
+def test_eps_is_not_rounded_to_float32(run):
     """float32's 1e-5 is another number than 1e-5, and a float64 result shows it."""
     x = np.array([[0.0, 1e-3, 2e-3]])
-    assert not equal(run_all(x, GAMMA, BETA, x), run_all(x, GAMMA, BETA, x, np.float32(1e-5)))
+    assert not equal(run(x, GAMMA, BETA, x), run(x, GAMMA, BETA, x, np.float32(1e-5)))
 
 
 # Promises about results
 
 @pytest.mark.parametrize("dtype, parameters", [(dtype, dtype) for dtype in cases.DTYPES]
                          + [(dtype, "float32") for dtype in cases.HALVES])
-def test_dtypes_and_shapes(dtype, parameters):
+@every_backend
+def test_dtypes_and_shapes(dtype, parameters, run):
     """y and dx are like x, dgamma and dbeta like gamma; float32 parameters go with half-precision x."""
     x, gamma, beta, dy = X.astype(dtype), GAMMA.astype(parameters), BETA.astype(parameters), DY.astype(dtype)
-    y, dx, dgamma, dbeta, y_dot, grad_x, grad_gamma, grad_dy, z, rms_dx, rms_dgamma = run_all(x, gamma, beta, dy)
-    for a in (y, dx, y_dot, grad_x, grad_dy, z, rms_dx):
-        assert a.dtype == dtype and a.shape == x.shape
-    for a in (dgamma, dbeta, grad_gamma, rms_dgamma):
-        assert a.dtype == parameters and a.shape == gamma.shape
+    # y, dx, dgamma, dbeta; y_dot; grad_x, grad_gamma, grad_dy; z, and dx and dgamma of RMS norm
+    for a, kind in zip(run(x, gamma, beta, dy), "xxggxxgxxxg"):
+        like = gamma if kind == "g" else x
+        assert a.dtype == like.dtype and a.shape == like.shape
 
 
+@pytest.mark.parametrize("backend", [ln, cpu])
 @pytest.mark.parametrize("dtype", cases.HALVES)
-def test_float32_upstream_for_half_x(dtype):
+def test_float32_upstream_for_half_x(dtype, backend):
     """dy may arrive in the compute dtype; dx has x's dtype nevertheless."""
     x, gamma, dy = X.astype(dtype), GAMMA.astype("f4"), DY.astype("f4")
-    cache = ln.layer_norm_forward(x, gamma, gamma)[1]
-    dx, dgamma, _ = ln.layer_norm_backward(dy, cache)
+    cache = backend.layer_norm_forward(x, gamma, gamma)[1]
+    dx, dgamma, _ = backend.layer_norm_backward(dy, cache)
     exact = reference.layer_norm(x, gamma, gamma, dy)
     assert dx.dtype == dtype and dgamma.dtype == np.float32
     assert reference.relative_error(dgamma, exact.dgamma) <= 2e-7  # dy was not rounded to x's dtype
@@ -284,6 +346,7 @@ def test_inputs_are_not_modified(dtype):
     _, cache = ln.layer_norm_forward(*arrays[:3])
     cache_before = [a.tobytes() for a in cache[:3]]
     run_all(*arrays)
+    run_cpu(*arrays)
     ln.layer_norm_backward(arrays[3], cache)
     ln.layer_norm_double_backward(arrays[3], arrays[0], cache)
     ln.layer_norm_jvp(arrays[3], cache)
@@ -331,68 +394,78 @@ def test_size_of_the_cache():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", cases.DTYPES)
-def test_nan_and_inf_stay_in_their_row(dtype, bad):
-    """The other rows are what they are without it, bit for bit, and not a warning is given."""
+@every_backend
+def test_nan_and_inf_stay_in_their_row(dtype, bad, run):
+    """The other rows are what they are without it, bit for bit, and not a warning is given.
+
+    Nor do sums over rows change, but that the CPU backend, which leaves the row to NumPy, adds it last: two
+    orders of three additions differ by at most 2 * 2 u of the sum of the terms' sizes.
+    """
     rng = np.random.default_rng(5)
     x, dy = (rng.standard_normal((3, 4)).astype(dtype) for _ in range(2))
     gamma, beta = (rng.standard_normal(4).astype(dtype) for _ in range(2))
-    clean = run_all(x, gamma, beta, dy)
+    clean = run(x, gamma, beta, dy)
     broken = x.copy()
     broken[1, 2] = bad
-    for a, b in zip(run_all(broken, gamma, beta, dy), clean, strict=True):
+    for a, b in zip(run(broken, gamma, beta, dy), clean, strict=True):
         if a.ndim == 2:
             assert equal([a[[0, 2]]], [b[[0, 2]]])
-    y, dx, dgamma, dbeta = run_all(broken, gamma, beta, dy)[:4]
+    y, dx, dgamma, dbeta = run(broken, gamma, beta, dy)[:4]
     assert np.isnan(y[1]).all() and np.isnan(dx[1]).all() and np.isnan(dgamma).all()  # never silently a number
-    assert equal([dbeta], [clean[3]])  # dbeta does not see x
+
+    def same_sums(found, expected, terms):
+        allowed = 4 * cases.U[dtype] * np.abs(terms.astype(float)).sum(axis=0) if run is run_cpu else 0.0
+        return (np.abs(found.astype(float) - expected.astype(float)) <= allowed).all()
+
+    assert same_sums(dbeta, clean[3], dy)  # dbeta does not see x
     broken = dy.copy()
     broken[1, 2] = bad
-    y, dx, dgamma, dbeta = run_all(x, gamma, beta, broken)[:4]
+    y, dx, dgamma, dbeta = run(x, gamma, beta, broken)[:4]
     assert equal([y, dx[[0, 2]]], [clean[0], clean[1][[0, 2]]])
     assert np.isnan(dx[1]).all() and not np.isfinite(dgamma[2]) and not np.isfinite(dbeta[2])
     others = [0, 1, 3]
-    assert equal([dgamma[others], dbeta[others]], [clean[2][others], clean[3][others]])
+    terms = dy[:, others] * 2  # |xhat| < sqrt(D)
+    assert same_sums(dgamma[others], clean[2][others], terms) and same_sums(dbeta[others], clean[3][others], terms)
 
 
 @pytest.mark.parametrize("D", [1, 2, 3, 7, 10, 129, 1000])
 @pytest.mark.parametrize("dtype", cases.DTYPES)
-def test_constant_rows_give_beta(dtype, D):
+@every_backend
+def test_constant_rows_give_beta(dtype, D, run):
     """Exactly, for values whose sum and mean are rounded: recentring removes what rounding the mean leaves."""
     x = np.array([0.1, -3.3, 1e3 / 3, 0.0, 12345.678]).astype(dtype)[:, None] * np.ones(D, dtype)
     beta = np.linspace(-1, 2, D).astype(dtype)
     dy = np.random.default_rng(6).standard_normal(x.shape).astype(dtype)
-    y, cache = ln.layer_norm_forward(x, np.full(D, 3, dtype), beta)
+    y, _, dgamma, _ = run(x, np.full(D, 3, dtype), beta, dy)[:4]
     assert np.array_equal(y, np.broadcast_to(beta, x.shape))
-    assert not cache.xhat.any() and not ln.layer_norm_backward(dy, cache)[1].any()
+    assert not dgamma.any()  # xhat is 0
 
 
 @pytest.mark.parametrize("D", [1, 2, 3, 7, 10, 129, 1000])
 @pytest.mark.parametrize("dtype", cases.DTYPES)
-def test_constant_upstream_gives_no_dx(dtype, D):
+@every_backend
+def test_constant_upstream_gives_no_dx(dtype, D, run):
     """g = gamma * dy with one value a row is along 1, which the Jacobian kills: dx is exactly 0."""
     rng = np.random.default_rng(7)
     x = rng.standard_normal((5, D)).astype(dtype)
     dy = np.array([0.1, -3.3, 1e3 / 3, 1.0, 0.7]).astype(dtype)[:, None] * np.ones(D, dtype)
     gamma = np.full(D, 1.7).astype(dtype)
-    _, cache = ln.layer_norm_forward(x, gamma, gamma)
-    assert not ln.layer_norm_backward(dy, cache)[0].any()
-    assert not ln.layer_norm_jvp(dy, cache).any()  # moving a row along 1 moves nothing
+    _, dx, _, _, *y_dot = run(x, gamma, gamma, dy)[:5]
+    assert not dx.any() and not np.any(y_dot)  # moving a row along 1 moves nothing
 
 
 @pytest.mark.parametrize("eps", [1e-5, 1e-30])
 @pytest.mark.parametrize("dtype", cases.DTYPES)
-def test_one_feature(dtype, eps):
+@every_backend
+def test_one_feature(dtype, eps, run):
     x = np.array([[0.1], [-3.0], [1e3]]).astype(dtype)
     gamma, beta, dy = np.array([2.0]).astype(dtype), np.array([0.3]).astype(dtype), (x + 1).astype(dtype)
-    y, cache = ln.layer_norm_forward(x, gamma, beta, eps)
-    dx, dgamma, dbeta = ln.layer_norm_backward(dy, cache)
+    y, dx, dgamma, dbeta, *more = run(x, gamma, beta, dy, eps)[:8]
     assert (y == beta).all() and (dx == 0).all() and (dgamma == 0).all()
     # One rounding of the sum of three terms, or of its storage: 2u, of the sum of the terms' sizes.
     total = dy.astype(float).sum()
     assert abs(dbeta.astype(float)[0] - total) <= 2 * cases.U[dtype] * np.abs(dy.astype(float)).sum()
-    for a in ln.layer_norm_double_backward(dy, dy, cache):
-        assert not a.any()
-    assert not ln.layer_norm_jvp(dy, cache).any()
+    assert not any(a.any() for a in more)
 
 
 # The extremes of each dtype: squares underflow, or are subnormal. tests/test_range.py has the other end.
@@ -401,7 +474,8 @@ TINY = {"float64": (1e-200, 5e-324), "float32": (1e-30, 1e-45), "float16": (1e-7
 
 @pytest.mark.parametrize("setting", ["warn", "raise"])
 @pytest.mark.parametrize("dtype", cases.DTYPES)
-def test_no_warnings(dtype, setting):
+@every_backend
+def test_no_warnings(dtype, setting, run):
     """Not on any legal input, whatever np.seterr says: results that are zero, NaN or Inf are results."""
     nonzero = np.ones((2, 3), dtype)
     inputs = [np.zeros((2, 3), dtype), nonzero, *(nonzero * np.array(t, dtype) for t in TINY[dtype]),
@@ -413,12 +487,12 @@ def test_no_warnings(dtype, setting):
         for x in inputs:
             for dy in inputs:
                 for eps in (1e-5, 0):  # a constant row with eps = 0 is 0/0: NaN, silently
-                    run_all(x, nonzero[0], inputs[3][0], dy, eps)
+                    run(x, nonzero[0], inputs[3][0], dy, eps)
 
 
-def test_constant_row_with_eps_zero_is_nan_in_that_row_only():
+@every_backend
+def test_constant_row_with_eps_zero_is_nan_in_that_row_only(run):
     x = np.array([[1.0, 1.0, 1.0], [1.0, 2.0, 3.0]])
-    y, cache = ln.layer_norm_forward(x, GAMMA, BETA, 0)
-    dx = ln.layer_norm_backward(DY, cache)[0]
+    y, dx = run(x, GAMMA, BETA, DY, 0)[:2]
     assert np.isnan(y[0]).all() and np.isnan(dx[0]).all()
     assert np.isfinite(y[1]).all() and np.isfinite(dx[1]).all()

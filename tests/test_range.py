@@ -4,11 +4,13 @@ import cases
 import numpy as np
 import pytest
 
-import lnlib as ln
-from lnlib import reference
+from lnlib import cpu, reference
+from lnlib import layernorm as ln
+
+every_backend = pytest.mark.parametrize("backend", [ln, cpu])
 
 
-def judged(x, eps, exponent=0, precise=False):
+def judged(backend, x, eps, exponent=0, precise=False):
     """Relative errors of (y, dx, dgamma, dbeta), and y and dx.
 
     The judge computes with 400 bits behind the point, too few for 1 / sigma of a float64 row of 1e200. So
@@ -18,8 +20,8 @@ def judged(x, eps, exponent=0, precise=False):
     gamma, beta = (rng.standard_normal(x.shape[-1]).astype(x.dtype) for _ in range(2))
     dy = rng.standard_normal(x.shape).astype(x.dtype)
     options = {"precise": True} if precise else {}
-    y, cache = ln.layer_norm_forward(x, gamma, beta, eps, **options)
-    dx, dgamma, dbeta = ln.layer_norm_backward(dy, cache)
+    y, cache = backend.layer_norm_forward(x, gamma, beta, eps, **options)
+    dx, dgamma, dbeta = backend.layer_norm_backward(dy, cache)
     exact = reference.layer_norm(np.ldexp(x, -exponent), gamma, beta, dy, float(np.ldexp(eps, -2 * exponent)))
     found = (y, np.ldexp(dx, exponent), dgamma, dbeta)
     errors = [reference.relative_error(a, b) for a, b in zip(found, (exact.y, exact.dx, exact.dgamma, exact.dbeta))]
@@ -39,62 +41,70 @@ EXTREMES = [("float32", 1e18, 1e-5, 60), ("float32", 3e19, 1e-5, 64), ("float32"
 
 
 @pytest.mark.parametrize("dtype, sigma, eps, exponent", EXTREMES)
-def test_squares_out_of_range(dtype, sigma, eps, exponent):
+@every_backend
+def test_squares_out_of_range(dtype, sigma, eps, exponent, backend):
     """Scaling by a power of two rounds nothing, so the bar is the one of ordinary rows."""
-    errors, _, _ = judged(rows(sigma, dtype), eps, exponent)
+    errors, _, _ = judged(backend, rows(sigma, dtype), eps, exponent)
     assert max(errors) <= cases.BAR[dtype], errors
 
 
 @pytest.mark.parametrize("sigma, eps, exponent", [e[1:] for e in EXTREMES if e[0] == "float32"])
-def test_precise_is_rounded_once(sigma, eps, exponent):
+@every_backend
+def test_precise_is_rounded_once(sigma, eps, exponent, backend):
     """Half an ulp of every element is at most u of the tensor; float64 adds nothing that shows."""
-    errors, _, _ = judged(rows(sigma, "float32"), eps, exponent, precise=True)
+    errors, _, _ = judged(backend, rows(sigma, "float32"), eps, exponent, precise=True)
     assert max(errors) <= 1.001 * cases.U["float32"], errors
 
 
-def test_rows_in_range_are_not_touched():
+@every_backend
+def test_rows_in_range_are_not_touched(backend):
     """An overflowing neighbour changes no bit of an ordinary row."""
     x = rows(1.0, "float32")
-    alone, _ = ln.layer_norm_forward(x[:2], np.ones(64, "f4"), np.zeros(64, "f4"))
+    alone, _ = backend.layer_norm_forward(x[:2], np.ones(64, "f4"), np.zeros(64, "f4"))
     x[2:] *= np.float32(1e30)
-    together, _ = ln.layer_norm_forward(x, np.ones(64, "f4"), np.zeros(64, "f4"))
+    together, _ = backend.layer_norm_forward(x, np.ones(64, "f4"), np.zeros(64, "f4"))
     assert np.array_equal(together[:2], alone)
 
 
-def test_the_largest_numbers():
+@every_backend
+def test_the_largest_numbers(backend):
     """A row of +-max: its mean overflows as a sum, its differences overflow, y is +-1 times sqrt(D) / 2 at most."""
     for dtype in ("float32", "float64"):
         largest = np.finfo(dtype).max
         x = np.array([[largest, -largest, largest, -largest]])
-        y, _ = ln.layer_norm_forward(x, np.ones(4, dtype), np.zeros(4, dtype))
+        y, _ = backend.layer_norm_forward(x, np.ones(4, dtype), np.zeros(4, dtype))
         assert np.abs(y - [[1, -1, 1, -1]]).max() <= 4 * cases.U[dtype]
 
 
 @pytest.mark.parametrize("precise", [False, True])
 @pytest.mark.parametrize("value", [3.4e38, 1e38, -1e20, 33333334.0, 3333.3, 1e-40, 1e-45])
 @pytest.mark.parametrize("D", [1, 3, 768, 1000, 65536])
-def test_constant_rows_give_beta(value, D, precise):
+@every_backend
+def test_constant_rows_give_beta(value, D, precise, backend):
     x, beta = np.full((1, D), value, "float32"), np.full(D, 0.3, "float32")
     for eps in (1e-5, 1e-44):
-        y, cache = ln.layer_norm_forward(x, beta, beta, eps, precise=precise)
+        y, cache = backend.layer_norm_forward(x, beta, beta, eps, precise=precise)
         assert np.array_equal(y[0], beta)
-        assert not ln.layer_norm_backward(x * 0 + 1, cache)[0].any()
+        assert not backend.layer_norm_backward(x * 0 + 1, cache)[0].any()
 
 
-def test_constant_float64_rows_give_beta():
+@every_backend
+def test_constant_float64_rows_give_beta(backend):
     for value in (1.7e308, 1e160, 0.1, 5e-324):
-        y, _ = ln.layer_norm_forward(np.full((1, 77), value), np.ones(77), np.full(77, 0.3))
+        y, _ = backend.layer_norm_forward(np.full((1, 77), value), np.ones(77), np.full(77, 0.3))
         assert (y == 0.3).all()
 
 
-def test_upstream_gradients_near_the_largest_number():
+@every_backend
+def test_upstream_gradients_near_the_largest_number(backend):
     """The mean of g and the products with xhat overflow, dx does not."""
     x = rows(1e10, "float32")
-    _, cache = ln.layer_norm_forward(x, np.ones(64, "f4"), np.zeros(64, "f4"))
+    _, cache = backend.layer_norm_forward(x, np.ones(64, "f4"), np.zeros(64, "f4"))
     dy = rows(1.0, "float32")
-    ordinary, large = (ln.layer_norm_backward(np.ldexp(dy, k), cache)[0] for k in (0, 125))
+    ordinary, large = (backend.layer_norm_backward(np.ldexp(dy, k), cache)[0] for k in (0, 125))
     assert np.array_equal(large, np.ldexp(ordinary, 125))
-    assert np.array_equal(ln.layer_norm_jvp(np.ldexp(dy, 125), cache), large)  # gamma is 1
+    if backend is ln:
+        assert np.array_equal(ln.layer_norm_jvp(np.ldexp(dy, 125), cache), large)  # gamma is 1
 
 
 def test_rms_norm_out_of_range():
@@ -133,7 +143,8 @@ def test_precise_jvp_and_double_backward():
 
 
 @pytest.mark.parametrize("direction", ["ones", "xhat"])
-def test_precise_dx_at_kappa_1e6(direction):
+@every_backend
+def test_precise_dx_at_kappa_1e6(direction, backend):
     """4 kappa u is 2.4e-1 in float32 and 4e-10 in float64; half an ulp of dx is left."""
     rng = np.random.default_rng(10)
     x = (1e6 + rng.standard_normal((4, 1000))).astype("float32")
@@ -144,18 +155,19 @@ def test_precise_dx_at_kappa_1e6(direction):
     exact = reference.layer_norm(x, gamma, gamma, dy, eps)
     assert 1e5 <= reference.kappa(exact, dy, gamma) <= 1e8
     error = {precise: reference.relative_error(
-        ln.layer_norm_backward(dy, ln.layer_norm_forward(x, gamma, gamma, eps, precise=precise)[1])[0], exact.dx)
+        backend.layer_norm_backward(dy, backend.layer_norm_forward(x, gamma, gamma, eps, precise=precise)[1])[0], exact.dx)
         for precise in (False, True)}
     assert error[True] <= 1.001 * cases.U["float32"] and error[True] < error[False], error
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_precise_keeps_nan_and_inf_in_their_row(bad):
+@every_backend
+def test_precise_keeps_nan_and_inf_in_their_row(bad, backend):
     x, one = rows(1.0, "float32"), np.ones(64, "float32")
-    clean, _ = ln.layer_norm_forward(x, one, one, precise=True)
+    clean, _ = backend.layer_norm_forward(x, one, one, precise=True)
     x[1, 2] = bad
-    y, cache = ln.layer_norm_forward(x, one, one, precise=True)
-    dx, dgamma, dbeta = ln.layer_norm_backward(one + 0 * clean, cache)
+    y, cache = backend.layer_norm_forward(x, one, one, precise=True)
+    dx, dgamma, dbeta = backend.layer_norm_backward(one + 0 * clean, cache)
     assert np.isnan(y[1]).all() and np.array_equal(np.delete(y, 1, 0), np.delete(clean, 1, 0))
     assert np.isnan(dx[1]).all() and np.isfinite(np.delete(dx, 1, 0)).all()
     assert np.isnan(dgamma).all() and np.isfinite(dbeta).all()

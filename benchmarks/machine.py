@@ -1,0 +1,80 @@
+"""What one core of this CPU can do, and how near NumPy's calls come: ``lnlib.cost`` predicts from the first.
+
+Run from the repository's root: ``python -m benchmarks.machine`` (under a minute; Linux only, where it can be pinned).
+"""
+
+import argparse
+import os
+import pathlib
+import re
+
+import numpy as np
+
+from lnlib import cost
+
+from . import timing
+from .contestants import Case, arrays, memory_calls
+from .provenance import FOLDER, cpu, digits, provenance, save
+
+MEASURED = ("lnlib/cost.py", "benchmarks/machine.py", "benchmarks/timing.py", "benchmarks/contestants.py")
+SIZES = tuple(2**k for k in range(15, 28))
+SHAPES = ((2, 128, 1024), (8, 1024, 768), (4, 512, 4096))
+
+
+def machines(sizes=SIZES):
+    """Rates with arrays of each size, and FLOP/s, which does not depend on it."""
+    for size in sizes:
+        rates = cost.measure_machine(1, size)._asdict()
+        del rates["name"]
+        yield {"section": "machine", "size": size, **{name: digits(rate) for name, rate in rates.items()}}
+
+
+def numpy_calls(a):
+    """Those lines of the idiomatic forward that pass over all of x, named as in ``cost.operations``.
+
+    Results go to an array that exists, so that no time is spent on getting memory.
+    """
+    x, gamma, beta, dy, out = a.rows()
+    row = np.ones((len(x), 1), x.dtype)
+
+    def without_buffer():
+        before = np.setbufsize(16)
+        np.subtract(x, row, out=out)
+        np.setbufsize(before)
+
+    return {
+        "mean = sum(x)": lambda: np.add.reduce(x, axis=-1, keepdims=True),
+        "c = x - mean": lambda: np.subtract(x, row, out=out),
+        "c = x - mean, no buffer": without_buffer,
+        "square = c * c": lambda: np.multiply(dy, dy, out=out),
+        "var = sum(square)": lambda: np.add.reduce(dy, axis=-1, keepdims=True),
+        "xhat = c * rstd": lambda: np.multiply(dy, row, out=out),
+        "scaled = gamma * xhat": lambda: np.multiply(gamma, dy, out=out),
+        "y = scaled + beta": lambda: np.add(dy, beta, out=out),
+    }
+
+
+def calls(shapes=SHAPES, rounds=11):
+    """Seconds of NumPy's calls, and of a copy of the same arrays in the same rounds."""
+    for shape in shapes:
+        case = Case(shape, "float32", "forward", 1, "recycled", "ordinary")
+        a = arrays(case)
+        for record in timing.compare(dict(memory_calls(case, a)) | numpy_calls(a), {}, rounds=rounds):
+            yield {"section": "calls", "shape": shape, **record}
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description="Rates of one core, and of NumPy's calls on it.")
+    parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="default: the last allowed")
+    parser.add_argument("--output", type=pathlib.Path, help="default: benchmarks/results/machine-MACHINE.json")
+    options = parser.parse_args(arguments)
+    os.sched_setaffinity(0, {options.core})
+    ran = provenance("python -m benchmarks.machine", MEASURED, ("numpy", "numba"))
+    name = re.sub(r"[^a-z0-9]+", "-", f"{cpu()} {os.cpu_count()} cores".lower()).strip("-")
+    records = [*machines(), *calls()]
+    save(options.output or FOLDER / f"machine-{name}.json",
+         {"title": "Rates of one core, and of NumPy's calls on it", "provenance": ran, "records": records})
+
+
+if __name__ == "__main__":
+    main()

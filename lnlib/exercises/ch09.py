@@ -1,0 +1,214 @@
+"""Exercises of chapter 9, what layer norm costs."""
+
+import numpy as np
+
+from .. import cost
+from . import Exercise, expect, expect_parts
+
+
+def _number(found, name="the result"):
+    expect(found is not None, f"{name} is None; is a return missing?")
+    found = np.asarray(found)
+    expect(found.shape == () and found.dtype.kind in "iuf" and np.isfinite(found),
+           f"{name} has shape {found.shape} and dtype {found.dtype}, expected one finite number")
+    return float(found)
+
+
+def rms_norm_cost(rows, D, itemsize):
+    """What RMSNorm's forward costs: operations, bytes, bytes if fused.
+
+    square = x * x          ms = sum(square)     ms = ms / D
+    shifted = ms + eps      root = sqrt(shifted) rstd = 1 / root
+    xhat = x * rstd         y = gamma * xhat
+
+    x: (rows, D), itemsize bytes a number; gamma: (D,); statistics:
+    (rows, 1).  Fused, it returns y and rstd; backward will use x.
+    Returns three whole numbers.
+    """
+    raise NotImplementedError("write down each line's reads and writes")
+
+
+def rms_norm_cost_solution(rows, D, itemsize):
+    N = rows * D
+    flops = 4 * N + 4 * rows
+    numbers = 7 * N + 10 * rows + D
+    fused = 2 * N + rows + D
+    return flops, itemsize * numbers, itemsize * fused
+
+
+def _costs(candidate, rows, D, itemsize):
+    found = expect_parts(candidate(rows, D, itemsize), 3, "numbers")
+    return [_number(f, name) for f, name in zip(found, ("operations", "bytes", "bytes if fused"))]
+
+
+def _per_element(candidate, rng):
+    rows = D = 10_000
+    found = _costs(candidate, rows, D, 4)
+    flops, accesses, fused = (f / (rows * D) / size for f, size in zip(found, (1, 4, 4)))
+    # Statistics and gamma are 10 (rows + D) numbers at most beside rows D: 0.002 of an element's number.
+    expect(abs(flops - 3) > 0.01, "3 operations per element: a sum of n numbers is n operations")
+    expect(abs(flops - 4) < 0.01, f"found {flops:.2f} operations per element, expected 4")
+    expect(abs(accesses - 8) > 0.01, "8 accesses per element: an array that stands twice in a call is read once")
+    expect(abs(accesses - 7) < 0.01, f"found {accesses:.2f} accesses per element, expected 7: 2 for square, 1 for "
+                                     "ms, 2 for xhat, 2 for y")
+    expect(abs(fused - 3) > 0.01, "fused, 3 accesses per element: xhat stays in registers, x exists already")
+    expect(abs(fused - 2) < 0.01, f"fused: found {fused:.2f} accesses per element, expected 2")
+
+
+def _to_the_byte(candidate, rng):
+    for rows, D, itemsize in ((5, 3, 4), (2, 300, 2), (40, 8, 8), (1, 1, 8)):
+        found = _costs(candidate, rows, D, itemsize)
+        right = rms_norm_cost_solution(rows, D, itemsize)
+        units = 1, itemsize, itemsize
+        for name, f, r, unit in zip(("operations", "bytes", "bytes if fused"), found, right, units):
+            lacks = {rows: "; one number a row is missing", D: "; D numbers are missing: gamma?"}
+            hint = lacks.get((r - f) / unit, "") if rows != D else ""
+            expect(f == r, f"({rows}, {D}), {itemsize} bytes a number: found {f:.0f} {name}, expected {r}{hint}")
+
+
+def free_operations(machine, itemsize):
+    """Operations per element that a fused forward can add for free.
+
+    It does 8, and moves x and y; statistics and parameters may be
+    ignored.  machine: a cost.Machine with copy in byte/s and flops
+    in FLOP/s.  itemsize: bytes of a number.
+    Returns a float, 0 where the arithmetic is the longer part.
+    """
+    raise NotImplementedError("when is the arithmetic as long as the copy?")
+
+
+def free_operations_solution(machine, itemsize):
+    return max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)
+
+
+def _machine(copy, flops):
+    return cost.Machine("exercise", copy=copy, triad=0.7 * copy, flops=flops)
+
+
+def _slow_memory(candidate, rng):
+    for copy, flops, itemsize in ((40e9, 240e9, 4), (40e9, 240e9, 2), (4e12, 60e12, 4), (20e9, 100e9, 8)):
+        machine = _machine(copy, flops)
+        found, right = _number(candidate(machine, itemsize)), free_operations_solution(machine, itemsize)
+        ridge = flops / copy
+        for wrong, mistake in ((right + 8, "the 8 operations that it does already are not free"),
+                               (ridge * itemsize - 8, "a forward reads x and writes y: two numbers per element"),
+                               (3 * ridge * itemsize - 8, "a forward moves two numbers per element, not three"),
+                               (ridge, "this is the ridge, in operations per byte; how many bytes has an element?"),
+                               (ridge - 8, "the ridge is in operations per byte; how many bytes has an element?"),
+                               (2 * itemsize * flops / machine.triad - 8, "a forward reads and writes as copy does, "
+                                                                          "not as triad")):
+            expect(abs(found - wrong) > 1e-9 * abs(wrong), f"found {found:.4g}: {mistake}")
+        # Four roundings, of numbers that the subtraction of 8 makes at most twice as large as the result.
+        expect(abs(found - right) <= 1e-13 * right, f"copy {copy:.0e} byte/s, {flops:.0e} FLOP/s, {itemsize} bytes a "
+                                                    f"number: found {found:.4g}, expected {right:.4g}")
+
+
+def _slow_arithmetic(candidate, rng):
+    found = _number(candidate(_machine(200e9, 100e9), 4))
+    expect(found == 0, f"where 8 operations take longer than the copy: found {found:.4g}, expected 0")
+
+
+def _is_the_ridge(candidate, rng):
+    machine = _machine(10 ** rng.uniform(10, 10.5), 10 ** rng.uniform(11.5, 12))
+    flops, nbytes = 8 + _number(candidate(machine, 4)), 8
+    arithmetic, memory = flops / machine.flops, nbytes / machine.copy
+    expect(abs(arithmetic / memory - 1) < 1e-12, f"with your answer the arithmetic takes {arithmetic / memory:.4g} "
+                                                 "times as long as the copy")
+
+
+def step_peak(rows, D, itemsize, keep, in_place):
+    """Bytes alive at the peak of a step, beyond x, gamma and beta.
+
+    Both passes are fused.  Forward returns y and what it makes of
+    (xhat, rstd, gamma) if keep is "xhat", of (x, mean, rstd, gamma) if
+    keep is "x".  A loss turns y into dy; all that lives on.  Backward
+    returns dx, dgamma, dbeta; in_place: it writes dx over dy.
+    """
+    raise NotImplementedError("what lives at the end of backward?")
+
+
+def step_peak_solution(rows, D, itemsize, keep, in_place):
+    arrays = 3 + (keep == "xhat") - in_place  # y, dy and dx
+    statistics = 1 if keep == "xhat" else 2
+    return itemsize * (arrays * rows * D + statistics * rows + 2 * D)
+
+
+def _whole_arrays(candidate, rng):
+    rows = D = 10_000
+    for keep in ("xhat", "x"):
+        for in_place in (False, True):
+            case = f"keep={keep!r}, {in_place=}"
+            found = _number(candidate(rows, D, 4, keep, in_place)) / (4 * rows * D)
+            right = round(step_peak_solution(rows, D, 4, keep, in_place) / (4 * rows * D))
+            # What is no array of x's size is at most 2 rows + 2 D: 0.0004 of one.
+            whole = round(found)
+            hint = "y lives on" if whole < right else "dx takes the place of dy" if in_place else "x is not counted"
+            expect(abs(found - right) < 0.01, f"{case}: found {found:.2f} arrays of x's size, expected {right}; {hint}")
+
+
+def _small_arrays(candidate, rng):
+    for rows, D, itemsize in ((1, 1, 4), (7, 3, 8), (3, 500, 2)):
+        for keep in ("xhat", "x"):
+            # cost.memory's recipe: what forward leaves, dy, and what backward has alive.
+            dtype = {2: "float16", 4: "float32", 8: "float64"}[itemsize]
+            there, back = (cost.memory(which, rows, D, dtype, keep=keep, fused=True)
+                           for which in ("forward", "backward"))
+            right = there[-1][1] + rows * D * itemsize + max(alive for _, alive in back)
+            for in_place in (False, True):
+                found = _number(candidate(rows, D, itemsize, keep, in_place))
+                expected = right - in_place * rows * D * itemsize
+                missing = (expected - found) / itemsize
+                hint = "; dgamma and dbeta?" if missing == 2 * D else "; mean or rstd?" if missing == rows else ""
+                expect(found == expected, f"({rows}, {D}), {itemsize} bytes a number, keep={keep!r}, {in_place=}: "
+                                          f"found {found:.0f} bytes, expected {expected}{hint}")
+
+
+def half_length(n1, t1, n2, t2):
+    """Elements for which half of a call's time is overhead.
+
+    A call on n elements takes a + b n seconds; n1 took t1, n2 took t2.
+    Returns n, a float.
+    """
+    raise NotImplementedError("find a and b first")
+
+
+def half_length_solution(n1, t1, n2, t2):
+    b = (t2 - t1) / (n2 - n1)
+    a = t1 - b * n1
+    return a / b
+
+
+def _from_two_calls(candidate, rng):
+    for a, b, n1, n2 in ((2e-6, 1e-10, 64, 100_000), (1e-5, 2e-9, 500_000, 1000), (3e-6, 5e-10, 6000, 24_000)):
+        t1, t2 = a + b * n1, a + b * n2
+        found = _number(candidate(n1, t1, n2, t2))
+        for wrong, mistake in ((a, "this is the overhead a, in seconds"), (b / a, "this is b / a; turn it over"),
+                               (t1 * n2 / t2, "this leaves the overhead inside the time per element"),
+                               (t1 / b, "the first call's time has b n1 in it; take that off to get the overhead"),
+                               (t1 * (n2 - n1) / t2, "b comes from two differences, of times and of numbers")):
+            expect(abs(found - wrong) > 1e-6 * abs(wrong), f"found {found:.4g}: {mistake}")
+        # t2 - t1 keeps all but 3 digits of 16 in these cases, t1 - b n1 all but 3: 1e-9 is far above both.
+        expect(abs(found / (a / b) - 1) < 1e-9, f"a = {a:g} s and b = {b:g} s: found {found:.6g}, expected {a / b:.6g}")
+
+
+def _without_overhead(candidate, rng):
+    found = _number(candidate(1000, 1e-6, 4000, 4e-6))
+    # The times are exact to a rounding, and a is a difference of two of them.
+    expect(abs(found) < 1e-9, f"without overhead: found {found:.4g}, expected 0")
+
+
+EXERCISES = (
+    Exercise("rms-norm-cost", 9, "Count another normalisation", rms_norm_cost, rms_norm_cost_solution,
+             (("a large array, per element", _per_element),
+              ("small arrays, to the byte", _to_the_byte))),
+    Exercise("free-operations", 9, "Operations for free", free_operations, free_operations_solution,
+             (("memory is slow", _slow_memory),
+              ("arithmetic is slow", _slow_arithmetic),
+              ("both take as long", _is_the_ridge))),
+    Exercise("step-peak", 9, "The peak of a fused step", step_peak, step_peak_solution,
+             (("arrays of x's size", _whole_arrays),
+              ("all arrays", _small_arrays))),
+    Exercise("half-length", 9, "Half overhead", half_length, half_length_solution,
+             (("from two calls", _from_two_calls),
+              ("no overhead", _without_overhead))),
+)

@@ -50,6 +50,13 @@ def kernels(module):
     return sorted(found, key=lambda d: d.py_func.__qualname__)
 
 
+def freedoms(kernel):
+    """What the compiler was allowed: to add in any order, to take it that no arrays overlap."""
+    options = kernel.targetoptions.get("fastmath") or ()
+    return {"any_order": options is True or "reassoc" in options,
+            "no_alias": kernel._compiler.pipeline_class.__name__ == "_NoAlias"}
+
+
 def report(module):
     """One record for each kernel of a module and each dtype of its first array.
 
@@ -60,6 +67,8 @@ def report(module):
     for kernel in kernels(module):
         for signature, assembly in kernel.inspect_asm().items():
             arrays = [str(t.dtype) for t in signature if hasattr(t, "dtype") and hasattr(t, "ndim")]
-            records.append({"kernel": kernel.py_func.__qualname__, "arguments": " ".join(dict.fromkeys(arrays)),
-                            "parallel": bool(kernel.targetoptions.get("parallel")), **count(assembly)})
+            records.append({"kernel": kernel.py_func.__qualname__, "module": module,
+                            "arguments": " ".join(dict.fromkeys(arrays)),
+                            "parallel": bool(kernel.targetoptions.get("parallel")), **freedoms(kernel),
+                            **count(assembly)})
     return records

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .tricks import BACKWARD_ONLY, TRICKS, without
+
 EPS = 1e-5
 
 # Bytes between the start of a page and an array's first element. NumPy's large arrays begin after glibc's header of
@@ -224,11 +226,38 @@ def contestants(case, a, left_out):
     return calls
 
 
+# The sections beside the kernels: smaller calls that show one thing each
+
 def ladder_calls(case, a):
-    """The teaching kernels: ``lnlib.ladder.STEPS`` maps a name to a (forward, backward) pair."""
+    """The teaching kernels; in ``lnlib.ladder.STEPS`` each name has a (forward, backward) pair, one perhaps None."""
     from lnlib import ladder
 
     r = a.rows()
-    for name, (forward, backward) in getattr(ladder, "STEPS", {}).items():
-        call = partial(forward, r.x, r.gamma, r.beta, r.x.dtype.type(EPS))
-        yield name, call if case.which == "forward" else partial(backward, r.dy, call()[1])
+    eps = r.x.dtype.type(EPS)
+    of_x = ladder.reused_buffers_forward(r.x, r.gamma, r.beta, eps)[1]
+    for name, (forward, backward) in ladder.STEPS.items():
+        if case.which == "forward" and forward:
+            yield name, partial(forward, r.x, r.gamma, r.beta, eps)
+        if case.which == "backward" and backward:
+            cache = forward(r.x, r.gamma, r.beta, eps)[1] if forward else of_x
+            yield name, partial(backward, r.dy, cache)
+
+
+def thread_calls(case, a):
+    """dgamma and dbeta in one part, and in a part for each thread whose sums lie side by side, or apart."""
+    from lnlib import ladder
+
+    r = a.rows()
+    for name, parts, padding in (("one-part", 1, 0), *((n, case.threads, p) for n, p in ladder.PADDINGS.items())):
+        sums = place(np.zeros((parts, 2, r.x.shape[1] + padding), r.x.dtype), ALIGNMENTS["ordinary"])
+        yield name, partial(ladder.add_parts, r.dy, r.x, sums)
+
+
+def trick_calls(case, a):
+    """:mod:`lnlib.cpu` without one of its measures (``benchmarks.tricks``)."""
+    for name in TRICKS:
+        forward = partial(without(name).layer_norm_forward, a.x, a.gamma, a.beta, EPS)
+        if case.which == "backward":
+            yield name, partial(without(name).layer_norm_backward, a.dy, forward()[1])
+        elif name not in BACKWARD_ONLY:
+            yield name, forward

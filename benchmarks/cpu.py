@@ -20,27 +20,31 @@ import tempfile
 import numpy as np
 
 from . import assembly, timing
-from .contestants import ALIGNMENTS, EPS, Case, arrays, contestants, ladder_calls
+from .contestants import ALIGNMENTS, EPS, Case, arrays, contestants, ladder_calls, thread_calls, trick_calls
 from .provenance import FOLDER, ROOT, cpu, provenance, save
 from .tables import AGAINST, Progress, print_tables
 
 MEASURED = ("lnlib/cpu.py", "lnlib/contract.py", "lnlib/ladder.py", "benchmarks/cpu.py", "benchmarks/timing.py",
-            "benchmarks/contestants.py", "benchmarks/assembly.py", "benchmarks/provenance.py")
+            "benchmarks/contestants.py", "benchmarks/tricks.py", "benchmarks/assembly.py", "benchmarks/provenance.py")
 PACKAGES = ("numpy", "numba", "llvmlite", "torch", "jax", "jaxlib")
 
 SHAPES = ((1, 1, 64), (1, 1, 1024), (1, 1, 4096), (2, 128, 64), (2, 128, 1024), (2, 128, 4096), (4, 512, 1024),
           (16, 512, 512), (8, 1024, 768), (4, 2048, 1000), (4, 512, 4096), (1, 32768, 128))
 QUICK_SHAPES = ((1, 1, 64), (2, 128, 1024), (4, 512, 1024))
+
+# Sections measured at some shapes only, float32, recycled memory. Each runs beside the peers of the tables and lnlib.
 LADDER_SHAPES = ((2, 128, 1024), (8, 1024, 768), (1, 32768, 128))
+TRICK_SHAPES = ((2, 128, 64), (2, 128, 1024), (4, 512, 4096), (8, 1024, 768), (1, 32768, 128))
+# The sums of several threads need shapes of their own: the same number of elements in rows of different length.
+THREAD_SHAPES = ((1, 65536, 4), (1, 8192, 32), (1, 2048, 128), (1, 256, 1024))
 
 # Results that a call allocates are new memory or old. glibc takes blocks above a threshold from the kernel and
 # gives them back when freed: every page of the next result is then a page fault. The threshold starts at 128 KiB
 # and grows to 32 MiB as blocks are freed, so in a plain process it is mostly results from 32 MiB on that fault.
-# "fresh" keeps the threshold where it starts, "recycled" never gives a block back, "plain" leaves glibc alone.
+# "fresh" keeps the threshold where it starts, "recycled" never gives a block back.
 STATES = {
     "recycled": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)},
     "fresh": {"MALLOC_MMAP_THRESHOLD_": str(2**17)},
-    "plain": {},
 }
 FRESH_BYTES = 2**18  # results of at least this size must fault in state "fresh"; smaller ones may fit in a gap
 OTHERS = 0.05  # a greater share of the cores for other programs makes times doubtful
@@ -55,9 +59,9 @@ SETTLE = {1: 0.0, 2: 4e-3}
 
 def cases(shapes, dtypes, threads, state):
     """What one process measures."""
-    alignments = ALIGNMENTS if state == "recycled" else ("ordinary",)
+    alignments = ALIGNMENTS if state == "recycled" and threads == 1 else ("ordinary",)
     for shape in shapes:
-        for dtype in dtypes:
+        for dtype in dtypes if state == "recycled" else dtypes[:1]:
             for which in ("forward", "backward"):
                 for alignment in alignments:
                     yield Case(shape, dtype, which, threads, state, alignment)
@@ -68,6 +72,20 @@ def records_of(case, calls, rounds, section="kernels"):
     with timing.watch(os.sched_getaffinity(0)) as shared:
         found = timing.compare(calls, AGAINST, rounds=rounds, block=BLOCK, settle=SETTLE[min(case.threads, 2)])
     return [{"section": section, **case._asdict(), **record, **shared} for record in found]
+
+
+def sections(case):
+    """What is measured beside the contestants: {section: family of calls}."""
+    if not case.full or case.dtype != "float32" or case.threads > 1:
+        return {}
+    families = {"ladder": (ladder_calls, LADDER_SHAPES), "tricks": (trick_calls, TRICK_SHAPES)}
+    return {section: family for section, (family, shapes) in families.items() if case.shape in shapes}
+
+
+def thread_cases(threads, state):
+    """What section threads measures in one process."""
+    for shape in THREAD_SHAPES if threads > 1 and state == "recycled" else ():
+        yield Case(shape, "float32", "backward", threads, state, "ordinary")
 
 
 # The process that measures
@@ -95,11 +113,15 @@ def work(threads, state, shapes, dtypes, rounds):
             a = arrays(case)
             calls = contestants(case, a, left_out)
             records = records_of(case, calls, rounds)
-            if case.full and case.shape in LADDER_SHAPES and (steps := dict(ladder_calls(case, a))):
-                peers = {name: calls[name] for names in AGAINST.values() for name in names if name in calls}
-                records += records_of(case, peers | steps, rounds, "ladder")
+            peers = {name: calls[name] for name in (*sum(AGAINST.values(), ()), "lnlib") if name in calls}
+            for section, family in sections(case).items():
+                records += records_of(case, peers | dict(family(case, a)), rounds, section)
             print(json.dumps({"records": records}), file=results, flush=True)
-        print(json.dumps({"left_out": left_out, "kernels": assembly.report("lnlib.cpu")}), file=results)
+        for case in thread_cases(threads, state):
+            records = records_of(case, dict(thread_calls(case, arrays(case))), rounds, "threads")
+            print(json.dumps({"records": records}), file=results, flush=True)
+        kernels = assembly.report("lnlib.cpu") + assembly.report("lnlib.ladder")
+        print(json.dumps({"left_out": left_out, "kernels": kernels}), file=results)
 
 
 def environment(threads, state, folder):
@@ -176,9 +198,8 @@ def main(arguments=None):
         parser.error(f"--threads: found {max(numbers)}, expected 1 to {len(os.sched_getaffinity(0))} (the cores)")
     shapes, dtypes, rounds = ((QUICK_SHAPES, ("float32",), 5) if options.quick
                               else (SHAPES, ("float32", "float64"), 11))
-    states = ("recycled", "fresh") if options.quick else tuple(STATES)
-    jobs = [(threads, state) for threads in numbers for state in states]
-    total = sum(1 for threads, state in jobs for _ in cases(shapes, dtypes, threads, state))
+    jobs = [(threads, state) for threads in numbers for state in STATES if state == "recycled" or threads == 1]
+    total = sum(1 for job in jobs for _ in (*cases(shapes, dtypes, *job), *thread_cases(*job)))
     ran = provenance("python -m benchmarks.cpu", MEASURED, PACKAGES) | {
         "cores": os.cpu_count(), "huge_pages": huge_pages(), "libc": " ".join(platform.libc_ver()), "eps": EPS,
         "rounds": rounds, "block_seconds": BLOCK,

@@ -215,7 +215,7 @@ def _long_moments(x, i, guess, chunk):
 
 @_inlined
 def _fetch(array, i, start, stop, line):
-    """Ask for columns start to stop of row i, to be written soon: a store that finds its line in cache need not wait."""
+    """Ask for columns start to stop of row i, to be written: a store that finds its line in cache waits less."""
     for j in range(start, min(stop, array.shape[1]), line):
         _prefetch(array, i, j)
 
@@ -311,7 +311,7 @@ def _backward_short_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begi
 
 @_row_loop
 def _backward_wide_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end):
-    """The same, tile after tile for a block of rows, so that what these share of gamma, dgamma and dbeta stays in cache."""
+    """The same, tile after tile for a block of rows: their part of gamma, dgamma and dbeta stays in cache."""
     D, line, tile = x.shape[1], LINE // x.itemsize, CHUNK // x.itemsize
     tolerance = 2.0**-16 if gamma.itemsize == 4 else 2.0**-45
     first_head, left, changed = _head(dx), 0, 0
@@ -462,7 +462,7 @@ def _checked(x, gamma, beta, eps):
     gamma, beta = (np.asarray(a) for a in contract.check_parameters(gamma, beta, x))
     for name, array in (("gamma", gamma), ("beta", beta)):
         if array.dtype.kind == "c":
-            raise TypeError(f"{name}: found dtype complex128, expected {x.dtype.name} because x has dtype {x.dtype.name}")
+            raise TypeError(f"{name}: found dtype complex128, expected {x.dtype.name}, the dtype of x")
     return x, gamma, beta, contract.check_eps(eps)
 
 
@@ -616,7 +616,7 @@ def layer_norm_backward(dy, cache, *, out=None):
     if not (type(dy) is np.ndarray and dy.dtype is dtype and dy.shape == shape):
         dy = contract.check_like_x("dy", dy, shape, dtype)
         if dy.dtype.kind == "c":
-            raise TypeError(f"dy: found dtype complex128, expected {dtype.name} because x has dtype {dtype.name}")
+            raise TypeError(f"dy: found dtype complex128, expected {dtype.name}, the dtype of x")
     if out is None:
         dx = np.empty(shape, dtype)
     else:
@@ -639,8 +639,8 @@ def layer_norm_backward(dy, cache, *, out=None):
     if left < 0:
         raise ValueError(_OVERLAP)
     if changed:
-        raise ValueError(f"cache: found x changed since forward (the mean of {changed} rows is not the one recorded), "
-                         f"expected the same numbers; give forward a copy of x")
+        raise ValueError(f"cache: found x changed since forward (the mean of {changed} rows is not the one "
+                         "recorded), expected the same numbers; give forward a copy of x")
     if left:
         mine, gamma = np.isnan(dx_rows[:, 0]), cache.gamma.astype(dtype)
         _, rest = layernorm.layer_norm_forward(rows[mine], gamma, gamma, eps, precise=saved.dtype != dtype)

@@ -442,24 +442,25 @@ def row_sums(counts, errors, theory):
     return fig
 
 
-def rooflines(machines, points, title_of_x="operations per byte"):
+def rooflines(machines, points):
     """Operations per second over operations per byte, both logarithmic: roofs of machines, points of programs.
 
-    machines: label -> :class:`lnlib.cost.Machine`; each roof is the smaller of FLOP/s and intensity times the rate of
-    copy. points: name -> one (intensity, FLOP/s) for each machine, filled for the first, open for the others.
+    machines: a list of :class:`lnlib.cost.Machine`; each roof is the smaller of FLOP/s and intensity times the rate
+    of copy. points: name -> one (intensity, FLOP/s) for each machine, filled for the first, open for the others.
     Returns the figure.
     """
-    fig, ax = figure(5.2, 4.2, xscale="log", yscale="log")
+    fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
     intensity = np.geomspace(0.08, 20, 200)
-    for (label, machine), dash in zip(machines.items(), DASHES):
+    for machine, dash in zip(machines, DASHES):
         roof = np.minimum(machine.flops, intensity * machine.copy) / 1e9
-        ax.plot(intensity, roof, color="black", linestyle=dash, linewidth=1.6, label=label)
+        ax.plot(intensity, roof, color="black", linestyle=dash, linewidth=1.6, label=machine.name)
     for (name, values), colour, marker in zip(points.items(), COLOURS.values(), "os^Dv"):
         for i, (at, rate) in enumerate(values):
             ax.plot(at, rate / 1e9, marker, color=colour, markersize=8, fillstyle="none" if i else "full",
                     markeredgewidth=1.6, label=None if i else name)
-    ax.set(xlabel=title_of_x, ylabel="GFLOP/s", xlim=(0.08, 20))
+    ax.set(xlabel="operations per byte", ylabel="GFLOP/s", xlim=(0.08, 20))
     ax.set_xticks([0.1, 1, 10], ["0.1", "1", "10"])
+    ax.set_yticks([1, 10, 100], ["1", "10", "100"])
     ax.minorticks_off()
     fig.legend(loc="outside lower center", ncols=2, frameon=False)
     return fig
@@ -468,14 +469,17 @@ def rooflines(machines, points, title_of_x="operations per byte"):
 def memory_of_step(curves):
     """Memory alive over the numbers moved so far, a staircase for each way to do a training step.
 
-    curves: name -> (moved, alive, index of the first moment of backward), arrays in units of one array of x's size.
-    A dot stands where forward has returned. Returns the figure.
+    curves: name -> (moved, alive, calls of forward, kept): arrays with a number for each call, in units of one array
+    of x's size, and what forward leaves, where a dot stands. Returns the figure.
     """
     fig, ax = figure(5.2, 3.8)
-    for (name, (moved, alive, backward)), colour, dash in zip(curves.items(), COLOURS.values(), DASHES):
-        # What is alive during a call is drawn from the call before it to the call itself.
-        ax.step([0, *moved], [alive[0], *alive], where="pre", color=colour, linestyle=dash, label=name)
-        ax.plot(moved[backward - 1], alive[backward - 1], "o", color=colour, markersize=7)
+    styles = zip(COLOURS.values(), DASHES, "os^")
+    for (name, (moved, alive, calls, kept)), (colour, dash, marker) in zip(curves.items(), styles):
+        # What is alive during a call is drawn from the end of the call before it to its own end.
+        x, y = np.append(0, moved), np.append(alive[0], alive)
+        ax.step(np.insert(x, calls + 1, x[calls]), np.insert(y, calls + 1, kept), where="pre", color=colour,
+                linestyle=dash, label=name)
+        ax.plot(x[calls], kept, marker, color=colour, markersize=8)
     ax.set(xlabel="arrays read or written so far", ylabel="arrays alive", ylim=(0, None))
     fig.legend(loc="outside lower center", ncols=2, frameon=False)
     return fig
@@ -489,12 +493,13 @@ def time_per_element(elements, seconds, floor):
     """
     elements = np.asarray(elements)
     order = np.argsort(elements, kind="stable")
-    fig, ax = figure(5.2, 4.0, xscale="log", yscale="log")
+    fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
     for (name, times), colour, dash, marker in zip(seconds.items(), COLOURS.values(), DASHES, "os^D"):
         ax.plot(elements[order], 1e9 * (times / elements)[order], color=colour, linestyle=dash, linewidth=1.2,
                 marker=marker, markersize=6, label=name)
     ax.plot(elements[order], 1e9 * (floor / elements)[order], color="black", linestyle=":", label="copy of x")
     ax.set(xlabel=r"elements, $B\,T\,D$", ylabel="ns per element")
+    ax.set_yticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
     ax.minorticks_off()
     fig.legend(loc="outside lower center", ncols=2, frameon=False)
     return fig

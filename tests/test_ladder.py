@@ -1,16 +1,18 @@
 """Teaching kernels: each is layer norm and its gradient, leaves its arguments alone, and uses its buffers."""
 
+import sys
+
 import numpy as np
 import pytest
 
+from benchmarks import assembly
 from lnlib import ladder, reference
+from lnlib.summation import sum_rows
 
-NAMES = ("idiomatic", "recomputing", "reused_buffers")
+PAIRS = {name: (getattr(ladder, f"{name}_forward"), getattr(ladder, f"{name}_backward"))
+         for name in ("idiomatic", "recomputing", "reused_buffers")}
+COMPILED = {name: pair for name, pair in ladder.STEPS.items() if not name.startswith("numpy")}
 EPS = 0.1  # large: a forgotten or misplaced eps shows
-
-
-def both(name):
-    return getattr(ladder, f"{name}_forward"), getattr(ladder, f"{name}_backward")
 
 
 def arguments(rows, D, dtype):
@@ -26,16 +28,12 @@ def norm(a):
     return np.linalg.norm(reference.to_float64(a))
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("rows, D", [(1, 8), (7, 64), (50, 5)])
-def test_forward_and_backward_are_layer_norm(name, dtype, rows, D):
-    forward, backward = both(name)
+def check(forward, backward, rows, D, dtype, u):
+    """The results of a pair are layer norm's; ``u`` is the error of a statistic before D comes in."""
     x, gamma, beta, dy = arguments(rows, D, dtype)
     y, cache = forward(x, gamma, beta, EPS)
     results = y, *backward(dy, cache)
     exact = reference.layer_norm(x, gamma, beta, dy, EPS)
-    u = np.finfo(dtype).eps / 2
     # In any order a sum of n terms errs by at most n u times the sum of their sizes. Each statistic is one such sum,
     # of values with a few roundings of their own; y holds two of them (mean, var), dx four. So (4 D + 20) u at most,
     # times what is lost where terms cancel: beta against the rest of y, kappa in dx, terms of either sign over rows.
@@ -54,10 +52,47 @@ def test_forward_and_backward_are_layer_norm(name, dtype, rows, D):
         assert reference.relative_error(value, getattr(exact, field)) <= bound, field
 
 
+shapes = pytest.mark.parametrize("rows, D", [(1, 8), (7, 64), (50, 5)])
+dtypes = pytest.mark.parametrize("dtype", ["float32", "float64"])
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@dtypes
+@shapes
+def test_numpy_steps_are_layer_norm(name, dtype, rows, D):
+    check(*PAIRS[name], rows, D, dtype, np.finfo(dtype).eps / 2)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+@dtypes
+@shapes
+def test_compiled_steps_are_layer_norm(name, dtype, rows, D):
+    pytest.importorskip("numba")
+    forward, backward = COMPILED[name]
+    x = arguments(rows, D, dtype)[0]
+    # From a guess at a distance t from the mean, squares / D - residual^2 loses a factor of 1 + t^2 / (var + eps).
+    lost = 1 + ((x[:, 0] - x.mean(axis=1))**2 / (x.var(axis=1) + EPS)).max()
+    check(forward or ladder.STEPS["fused"][0], backward or ladder.STEPS["fused"][1], rows, D, dtype,
+          np.finfo(dtype).eps / 2 * lost)
+
+
 @pytest.mark.parametrize("name, fields", [("idiomatic", 3), ("recomputing", 4), ("reused_buffers", 4)])
 def test_the_cache_holds_what_the_docstring_says(name, fields):
     x, gamma, beta, _ = arguments(6, 10, "float64")
-    _, cache = both(name)[0](x, gamma, beta, EPS)
+    _, cache = PAIRS[name][0](x, gamma, beta, EPS)
+    check_cache(cache, x, gamma, fields)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_the_cache_of_a_compiled_step(name):
+    pytest.importorskip("numba")
+    if forward := COMPILED[name][0]:
+        x, gamma, beta, _ = arguments(6, 10, "float64")
+        _, cache = forward(x, gamma, beta, EPS)
+        check_cache(cache, x, gamma, 4)
+
+
+def check_cache(cache, x, gamma, fields):
     c = x - x.mean(axis=1, keepdims=True)
     rstd = 1 / np.sqrt((c * c).mean(axis=1, keepdims=True) + EPS)
     assert len(cache) == fields and cache[-1] is gamma
@@ -89,3 +124,60 @@ def test_without_buffers_every_call_has_its_own():
     assert not np.shares_memory(first, second) and not np.shares_memory(first, x)
     first, second = (ladder.reused_buffers_backward(dy, cache)[0] for _ in range(2))
     assert not np.shares_memory(first, second) and not np.shares_memory(first, dy)
+
+
+# How they are compiled
+
+def test_without_numba_a_kernel_runs_as_it_stands(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    x, gamma, beta, _ = arguments(3, 5, "float64")
+    kernel = ladder.Kernel(ladder.forward_rows, fastmath=ladder.ANY_ORDER)
+    y, _ = ladder._forward(kernel, x, gamma, beta, EPS)
+    assert kernel.compiled is ladder.forward_rows
+    np.testing.assert_allclose(y, ladder.idiomatic_forward(x, gamma, beta, EPS)[0], rtol=1e-13, atol=1e-14)
+
+
+def test_only_sums_in_any_order_are_vectors():
+    """What the chapter reads from the results file holds here too: packed additions come from reassociation."""
+    pytest.importorskip("numba")
+    x, mean = np.ones((3, 64), np.float32), np.empty((3, 1), np.float32)
+    counts = {}
+    for name, fastmath in (("in order", ladder.CONTRACT), ("any order", ladder.ANY_ORDER)):
+        kernel = ladder.Kernel(ladder.row_means.__wrapped__, fastmath=fastmath)
+        kernel(x, mean)
+        assert (mean == 1).all()
+        found = assembly.count(*kernel.compiled.inspect_asm().values())
+        counts[name] = sum(found.get(register, 0) for register in ("zmm", "ymm", "xmm", "v"))
+    assert counts["in order"] == 0 < counts["any order"]
+
+
+def test_the_steps_differ_in_what_the_compiler_may_do():
+    freedoms = {name: [assembly.freedoms(step.args[0].compiled) for step in pair if step]
+                for name, pair in COMPILED.items() if name not in ("separate", "one-reading")}
+    assert freedoms["fused-in-order"] == 2 * [{"any_order": False, "no_alias": False}]
+    assert freedoms["fused"] == 2 * [{"any_order": True, "no_alias": False}]
+    assert [f["no_alias"] for f in freedoms["no-alias"]] == [True, True]
+
+
+# Two stages
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 5])
+@pytest.mark.parametrize("padding", [0, 32])
+def test_parts_are_added_in_their_order(parts, padding):
+    """dbeta bit for bit: the rows of a part one after the other, and then the parts."""
+    pytest.importorskip("numba")
+    dy, xhat = np.random.default_rng(0).standard_normal((2, 11, 6), np.float32)
+    borders = [11 * t // parts for t in range(parts + 1)]
+    stage = np.stack([sum_rows(dy[a:b], "sequential") for a, b in zip(borders, borders[1:])])
+    dgamma, dbeta = ladder.two_stages(dy, xhat, parts, padding)
+    assert np.array_equal(dbeta, sum_rows(stage, "sequential"))
+    # Sums of 11 terms, each with a rounding of its own: 12 u of the sum of their sizes.
+    assert np.all(np.abs(dgamma - (dy * xhat.astype(float)).sum(axis=0)) <= 12 * 2.0**-24 * np.abs(dy * xhat).sum(axis=0))
+
+
+def test_padding_stays_empty():
+    pytest.importorskip("numba")
+    dy, sums = np.ones((7, 3), np.float32), np.zeros((2, 2, 8), np.float32)
+    ladder.add_parts(dy, dy, sums)
+    assert np.array_equal(sums[..., :3], np.broadcast_to([[[3]], [[4]]], (2, 2, 3)))
+    assert not sums[..., 3:].any()

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from benchmarks import assembly, contestants, cpu, provenance, tables, timing
+from benchmarks import assembly, contestants, cpu, provenance, tables, timing, tricks
 from lnlib import ladder
 
 
@@ -215,18 +215,66 @@ def test_digits():
 # What is compared
 
 def test_every_case_once():
-    def coordinates(state):
-        found = cpu.cases(cpu.SHAPES, ("float32", "float64"), 1, state)
-        return [(c.shape, c.dtype, c.which, c.alignment) for c in found]
+    def coordinates(threads, state):
+        return list(cpu.cases(cpu.SHAPES, ("float32", "float64"), threads, state))
 
-    assert len(set(coordinates("fresh"))) == len(coordinates("fresh")) == 12 * 2 * 2
-    assert len(set(coordinates("recycled"))) == len(coordinates("recycled")) == 12 * 2 * 2 * 2
-    assert set(cpu.QUICK_SHAPES) | set(cpu.LADDER_SHAPES) <= set(cpu.SHAPES)
+    for threads, state, number in ((1, "recycled", 12 * 2 * 2 * 2), (1, "fresh", 12 * 2), (2, "recycled", 12 * 2 * 2)):
+        assert len(set(coordinates(threads, state))) == len(coordinates(threads, state)) == number
+    assert {*cpu.QUICK_SHAPES, *cpu.LADDER_SHAPES, *cpu.TRICK_SHAPES} <= set(cpu.SHAPES)
+
+
+@pytest.mark.parametrize("change, expected", [
+    ({}, {"ladder", "tricks"}), ({"threads": 2}, set()), ({"shape": (2, 128, 64)}, {"tricks"}),
+    ({"state": "fresh"}, set()), ({"dtype": "float64"}, set()), ({"shape": (1, 1, 64)}, set()),
+])
+def test_sections(change, expected):
+    case = contestants.Case((8, 1024, 768), "float32", "forward", 1, "recycled", "ordinary")
+    assert set(cpu.sections(case._replace(**change))) == expected
+    assert not list(cpu.thread_cases(1, "recycled")) and not list(cpu.thread_cases(2, "fresh"))
+    assert {math.prod(case.shape) for case in cpu.thread_cases(2, "recycled")} == {2**18}
+
+
+@pytest.mark.parametrize("name", tricks.TRICKS)
+def test_every_trick_takes_something_away(name):
+    text = (provenance.ROOT / "lnlib" / "cpu.py").read_text()
+    without = tricks.changed(text, tricks.TRICKS[name])
+    compile(without, name, "exec")
+    assert without != tricks.changed(text, {}) and "cache=True" not in without
+    with pytest.raises(ValueError, match="no such text"):
+        tricks.changed(text, {"no such text": ""})
+
+
+def test_a_trick_less_is_the_same_function():
+    cpu = pytest.importorskip("lnlib.cpu")
+    x = np.random.default_rng(0).standard_normal((9, 300), np.float32)
+    gamma = x[0].copy()
+    without = tricks.without("no-head")
+    assert without is tricks.without("no-head") and without.layer_norm_forward is not cpu.layer_norm_forward
+    # Each element has the same operations, whatever lies in one vector.
+    assert np.array_equal(without.layer_norm_forward(x, gamma, gamma)[0], cpu.layer_norm_forward(x, gamma, gamma)[0])
+
+
+def test_thread_calls():
+    """The sums of two parts share a cache line in one call and not in the other; all add the same rows."""
+    pytest.importorskip("numba")
+    case = contestants.Case((2, 3, 8), "float32", "backward", 2, "recycled", "ordinary")
+    a = contestants.arrays(case)
+    found = {}
+    for name, call in contestants.thread_calls(case, a):
+        call()
+        sums = found[name] = call.args[2]
+        ends = [part[1, 7:].ctypes.data // 64 for part in sums[:-1]]
+        starts = [part[0].ctypes.data // 64 for part in sums[1:]]
+        assert [s - e for s, e in zip(starts, ends)] == {"one-part": [], "side-by-side": [0], "apart": [2]}[name]
+        # Sums of six terms of size one: 7 roundings of 2**-24, times some.
+        np.testing.assert_allclose(sums[:, 0, :8].sum(axis=0), (a.dy * a.x).sum(axis=(0, 1)), atol=1e-5)
+        np.testing.assert_allclose(sums[:, 1, :8].sum(axis=0), a.dy.sum(axis=(0, 1)), atol=1e-5)
+    assert list(found) == ["one-part", "side-by-side", "apart"]
 
 
 @pytest.mark.parametrize("alignment, offset", [("ordinary", 16), ("aligned", 0)])
 def test_arrays_lie_where_they_should(alignment, offset):
-    a = contestants.arrays(contestants.Case((2, 3, 5), "float64", "forward", 1, "plain", alignment))
+    a = contestants.arrays(contestants.Case((2, 3, 5), "float64", "forward", 1, "fresh", alignment))
     assert [t.shape for t in a] == [(2, 3, 5), (5,), (5,), (2, 3, 5), (2, 3, 5)]
     assert [t.shape for t in a.rows()] == [(6, 5), (5,), (5,), (6, 5), (6, 5)]
     for t, row in zip(a, a.rows()):
@@ -283,7 +331,7 @@ def test_the_process_that_measures_gets_its_variables(monkeypatch):
     assert found["OMP_NUM_THREADS"] == found["NUMBA_NUM_THREADS"] == "2" and found["NUMBA_CACHE_DIR"] == "folder"
     assert found["MALLOC_MMAP_MAX_"] == "0"
     assert "MALLOC_ARENA_MAX" not in found and "OMP_WAIT_POLICY" not in found
-    assert not [name for name in cpu.environment(1, "plain", "folder") if name.startswith("MALLOC")]
+    assert "MALLOC_MMAP_MAX_" not in cpu.environment(1, "fresh", "folder")
 
 
 def torch_record(state, faults, shape=(4, 512, 1024), others=0.01):
@@ -297,7 +345,6 @@ def torch_record(state, faults, shape=(4, 512, 1024), others=0.01):
     (torch_record("fresh", 2049.0), 0),
     (torch_record("fresh", 0.0), 1),
     (torch_record("fresh", 0.0, (1, 1, 64)), 0),  # below the threshold nothing is fresh
-    (torch_record("plain", 7.0), 0),
     (torch_record("recycled", 0.0, others=0.5), 1),
 ])
 def test_doubtful_numbers_are_named(record, warnings):

@@ -11,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-PACKAGES = ("numpy", "sympy", "matplotlib", "matplotlib-inline", "ipykernel")
+PACKAGES = ("numpy", "sympy", "matplotlib", "matplotlib-inline", "ipykernel", "numba", "llvmlite")
 KEPT_CACHES = 3
 
 # Two builds give the same pages: figures are SVG with reproducible names, and what a cell prints comes

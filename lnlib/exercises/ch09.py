@@ -143,7 +143,8 @@ def _whole_arrays(candidate, rng):
             # What is no array of x's size is at most 2 rows + 2 D: 0.0004 of one.
             whole = round(found)
             hint = "y lives on" if whole < right else "dx takes the place of dy" if in_place else "x is not counted"
-            expect(abs(found - right) < 0.01, f"{case}: found {found:.2f} arrays of x's size, expected {right}; {hint}")
+            expect(abs(found - right) < 0.01, f"{case}: found {found:.2f} arrays of x's size, expected {right}; "
+                                              f"{hint}")
 
 
 def _small_arrays(candidate, rng):
@@ -188,7 +189,7 @@ def _from_two_calls(candidate, rng):
                                (t1 * (n2 - n1) / t2, "b comes from two differences, of times and of numbers")):
             expect(abs(found - wrong) > 1e-6 * abs(wrong), f"found {found:.4g}: {mistake}")
         # t2 - t1 keeps all but 3 digits of 16 in these cases, t1 - b n1 all but 3: 1e-9 is far above both.
-        expect(abs(found / (a / b) - 1) < 1e-9, f"a = {a:g} s and b = {b:g} s: found {found:.6g}, expected {a / b:.6g}")
+        expect(abs(found / (a / b) - 1) < 1e-9, f"a = {a:g} s, b = {b:g} s: found {found:.6g}, expected {a / b:.6g}")
 
 
 def _without_overhead(candidate, rng):

@@ -1,0 +1,189 @@
+"""Chapter 9: exercises refuse plausible wrong answers, the results are what the page reads, figures show their numbers."""
+
+import json
+import math
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from attempts import failed
+
+matplotlib.use("agg")
+
+from lnlib import cost, exercises, plots  # noqa: E402
+from lnlib.exercises import ch09  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+# Exercises
+
+@pytest.mark.parametrize("exercise", ch09.EXERCISES, ids=lambda e: e.id)
+def test_stub_fails_and_solution_passes(exercise):
+    assert "not written yet" in exercises.check(exercise.id, exercise.stub).failed[1]
+    for seed in range(3):
+        assert not exercises.check(exercise.id, exercise.solution, seed).failed
+
+
+RMS_NORM = "square = x * x\nms = sum(square)\nms = ms / D\nshifted = ms + eps\nroot = sqrt(shifted)\n" \
+           "rstd = 1 / root\nxhat = x * rstd\ny = gamma * xhat"
+
+
+@pytest.mark.parametrize("rows, D, itemsize", [(1, 1, 8), (5, 3, 4), (40, 300, 2)])
+def test_rms_norm_is_counted_as_layer_norm_is(rows, D, itemsize):
+    """By lnlib.cost's own reading of lines, with the names of this program's statistics."""
+    sizes = {"x": rows * D, "square": rows * D, "xhat": rows * D, "y": rows * D, "gamma": D,
+             **dict.fromkeys(("ms", "shifted", "root", "rstd"), rows)}
+    plan = cost._Plan(RMS_NORM, (), (), lambda name: itemsize * sizes[name], itemsize)
+    total = cost.total(cost._operation(line, plan) for line in RMS_NORM.splitlines())
+    fused = itemsize * sum(sizes[name] for name in ("x", "gamma", "y", "rstd"))
+    assert ch09.rms_norm_cost_solution(rows, D, itemsize) == (total.flops, total.bytes, fused)
+    for line in RMS_NORM.splitlines():
+        assert line in " ".join(ch09.rms_norm_cost.__doc__.split()), line
+
+
+def rms(flops=(4, 4, 0), numbers=(7, 10, 1), fused=(2, 1, 1)):
+    def candidate(rows, D, itemsize):
+        sizes = rows * D, rows, D
+        a, b, c = (sum(n * s for n, s in zip(counts, sizes)) for counts in (flops, numbers, fused))
+        return a, itemsize * b, itemsize * c
+    return candidate
+
+
+@pytest.mark.parametrize("options, check, words", [
+    ({}, None, ""),
+    ({"flops": (3, 5, 0)}, "a large array, per element", "a sum of n numbers"),
+    ({"numbers": (8, 10, 1)}, "a large array, per element", "read once"),
+    ({"numbers": (5, 10, 1)}, "a large array, per element", "expected 7"),
+    ({"fused": (3, 1, 1)}, "a large array, per element", "registers"),
+    ({"flops": (4, 3, 0)}, "small arrays, to the byte", "one number a row"),
+    ({"numbers": (7, 10, 0)}, "small arrays, to the byte", "gamma?"),
+    ({"fused": (2, 0, 1)}, "small arrays, to the byte", "one number a row"),
+    ({"fused": (2, 1, 2)}, "small arrays, to the byte", "bytes if fused"),
+])
+def test_rms_norm_cost(options, check, words):
+    assert failed("rms-norm-cost", rms(**options), words) == check
+
+
+def test_rms_norm_cost_in_numbers_instead_of_bytes():
+    assert failed("rms-norm-cost", lambda rows, D, itemsize: rms()(rows, D, 1)) == "a large array, per element"
+
+
+@pytest.mark.parametrize("answer, check, words", [
+    (lambda m, size: max(0, 2 * size * m.flops / m.copy - 8), None, ""),
+    (lambda m, size: 2 * size * m.flops / m.copy - 8, "arithmetic is slow", "expected 0"),
+    (lambda m, size: 2 * size * m.flops / m.copy, "memory is slow", "already"),
+    (lambda m, size: size * m.flops / m.copy - 8, "memory is slow", "two numbers"),
+    (lambda m, size: 3 * size * m.flops / m.copy - 8, "memory is slow", "not three"),
+    (lambda m, size: 2 * size * m.flops / m.triad - 8, "memory is slow", "triad"),
+    (lambda m, size: m.flops / m.copy, "memory is slow", "ridge"),
+    (lambda m, size: 8 * m.flops / m.copy - 8, "memory is slow", "expected"),  # float32 only
+])
+def test_free_operations(answer, check, words):
+    assert failed("free-operations", answer, words) == check
+
+
+def peak(y=1, dy=1, dx=1, xhat=1, statistics=(1, 2), parameters=2, in_place=1):
+    def candidate(rows, D, itemsize, keep, over):
+        arrays = y + dy + dx + xhat * (keep == "xhat") - in_place * over
+        return itemsize * (arrays * rows * D + statistics[keep == "x"] * rows + parameters * D)
+    return candidate
+
+
+@pytest.mark.parametrize("options, check, words", [
+    ({}, None, ""),
+    ({"y": 0}, "arrays of x's size", "y lives on"),
+    ({"y": 2}, "arrays of x's size", "x is not counted"),
+    ({"in_place": 0}, "arrays of x's size", "place of dy"),
+    ({"xhat": 0}, "arrays of x's size", "expected 4"),
+    ({"statistics": (0, 1)}, "all arrays", "mean or rstd?"),
+    ({"parameters": 0}, "all arrays", "dgamma and dbeta?"),
+    ({"parameters": 3}, "all arrays", "expected"),
+])
+def test_step_peak(options, check, words):
+    assert failed("step-peak", peak(**options), words) == check
+
+
+@pytest.mark.parametrize("answer, check, words", [
+    (lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1), None, ""),
+    (lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (n2 - n1), "from two calls", "in seconds"),
+    (lambda n1, t1, n2, t2: (t2 - t1) / (t1 * n2 - t2 * n1), "from two calls", "turn it over"),
+    (lambda n1, t1, n2, t2: t1 * n2 / t2, "from two calls", "inside"),
+    (lambda n1, t1, n2, t2: t1 * (n2 - n1) / (t2 - t1), "from two calls", "has b n1 in it"),
+    (lambda n1, t1, n2, t2: t1 * (n2 - n1) / t2, "from two calls", "differences"),
+    # The smaller array is not always the first.
+    (lambda n1, t1, n2, t2: abs(t1 * n2 - t2 * n1) / (t2 - t1), "from two calls", "expected"),
+])
+def test_half_length(answer, check, words):
+    assert failed("half-length", answer, words) == check
+
+
+# Data
+
+def results(name):
+    return json.loads(sorted((ROOT / "benchmarks/results").glob(f"{name}-*.json"))[0].read_text())
+
+
+def test_the_machine_file_has_what_the_page_reads():
+    core = results("machine")
+    assert {"date", "cpu", "packages"} <= set(core["provenance"])
+    machines = {r["size"]: r for r in core["records"] if r["section"] == "machine"}
+    assert set(machines) >= {2**17, 2**20, 2**25, 2**27} and max(machines) == 2**27
+    flops = [r["flops"] for r in machines.values()]
+    assert max(flops) < 1.2 * min(flops)  # arithmetic in registers does not know the arrays' size
+    assert machines[2**17]["copy"] > 2 * machines[2**27]["copy"]
+    lines = {o.name for o in cost.operations("forward", 10, 1000) if o.flops >= 10 * 1000}
+    for shape in ([2, 128, 1024], [8, 1024, 768], [4, 512, 4096]):
+        names = {r["implementation"] for r in core["records"] if r.get("shape") == shape}
+        assert names == lines | {"copyto", "copy-loop", "c = x - mean, no buffer"}
+
+
+def test_the_calls_measured_are_those_named():
+    machine = pytest.importorskip("benchmarks.machine")
+    from benchmarks.contestants import Arrays
+
+    rng = np.random.default_rng(0)
+    x, dy = rng.standard_normal((2, 1, 3, 5))
+    gamma, beta = rng.standard_normal((2, 5))
+    a = Arrays(x, gamma, beta, dy, np.empty_like(x))
+    before = np.getbufsize()
+    # mean and rstd are 1 there; c, square, xhat and scaled are dy.
+    expected = {"mean = sum(x)": x.sum(axis=-1).T, "c = x - mean": x[0] - 1, "c = x - mean, no buffer": x[0] - 1,
+                "square = c * c": dy[0]**2, "var = sum(square)": dy.sum(axis=-1).T, "xhat = c * rstd": dy[0],
+                "scaled = gamma * xhat": gamma * dy[0], "y = scaled + beta": dy[0] + beta}
+    for name, call in machine.numpy_calls(a).items():
+        a.out[...] = np.nan
+        result = call()
+        np.testing.assert_allclose(a.out[0] if result is None else result, expected.pop(name), rtol=1e-15)
+    assert not expected and np.getbufsize() == before
+
+
+# Figures
+
+def test_rooflines_show_their_numbers():
+    machines = [cost.Machine("near", 100e9, 1, 400e9), cost.Machine("far", 50e9, 1, 400e9)]
+    fig = plots.rooflines(machines, {"p": [(0.5, 20e9), (0.5, 10e9)]})
+    near, far, first, second = fig.axes[0].lines
+    for line, ridge in ((near, 4), (far, 8)):
+        x, y = line.get_data()
+        assert np.allclose(y[x >= ridge], 400) and np.allclose(y[x < ridge], 400 / ridge * x[x < ridge])
+    assert (first.get_ydata()[0], second.get_ydata()[0], first.get_xdata()[0]) == (20, 10, 0.5)
+    assert (first.get_fillstyle(), second.get_fillstyle()) == ("full", "none")
+    plots.plt.close(fig)
+
+
+def test_memory_of_step_is_a_staircase_through_what_forward_leaves():
+    fig = plots.memory_of_step({"p": (np.array([1, 3, 4]), np.array([2, 5, 4]), 2, 1)})
+    stairs, mark = fig.axes[0].lines
+    assert stairs.get_xdata().tolist() == [0, 1, 3, 3, 4] and stairs.get_ydata().tolist() == [2, 2, 5, 1, 4]
+    assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (3, 1)
+    plots.plt.close(fig)
+
+
+def test_time_per_element_is_sorted_and_in_nanoseconds():
+    fig = plots.time_per_element([100, 10], {"p": np.array([1e-6, 2e-7])}, np.array([1e-7, 1e-7]))
+    p, floor = fig.axes[0].lines
+    assert p.get_xdata().tolist() == [10, 100] and np.allclose(p.get_ydata(), [20, 10])
+    assert np.allclose(floor.get_ydata(), [10, 1]) and math.isclose(floor.get_xdata()[1], 100)
+    plots.plt.close(fig)

@@ -1,0 +1,658 @@
+"""lnlib.cpu beyond the table: memory, threads, what the cache promises, and what the compiler is asked to do.
+
+That it refuses the same input as every backend is in test_contract.py, the ends of the range in test_range.py,
+the accuracy of ordinary rows in test_table.py.
+"""
+
+import contextlib
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import cases
+import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llvmlite import binding
+from numba import float32, int64
+from numba.core.compiler import Flags
+
+from lnlib import cpu, layernorm, reference
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Both sides of every limit: 16 and 64 (vectors), LONG_ROW, CHUNK / itemsize, WIDE_ROW / itemsize.
+WIDTHS = (1, 2, 3, 7, 16, 17, 64, 255, 256, 257, 300, 511, 512, 513, 1000, 1023, 1024, 2047, 2048, 2049, 2500)
+LINE = 64
+
+
+def arrays(shape, dtype="float32", parameters=None, offset=0.0, seed=1):
+    """x, gamma, beta and dy; x has standard deviation 1."""
+    rng = np.random.default_rng(seed)
+    x, dy = rng.standard_normal((2, *shape))
+    gamma, beta = rng.standard_normal((2, shape[-1])).astype(parameters or dtype)
+    return (x + offset).astype(dtype), gamma, beta, dy.astype(dtype)
+
+
+def run(x, gamma, beta, dy, eps=1e-5, backend=cpu, out=(None, None), **options):
+    """(y, dx, dgamma, dbeta)"""
+    to_y, to_dx = ({} if a is None else {"out": a} for a in out)
+    y, cache = backend.layer_norm_forward(x, gamma, beta, eps, **options, **to_y)
+    return y, *backend.layer_norm_backward(dy, cache, **to_dx)
+
+
+def bits(results):
+    return [a.tobytes() for a in results]
+
+
+@contextlib.contextmanager
+def threads(n):
+    """Rows are dealt out to ``n`` threads, however few the elements and the cores."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu, "PARALLEL_SIZE", 0)
+        patch.setattr(cpu.numba, "get_num_threads", lambda: n)
+        yield
+
+
+def child(code, cache_folder, **environment):
+    """What ``code`` prints, as JSON, in a fresh interpreter that compiles everything anew; warnings are errors."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache_folder), "PYTHONPATH": "tests", **environment}
+    run = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, env=environment, capture_output=True,
+                         text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return json.loads(run.stdout)
+
+
+# Memory
+
+def at(array, items):
+    """A copy that begins ``items`` items behind the beginning of a cache line."""
+    buffer = np.empty(array.nbytes + 2 * LINE, np.uint8)
+    start = -buffer.ctypes.data % LINE + items * array.itemsize
+    copy = buffer[start:start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+class Guarded:
+    """Arrays inside larger buffers of one pattern; ``intact()`` says whether the surroundings still have it."""
+
+    def __init__(self, *shapes, dtype, items=0):
+        self.buffers, self.arrays = [], []
+        for shape in shapes:
+            size = math.prod(shape) * np.dtype(dtype).itemsize
+            buffer = np.full(size + 20 * LINE, 0xA5, np.uint8)
+            start = -buffer.ctypes.data % LINE + 9 * LINE + items * np.dtype(dtype).itemsize
+            self.arrays.append(buffer[start:start + size].view(dtype).reshape(shape))
+            self.buffers.append((buffer, start, start + size))
+
+    def intact(self):
+        return all((buffer[:start] == 0xA5).all() and (buffer[stop:] == 0xA5).all()
+                   for buffer, start, stop in self.buffers)
+
+
+@pytest.mark.parametrize("items", [0, 1, 15])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_nothing_is_written_outside_the_results(dtype, items):
+    """Of y, dx, the statistics, dgamma and dbeta; by one thread and by three; after D the rows of an odd length."""
+    for D in WIDTHS:
+        for rows in (1, 3, 20):
+            x, gamma, beta, dy = arrays((rows, D), dtype)
+            guarded = Guarded((rows, D), (3 * rows + D,), (rows, D), (D,), (D,), dtype=dtype, items=items)
+            y, saved, dx, dgamma, dbeta = guarded.arrays
+            expected = bits(run(x, gamma, beta, dy))
+            assert cpu._forward_serial(x, gamma, beta, 1e-5, y, saved) == 0
+            assert cpu._backward_serial(dy, x, saved, dx, dgamma, dbeta) == (0, 0)
+            assert guarded.intact() and bits([y, dx, dgamma, dbeta]) == expected
+            assert cpu._forward_threads(x, gamma, beta, 1e-5, y, saved, 3) == 0
+            assert cpu._backward_threads(dy, x, saved, dx, dgamma, dbeta, 3) == (0, 0)
+            assert guarded.intact()
+
+
+@pytest.mark.parametrize("precise", [False, True])
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_out(dtype, precise):
+    """It is what is returned, all of it is written and nothing beside it, and the bits are those without it."""
+    if precise and dtype == "float64":
+        pytest.skip("float64 is precise")
+    for shape in ((7,), (5, 300), (2, 3, 2500), (0, 4)):
+        a = arrays(shape, dtype)
+        guarded = Guarded(shape, shape, dtype=dtype, items=3)
+        results = run(*a, precise=precise, out=guarded.arrays)
+        assert results[0] is guarded.arrays[0] and results[1] is guarded.arrays[1]
+        assert guarded.intact() and bits(results) == bits(run(*a, precise=precise))
+
+
+def test_out_may_be_a_memory_map(tmp_path):
+    x, gamma, beta, dy = a = arrays((5, 300))
+    out = [np.memmap(tmp_path / name, "f4", "w+", shape=x.shape) for name in ("y", "dx")]
+    results = run(*a, out=out)
+    assert results[0] is out[0] and results[1] is out[1] and bits(results) == bits(run(*a))
+
+
+#: An ``out`` that uses memory of an argument. The square makes a transposed view and its base one shape.
+OVERLAPS = {
+    "x": lambda a: (a, a["x"]),
+    "x, shifted by a row": lambda a: ({**a, "x": a["long"][1:]}, a["long"][:-1]),
+    "x, by its last element": lambda a: ({**a, "x": a["flat"][255:511].reshape(16, 16)},
+                                         a["flat"][:256].reshape(16, 16)),
+    "x, transposed": lambda a: ({**a, "x": a["x"].T}, a["x"]),
+    "x, read-only": lambda a: ({**a, "x": read_only(a["x"])}, a["x"]),
+    "x, reversed": lambda a: ({**a, "x": a["x"][:, ::-1]}, a["x"]),
+    "gamma": lambda a: ({**a, "gamma": a["long"][3]}, a["long"][:16]),
+    "gamma, reversed": lambda a: ({**a, "gamma": a["long"][3, ::-1]}, a["long"][:16]),
+    "beta": lambda a: ({**a, "beta": a["long"][15]}, a["long"][:16]),
+    "beta, read-only": lambda a: ({**a, "beta": read_only(a["long"][15])}, a["long"][:16]),
+}
+
+
+def read_only(a):
+    view = a.view()
+    view.flags.writeable = False
+    return view
+
+
+def square(dtype):
+    x, gamma, beta, dy = arrays((16, 16), dtype)
+    return {"x": x, "gamma": gamma, "beta": beta, "long": arrays((17, 16), dtype)[0], "flat": arrays((512,), dtype)[0]}
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("kind", OVERLAPS)
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_forward_refuses_out_over_an_argument(dtype, kind, n):
+    """And writes nothing."""
+    with threads(n):
+        a, out = OVERLAPS[kind](square(dtype))
+        before = out.tobytes()
+        with pytest.raises(ValueError, match="^out: found memory that an input uses too, expected an array"):
+            cpu.layer_norm_forward(a["x"], a["gamma"], a["beta"], out=out)
+        assert out.tobytes() == before
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("kind", ["dy", "dy, transposed", "dy, read-only", "x"])
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_backward_refuses_out_over_an_argument(dtype, kind, n):
+    with threads(n):
+        x, gamma, beta, dy = arrays((16, 16), dtype)
+        _, cache = cpu.layer_norm_forward(x, gamma, beta)
+        out = x if kind == "x" else dy
+        dy = {"dy": dy, "dy, transposed": dy.T, "dy, read-only": read_only(dy), "x": dy}[kind]
+        before = out.tobytes()
+        with pytest.raises(ValueError, match="^out: found memory that an input uses too, expected an array"):
+            cpu.layer_norm_backward(dy, cache, out=out)
+        assert out.tobytes() == before
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_out_may_lie_between_or_beside_the_arguments(dtype):
+    """Between two rows of x that are not neighbours, or where x ends, no memory is shared."""
+    long = arrays((20, 16), dtype)[0]
+    gamma, beta = arrays((16,), dtype)[1:3]
+    for x, out in ((long[::3][:2], long[1:3]), (long[:5], long[5:10]), (long[5:10], long[:5])):
+        expected = cpu.layer_norm_forward(x.copy(), gamma, beta)[0]
+        assert np.array_equal(cpu.layer_norm_forward(x, gamma, beta, out=out)[0], expected)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="page faults are counted on Linux")
+def test_out_takes_no_new_memory():
+    """32 MB of results have 8192 pages of 4 KB. With ``out`` 20 calls of each pass touch next to none anew."""
+    import resource
+
+    x, gamma, beta, dy = arrays((8192, 1024))
+    y, dx = np.zeros_like(x), np.zeros_like(x)
+    run(x, gamma, beta, dy, out=(y, dx))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        _, cache = cpu.layer_norm_forward(x, gamma, beta, out=y)
+    for _ in range(20):
+        cpu.layer_norm_backward(dy, cache, out=dx)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 50
+
+
+@pytest.mark.parametrize("rows", [3, 20])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_results_do_not_depend_on_where_arrays_lie(dtype, rows):
+    """Bit for bit, for every place of every array in its cache line, and run after run."""
+    line = LINE // np.dtype(dtype).itemsize
+    for D in (64, 255, 256, 300, 1000, 2048, 2500):
+        a = arrays((rows, D), dtype)
+        expected = bits(run(*a))
+        for k in range(line):
+            moved = [at(array, k * step % line) for array, step in zip(a, (1, 3, 5, 7))]
+            out = [at(a[0], k * step % line) for step in (11, 13)]
+            assert bits(run(*moved, out=out)) == expected, (D, k)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_are_cut_at_cache_lines(dtype):
+    """What makes the stores aligned: the head of a row, and copies of gamma that meet lines where the rows do."""
+    line = LINE // np.dtype(dtype).itemsize
+    for k in range(line):
+        rows = at(np.zeros((3, 300), dtype), k)
+        head = cpu._head(rows)
+        assert 0 <= head < line and (rows.ctypes.data + head * rows.itemsize) % LINE == 0
+        copy = cpu._copy_for(rows, np.arange(300, dtype=dtype))
+        assert np.array_equal(copy, np.arange(300)) and copy.ctypes.data % LINE == rows.ctypes.data % LINE
+
+
+# The cache
+
+@pytest.mark.parametrize("precise", [False, True])
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_what_the_cache_shares(dtype, precise):
+    """x is the caller's where its docstring says so; nothing else is anyone's, and no result another's."""
+    if precise and dtype == "float64":
+        pytest.skip("float64 is precise")
+    for D in (1, 5, 300):
+        x, gamma, beta, dy = arrays((4, D), dtype)
+        y, cache = cpu.layer_norm_forward(x, gamma, beta, precise=precise)
+        assert cache.x is x
+        compute = np.float64 if precise or dtype == "float64" else np.float32
+        assert cache.saved.shape == (3 * 4 + D,) and cache.saved.dtype == compute and cache.saved.base is None
+        assert cache.eps == 1e-5 and cache.dtype == gamma.dtype and cache.backend == "cpu" and len(cache) == 4
+        assert cache.statistics.shape == (3, 4) and cache.gamma.shape == (D,)
+        assert np.array_equal(cache.gamma, gamma.astype(compute))
+        wide = x.astype(np.float64)
+        mean, variance = wide.mean(axis=-1), wide.var(axis=-1)
+        assert np.allclose(cache.statistics[0] + cache.statistics[1], mean, rtol=1e-5, atol=1e-5)
+        # Of a row of one feature 1 / sqrt(eps); var + eps is right to a few roundings otherwise.
+        assert np.allclose(cache.statistics[2], 1 / np.sqrt(variance + 1e-5), rtol=1e-5)
+        owned = [x, gamma, beta, dy, y, cache.saved, *cpu.layer_norm_backward(dy, cache)]
+        for i, a in enumerate(owned):
+            assert not any(np.shares_memory(a, b) for b in owned[:i])
+
+    x = arrays((4, 6), dtype)[0]
+    gamma, beta = arrays((6,), dtype)[1:3]
+    for kind in (x[:, ::-1], x[::2], np.asfortranarray(x), read_only(x), np.broadcast_to(x[0], (4, 6))):
+        cache = cpu.layer_norm_forward(kind, gamma, beta, precise=precise)[1]
+        assert not np.shares_memory(cache.x, x) and np.array_equal(cache.x, kind)
+        assert cache.x.flags.carray
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_gamma_and_beta_may_change_later(dtype):
+    x, gamma, beta, dy = arrays((20, 300), dtype)
+    _, cache = cpu.layer_norm_forward(x, gamma, beta)
+    expected = bits(cpu.layer_norm_backward(dy, cache))
+    gamma[:], beta[:] = 7, np.nan
+    assert bits(cpu.layer_norm_backward(dy, cache)) == expected
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_a_copied_x_may_change_later(dtype):
+    x, gamma, beta, dy = arrays((20, 300), dtype)
+    base = x.copy()
+    _, cache = cpu.layer_norm_forward(read_only(base), gamma, beta)
+    expected = bits(cpu.layer_norm_backward(dy, cache))
+    base[:] = 3
+    assert bits(cpu.layer_norm_backward(dy, cache)) == expected
+
+
+CHANGES = {
+    "plus one": lambda x: x + 1,
+    "doubled": lambda x: x * 2,
+    "negated": lambda x: -x,
+    "zero": lambda x: x * 0,
+    "rows in another order": lambda x: x[::-1],
+    "another batch": lambda x: np.random.default_rng(99).standard_normal(x.shape),
+    "normalised": lambda x: (x - x.mean(axis=-1, keepdims=True)) * 3,
+    "the last element": lambda x: np.concatenate([x.ravel()[:-1], [x[-1, -1] + 1]]).reshape(x.shape),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("dtype, precise", [*((dtype, False) for dtype in cases.DTYPES), ("float32", True)])
+def test_a_changed_x_is_refused(dtype, precise, change):
+    """By a thread of several too. The smallest of these changes moves one mean by 1/2500, a limit by 1/65536."""
+    for shape in ((4, 3), (20, 300), (20, 2500)):
+        for n in (1, 3):
+            with threads(n):
+                x, gamma, beta, dy = arrays(shape, dtype, offset=0.5)
+                _, cache = cpu.layer_norm_forward(x, gamma, beta, precise=precise)
+                x[...] = CHANGES[change](x.astype(np.float64))
+                with pytest.raises(ValueError, match="^cache: found x changed since forward .* expected the same"):
+                    cpu.layer_norm_backward(dy, cache)
+
+
+REGIMES = {
+    "normal": lambda z: z,
+    "constant": lambda z: z[:, :1] + 0 * z,
+    "zeros": lambda z: 0 * z,
+    "outlier": lambda z: np.where(np.arange(z.shape[1]) == z.shape[1] // 2, 1e4, z),
+    "first elements far from the rest": lambda z: np.where(np.arange(z.shape[1]) < 16, z + 1e4, z),
+    "steps": lambda z: np.where(np.arange(z.shape[1]) < z.shape[1] // 3, 1 / 3, -0.7) + 0 * z,
+    "sorted": lambda z: np.sort(z, axis=1),
+    "growing": lambda z: np.broadcast_to(np.exp(np.linspace(0, 20, z.shape[1])), z.shape),
+    "small": lambda z: 1e-9 * z,
+    "large": lambda z: 1e12 * z,
+    "with NaN": lambda z: np.where(z == z[0, 0], np.nan, z),
+    "with Inf": lambda z: np.where(z == z[0, 0], np.inf, z),
+}
+UNCHANGED = [("float32", False, (0, 1e3, 1e7)), ("float32", True, (0, 1e3, 1e7)), ("float64", False, (0, 1e7, 1e14)),
+             *((dtype, False, (0, 10)) for dtype in cases.HALVES)]
+
+
+def never_refused(dtype, precise, offsets, widths=(1, 2, 7, 64, 300, 1000, 2500, 65536)):
+    """The regimes in which a backward that follows its forward thinks x has changed: none, if all is well."""
+    wrong = []
+    for D in widths:
+        z = np.random.default_rng(D).standard_normal((4, D))
+        one = np.ones(D, dtype)
+        for name, regime in REGIMES.items():
+            for offset in offsets:
+                with np.errstate(over="ignore"):
+                    x = (regime(z) + offset).astype(dtype)
+                _, cache = cpu.layer_norm_forward(x, one, one, precise=precise)
+                try:
+                    cpu.layer_norm_backward(x, cache)
+                except ValueError as error:
+                    wrong.append((name, D, offset, str(error)))
+    return wrong
+
+
+@pytest.mark.parametrize("dtype, precise, offsets", UNCHANGED)
+def test_an_unchanged_x_is_never_refused(dtype, precise, offsets):
+    assert not never_refused(dtype, precise, offsets)
+
+
+# Results
+
+VIEWS = {
+    "as they are": lambda a: a,
+    "Fortran order": np.asfortranarray,
+    "reversed": lambda a: a[..., ::-1].copy()[..., ::-1],
+    "every second": lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
+    "unaligned": lambda a: np.frombuffer(b"\0" + a.tobytes(), np.uint8)[1:].view(a.dtype).reshape(a.shape),
+    "read-only": read_only,
+}
+
+
+@settings(max_examples=150)
+@given(leading=st.lists(st.integers(0, 6), max_size=3), D=st.sampled_from(WIDTHS), view=st.sampled_from(sorted(VIEWS)),
+       dtype=st.sampled_from(cases.DTYPES), precise=st.booleans(), wide=st.booleans(), n=st.integers(1, 4),
+       offset=st.sampled_from([0, 1e2, 1e5]), eps=st.sampled_from([0.0, 1e-5, 1.0]), seed=st.integers(0, 99))
+def test_equal_to_the_numpy_backend(leading, D, view, dtype, precise, wide, n, offset, eps, seed):
+    """Each is within its bar of the exact results (see cases.judge), so they are within twice the bar of each other.
+
+    The bar is 4 kappa u ||result||, and kappa ||dx|| = ||r g||, the condition of a sum over rows ||terms|| / ||sum||.
+    """
+    half, precise = dtype in cases.HALVES, precise and dtype != "float64"
+    eps = eps if D > 1 else 1e-5  # or 0 / 0
+    x, gamma, beta, dy = arrays((*leading, D), dtype, "float32" if half and wide else None, offset if not half else 1)
+    if half and not (x.std(axis=-1, dtype=float) > 0).all():
+        eps = 1e-5
+    a = [VIEWS[view](array) for array in (x, gamma, beta, dy)]
+    with threads(n):
+        found = run(*a, eps, precise=precise)
+        assert bits(found) == bits(run(x, gamma, beta, dy, eps, precise=precise))
+    expected = run(x, gamma, beta, dy, eps, backend=layernorm, precise=precise)
+
+    x, gamma, dy = (array.astype(float) for array in (x, gamma, dy))
+    centred = x - x.mean(axis=-1, keepdims=True)
+    rstd = 1 / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+    compute = "float64" if dtype == "float64" or precise else "float32"
+    terms = (0.0, rstd * gamma * dy, dy * centred * rstd, dy)
+    for b, c, term, name in zip(found, expected, terms, ("y", "dx", "dgamma", "dbeta"), strict=True):
+        assert b.dtype == c.dtype and b.shape == c.shape
+        b, c, ulp = b.astype(float), c.astype(float), np.spacing(np.abs(c)).astype(float)
+        stored = np.linalg.norm(ulp) / 2 if half or precise else 0.0
+        bar = max(cases.BAR[compute] * np.linalg.norm(c), 4 * cases.U[compute] * np.linalg.norm(term)) + stored
+        assert np.linalg.norm(b - c) <= 2 * bar, name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_number_of_threads(dtype):
+    """Rows are independent, so y and dx are the same bit for bit; sums over rows are the same up to their order.
+
+    Their last rounding is u of the sum. Before it terms are added 16 at a time in the dtype, then in float64: each of
+    15 additions and of the term's two roundings leaves at most u of the sum of the terms' sizes. Twice that, for two.
+    """
+    for shape in ((1, 300), (5, 64), (50, 257), (50, 2500)):
+        a = x, gamma, beta, dy = arrays(shape, dtype)
+        y, cache = cpu.layer_norm_forward(x, gamma, beta)
+        single = run(*a)
+        xhat = layernorm.layer_norm_forward(*(b.astype(float) for b in (x, gamma, beta)))[1].xhat
+        for n in (1, 2, 3, 7, 64):
+            with threads(n):
+                found = run(*a)
+                assert bits(found) == bits(run(*a))
+            assert bits(found[:2]) == bits(single[:2])
+            for b, c, terms in ((found[2], single[2], dy * xhat), (found[3], single[3], dy)):
+                assert (np.abs(b - c) <= 2 * 18 * cases.U[dtype] * np.abs(terms).sum(axis=0)).all()
+
+
+@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="needs two threads")
+def test_real_threads_give_the_same_bits_every_time():
+    a = arrays((400, 300))
+    assert a[0].size > cpu.PARALLEL_SIZE
+    before = numba.get_num_threads()
+    try:
+        for n in (1, 2):
+            numba.set_num_threads(n)
+            expected = bits(run(*a))
+            assert all(bits(run(*a)) == expected for _ in range(30))
+            with threads(n):  # the number was Numba's
+                assert bits(run(*a)) == expected
+    finally:
+        numba.set_num_threads(before)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("D", [3, 300, 2500])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30, "constant"])
+def test_rows_left_to_numpy_touch_no_other(bad, D, n):
+    """NaN, Inf, squares that overflow, and 0 / 0: three rows of 40, in the first block and in the last."""
+    x, gamma, beta, dy = arrays((40, D))
+    rows, eps = [0, 17, 39], 0.0 if bad == "constant" else 1e-5
+    others = np.setdiff1d(np.arange(40), rows)
+    broken = x.copy()
+    if bad == "constant":
+        broken[rows] = 1.0
+    elif bad == 1e30:
+        broken[rows] *= np.float32(bad)
+    else:
+        broken[rows, D // 2] = bad
+    with threads(n):
+        clean, found = run(x, gamma, beta, dy, eps), run(broken, gamma, beta, dy, eps)
+    expected = run(broken, gamma, beta, dy, eps, backend=layernorm)
+    for a, b, c in zip(found[:2], clean[:2], expected[:2]):
+        assert bits([a[others]]) == bits([b[others]])
+        assert np.array_equal(a[rows], c[rows], equal_nan=True)
+    # dgamma and dbeta: those of the other rows, and these rows once. The bound is that of the test above, of all terms.
+    assert (np.abs(found[3] - expected[3]) <= 36 * cases.U["float32"] * np.abs(dy).sum(axis=0)).all()
+    if bad == 1e30:
+        bound = 36 * cases.U["float32"] * np.abs(dy).sum(axis=0) * math.sqrt(D)  # |xhat| < sqrt(D)
+        assert (np.abs(found[2] - expected[2]) <= bound).all()
+    else:
+        assert np.isnan(found[2]).any() and np.array_equal(np.isnan(found[2]), np.isnan(expected[2]))
+
+
+@pytest.mark.parametrize("D", [4, 300, 2500])
+def test_nan_in_the_upstream_gradient_stays_in_its_row(D):
+    x, gamma, beta, dy = arrays((40, D))
+    clean = run(x, gamma, beta, dy)
+    dy[17, 2] = np.nan
+    found, others = run(x, gamma, beta, dy), np.arange(40) != 17
+    assert bits(found[:1]) == bits(clean[:1]) and bits([found[1][others]]) == bits([clean[1][others]])
+    assert np.isnan(found[1][17]).all() and np.isnan(found[2:]).sum(axis=1).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_constants_are_exact(dtype):
+    """A constant row gives beta, a constant g gives a dx of 0: for every number of steps a loop may take."""
+    for D in WIDTHS:
+        x = (np.array([0.1, -3.3, 1e3 / 3, 12345.678] * 5)[:, None] * np.ones(D)).astype(dtype)
+        gamma, beta = np.full(D, 1.7, dtype), np.linspace(-1, 2, D).astype(dtype)
+        noise = arrays((20, D), dtype)[0]
+        assert np.array_equal(cpu.layer_norm_forward(x, gamma, beta)[0], np.broadcast_to(beta, x.shape))
+        assert not run(noise, gamma, beta, x)[1].any()
+
+
+def large_offset_errors():
+    """Relative errors of y and dx: D = 65536, mean / sigma = 1e7 in float32, where the last bit of x is sigma."""
+    x, gamma, beta, dy = arrays((2, 65536), offset=1e7)
+    exact = reference.layer_norm(x, gamma, beta, dy)
+    y, dx, _, _ = run(x, gamma, beta, dy)
+    return [reference.relative_error(a, b) for a, b in ((y, exact.y), (dx, exact.dx))]
+
+
+def test_large_offsets_and_wide_rows():
+    assert max(large_offset_errors()) <= cases.BAR["float32"]
+
+
+def test_a_poor_guess_at_the_mean():
+    """The first 16 elements are 1e5 standard deviations off; without another pass the variance would be noise."""
+    x, gamma, beta, dy = arrays((2, 65536))
+    x[:, :16] += 1e5
+    exact = reference.layer_norm(x, gamma, beta, dy)
+    for a, b in zip(run(x, gamma, beta, dy)[:2], (exact.y, exact.dx)):
+        assert reference.relative_error(a, b) <= cases.BAR["float32"]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_many_rows(n):
+    """262,144 rows: sums in float32 alone would lose three digits of dbeta, whose terms have one sign."""
+    x, gamma, beta, dy = arrays((262_144, 8))
+    dy = np.abs(dy) + np.float32(0.1)
+    with threads(n):
+        _, _, dgamma, dbeta = run(x, gamma, beta, dy)
+    wide = x.astype(float)
+    centred = wide - wide.mean(axis=1, keepdims=True)
+    terms = dy * (centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5))
+    for found, exact in ((dgamma, [math.fsum(column) for column in terms.T]),
+                         (dbeta, [math.fsum(column) for column in dy.T.astype(float)])):
+        assert np.linalg.norm(found - exact) <= cases.BAR["float32"] * np.linalg.norm(exact)
+
+
+def test_precise_is_rounded_once():
+    """Half an ulp of each element; float64 inside leaves 1e-16 * 1e7 (the offset) of a float32 ulp, 6e-8: 2 % of it."""
+    x, gamma, beta, dy = arrays((2, 2500), offset=1e7)
+    exact = reference.layer_norm(x, gamma, beta, dy)
+    for a, b in zip(run(x, gamma, beta, dy, precise=True), (exact.y, exact.dx, exact.dgamma, exact.dbeta)):
+        assert np.abs(reference.error_in_ulps(a, b)).max() <= 0.52
+
+
+# The compiler
+
+def test_kernels_are_kept_on_disk(tmp_path):
+    """The second process compiles nothing. (The first takes 1 to 3 s a kernel, the second milliseconds.)"""
+    code = """
+import json, time
+import numpy as np
+from lnlib import cpu
+x, g = np.random.default_rng(1).standard_normal((2, 8)).astype("f4"), np.ones(8, "f4")
+start = time.perf_counter()
+y, cache = cpu.layer_norm_forward(x, g, g)
+middle = time.perf_counter()
+dx, _, _ = cpu.layer_norm_backward(x, cache)
+seconds = [middle - start, time.perf_counter() - middle]
+stats = [kernel.stats for kernel in (cpu._forward_serial, cpu._backward_serial)]
+print(json.dumps([[sum(s.cache_hits.values()), sum(s.cache_misses.values())] for s in stats]
+                 + [seconds, y.tolist(), dx.tolist()]))
+"""
+    *counts, compiling, y, dx = child(code, tmp_path)
+    assert counts == [[0, 1], [0, 1]] and max(compiling) < 10
+    *counts, loading, y_again, dx_again = child(code, tmp_path)
+    assert counts == [[1, 0], [1, 0]] and max(loading) < 0.9
+    assert (y, dx) == (y_again, dx_again)
+
+
+def vector_loops(assembly):
+    """How many loops with three outputs there are: blocks between labels that subtract vectors and store three.
+
+    y has one output, sums have none. Only x86-64 is understood.
+    """
+    blocks = re.split(r"^\S+:", assembly, flags=re.M)
+    return sum(len(re.findall(r"^\s+v?mov[au]p[sd]\s+%[xyz]mm\d+, .*\(", block, re.M)) >= 3
+               and bool(re.search(r"^\s+v?subp[sd]\s.*[xyz]mm", block, re.M)) for block in blocks)
+
+
+HOST = binding.get_host_cpu_features() if platform.machine() in ("x86_64", "AMD64") else {}
+# Features, and the widest registers used; the dtypes tried (a kernel takes 3 s to compile).
+TARGETS = {"SSE2": ("", "xmm", ("float32", "float64")), "AVX2": ("+avx,+avx2,+fma", "ymm", ("float32",))}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_narrower_vectors_are_as_accurate(target, tmp_path):
+    """Compiled for older processors: the bars are the same. ``NUMBA_CPU_NAME`` alone would keep the host's features."""
+    features, registers, dtypes = TARGETS[target]
+    if not HOST or not all(HOST.get(name) for name in features.replace("+", "").split(",") if name):
+        pytest.skip("needs an x86-64 processor that has these instructions")
+    code = f"""
+import json
+import cases, test_cpu, test_table
+from lnlib import cpu
+dtypes = {dtypes}
+names = [f"{{kind}} {{dtype}}" for dtype in dtypes for kind in (
+    "4x16x64", "D=1", "D=129", "D=1024", "offset 1e+06", "outlier", "constant_rows")] + ["D=65536 float32"]
+chosen = [case for case in cases.CASES if case.name in names]
+assert len(chosen) == len(names)
+failed, refused = [], []
+for case in chosen:
+    try:
+        test_table.test_gradients(test_table.IMPLEMENTATIONS["CPU backend"], case)
+    except AssertionError as error:
+        failed.append(str(error))
+for dtype in dtypes:
+    refused += test_cpu.never_refused(dtype, False, (0, 1e7), (300, 2500, 65536))
+assembly = cpu._backward_serial.inspect_asm().values()
+print(json.dumps([failed, refused, test_cpu.large_offset_errors(), [test_cpu.vector_loops(a) for a in assembly],
+                  [any(name in a for a in assembly) for name in ("xmm", "ymm", "zmm")]]))
+"""
+    failed, refused, beyond, loops, used = child(code, tmp_path, NUMBA_CPU_NAME="x86-64", NUMBA_CPU_FEATURES=features,
+                                                 NUMBA_NUM_THREADS="1")
+    assert not failed and max(beyond) <= cases.BAR["float32"]
+    assert used == [True, registers == "ymm", False]
+    assert len(loops) == len(dtypes) and min(loops) >= 1
+    assert not refused
+
+
+def noalias_marks():
+    """How many pointers LLVM was told to be the only way to their memory, in the loop with three outputs."""
+    rows, row = float32[:, ::1], float32[::1]
+    signature = (rows, rows, int64, int64, int64, row, *[float32] * 6, rows, row, row)
+    cpu._write_gradients.compile(signature)
+    code = cpu._write_gradients.inspect_llvm(signature).splitlines()
+    return next(line for line in code if line.startswith("define")).count("noalias")
+
+
+def several_widths():
+    return [a.tobytes().hex() for D in (3, 64, 255, 300, 2500) for a in run(*arrays((20, D)))]
+
+
+def test_the_promise_that_arrays_do_not_overlap(tmp_path):
+    """``flags.noalias`` is Numba's private option: it must exist, reach LLVM, and change no bit of any result.
+
+    Numba itself marks two pointers. There are six array arguments, each with three (memory, owner, data).
+    """
+    assert hasattr(Flags, "noalias") and noalias_marks() == 2 + 6 * 3
+    code = """
+import json
+from numba.core.compiler import Flags
+Flags.noalias = property(lambda flags: False, lambda flags, value: None)
+import test_cpu
+print(json.dumps([test_cpu.noalias_marks(), test_cpu.several_widths()]))
+"""
+    assert child(code, tmp_path) == [2, several_widths()]
+
+
+def test_without_the_compiler(tmp_path):
+    """With NUMBA_DISABLE_JIT=1 (for a debugger) the loops are Python's; rows long enough to prefetch need the JIT."""
+    code = """
+import json
+import test_cpu
+a = test_cpu.arrays((3, 7), "float64")
+print(json.dumps([b.tolist() for b in test_cpu.run(*a)]))
+"""
+    found = child(code, tmp_path, NUMBA_DISABLE_JIT="1")
+    for a, b in zip(found, run(*arrays((3, 7), "float64")), strict=True):
+        assert np.linalg.norm(a - b) <= 2 * cases.BAR["float64"] * np.linalg.norm(b)

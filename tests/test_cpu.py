@@ -593,7 +593,7 @@ import cases, test_cpu, test_table
 from lnlib import cpu
 dtypes = {dtypes}
 names = [f"{{kind}} {{dtype}}" for dtype in dtypes for kind in (
-    "4x16x64", "D=1", "D=129", "D=1024", "offset 1e+06", "outlier", "constant_rows")] + ["D=65536 float32"]
+    "4x16x64", "D=1", "D=129", "offset 1e+06", "outlier", "constant_rows")]
 chosen = [case for case in cases.CASES if case.name in names]
 assert len(chosen) == len(names)
 failed, refused = [], []
@@ -634,15 +634,22 @@ def test_the_promise_that_arrays_do_not_overlap(tmp_path):
 
     Numba itself marks two pointers. There are six array arguments, each with three (memory, owner, data).
     """
-    assert hasattr(Flags, "noalias") and noalias_marks() == 2 + 6 * 3
-    code = """
+    assert hasattr(Flags, "noalias")
+    found = []
+    for setting in ("", "Flags.noalias = property(lambda flags: False, lambda flags, value: None)"):
+        # The results first: what is compiled before may change how LLVM orders the sums.
+        code = f"""
 import json
 from numba.core.compiler import Flags
-Flags.noalias = property(lambda flags: False, lambda flags, value: None)
+{setting}
 import test_cpu
-print(json.dumps([test_cpu.noalias_marks(), test_cpu.several_widths()]))
+results = test_cpu.several_widths()
+print(json.dumps([test_cpu.noalias_marks(), results]))
 """
-    assert child(code, tmp_path) == [2, several_widths()]
+        found.append(child(code, tmp_path / f"{len(found)}"))
+    (marks, results), (marks_without, results_without) = found
+    assert (marks, marks_without) == (2 + 6 * 3, 2)
+    assert results == results_without and len(results) == 20
 
 
 def test_without_the_compiler(tmp_path):

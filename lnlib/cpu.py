@@ -298,11 +298,15 @@ def _backward_short_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begi
                 left += 1
                 dx[i, 0] = math.nan
                 continue
-            head = (first_head - i * D) & (line - 1) if D >= LONG_ROW else 0
-            _write_gradients(dy, x, i, 0, head, gamma, mean, residual, rstd, first, w_mean, wx_mean,
-                             dx, dgamma, dbeta)
-            _write_gradients(dy, x, i, head, D, gamma, mean, residual, rstd, first, w_mean, wx_mean,
-                             dx, dgamma, dbeta)
+            if D < LONG_ROW:
+                _write_gradients(dy, x, i, 0, D, gamma, mean, residual, rstd, first, w_mean, wx_mean,
+                                 dx, dgamma, dbeta)
+            else:
+                head = (first_head - i * D) & (line - 1)
+                _write_gradients(dy, x, i, 0, head, gamma, mean, residual, rstd, first, w_mean, wx_mean,
+                                 dx, dgamma, dbeta)
+                _write_gradients(dy, x, i, head, D, gamma, mean, residual, rstd, first, w_mean, wx_mean,
+                                 dx, dgamma, dbeta)
         if sums.shape[1] > 0:
             _fold(dgamma, sums[0])
             _fold(dbeta, sums[1])

@@ -1,4 +1,4 @@
-"""Chapter 9: exercises refuse plausible wrong answers, results are what the page reads, figures show their numbers."""
+"""Chapter 9: exercises refuse plausible wrong answers, results are what the page reads, figures show their data."""
 
 import json
 import math

@@ -15,17 +15,18 @@ def _number(found, name="the result"):
 
 
 def rms_norm_cost(rows, D, itemsize):
-    """What RMSNorm's forward costs: operations, bytes, bytes if fused.
+    """Operations and bytes of RMSNorm's forward.
 
-    square = x * x          ms = sum(square)     ms = ms / D
-    shifted = ms + eps      root = sqrt(shifted) rstd = 1 / root
-    xhat = x * rstd         y = gamma * xhat
+    square = x * x      ms = sum(square)      ms = ms / D
+    shifted = ms + eps  root = sqrt(shifted)  rstd = 1 / root
+    xhat = x * rstd     y = gamma * xhat
 
-    x: (rows, D), itemsize bytes a number; gamma: (D,); statistics:
-    (rows, 1).  Fused, it returns y and rstd; backward will use x.
-    Returns three whole numbers.
+    x: (rows, D), itemsize bytes a number; gamma: (D,);
+    statistics: (rows, 1).  Fused, it returns y and rstd, and
+    backward will use x.
+    Returns (operations, bytes, bytes if fused).
     """
-    raise NotImplementedError("write down each line's reads and writes")
+    raise NotImplementedError("what is read, what is written?")
 
 
 def rms_norm_cost_solution(rows, D, itemsize):
@@ -67,14 +68,14 @@ def _to_the_byte(candidate, rng):
 
 
 def free_operations(machine, itemsize):
-    """Operations per element that a fused forward can add for free.
+    """Operations per element that fused forward adds for free.
 
-    It does 8, and moves x and y; statistics and parameters may be
-    ignored.  machine: a cost.Machine with copy in byte/s and flops
+    It does 8, and moves x and y; ignore statistics and
+    parameters.  machine: a cost.Machine, copy in byte/s, flops
     in FLOP/s.  itemsize: bytes of a number.
     Returns a float, 0 where the arithmetic is the longer part.
     """
-    raise NotImplementedError("when is the arithmetic as long as the copy?")
+    raise NotImplementedError("when do both take as long?")
 
 
 def free_operations_solution(machine, itemsize):
@@ -117,12 +118,12 @@ def _is_the_ridge(candidate, rng):
 
 
 def step_peak(rows, D, itemsize, keep, in_place):
-    """Bytes alive at the peak of a step, beyond x, gamma and beta.
+    """Bytes alive at a step's peak, beyond x, gamma and beta.
 
-    Both passes are fused.  Forward returns y and what it makes of
-    (xhat, rstd, gamma) if keep is "xhat", of (x, mean, rstd, gamma) if
-    keep is "x".  A loss turns y into dy; all that lives on.  Backward
-    returns dx, dgamma, dbeta; in_place: it writes dx over dy.
+    Both passes are fused.  Forward makes y, and xhat and rstd
+    if keep is "xhat", mean and rstd if keep is "x".  A loss
+    makes dy from y.  All that lives on.  Backward makes dx,
+    dgamma and dbeta; in_place: it writes dx over dy.
     """
     raise NotImplementedError("what lives at the end of backward?")
 
@@ -167,8 +168,8 @@ def _small_arrays(candidate, rng):
 def half_length(n1, t1, n2, t2):
     """Elements for which half of a call's time is overhead.
 
-    A call on n elements takes a + b n seconds; n1 took t1, n2 took t2.
-    Returns n, a float.
+    A call on n elements takes a + b n seconds; n1 took t1,
+    n2 took t2.  Returns n, a float.
     """
     raise NotImplementedError("find a and b first")
 

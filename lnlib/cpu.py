@@ -31,7 +31,7 @@ from numba.extending import intrinsic
 
 from . import contract, layernorm
 
-#: Elements below which one thread is used: starting the others takes longer than they save.
+#: Arrays with fewer elements use one thread. Starting the others would take longer than they save.
 PARALLEL_SIZE = 100_000
 
 #: Rows whose parameter gradients are added in the dtype of the arithmetic, before float64 takes over.
@@ -43,8 +43,8 @@ CHUNK = 2048
 #: Bytes of a cache line; an aligned vector store writes one, a misaligned one writes two halves.
 LINE = 64
 
-#: Bytes from which a row is wide: eight rows are then done together in tiles of CHUNK bytes, so that gamma,
-#: dgamma and dbeta of a tile stay in the first level of cache.
+#: A row of this many bytes is wide. The rows of a block are then done together, in tiles of CHUNK bytes, so that
+#: gamma, dgamma and dbeta of a tile stay in the first level of cache.
 WIDE_ROW = 8192
 
 #: Features from which it pays to treat the beginning of a row apart, so that the rest is aligned.
@@ -54,12 +54,12 @@ LONG_ROW = 256
 class CpuLayerNormCache(NamedTuple):
     """What backward needs: x, three numbers a row, and gamma.
 
-    x : (..., D). **The caller's own array** where that is C-contiguous, aligned and writeable; else a copy.
-        It must not change before backward, which refuses rows whose mean is no longer the recorded one.
-    saved : (3 * rows + D,), compute dtype, float64 if precise. One array, because making one takes as long as
-        a short row. It holds ``statistics`` and then a copy of gamma.
-    eps : float.
-    dtype : gamma's dtype, which dgamma and dbeta will have.
+    * ``x``, (..., D): **the caller's own array** where that is C-contiguous, aligned and writeable, else a copy.
+      It must not change before backward, which refuses rows whose mean is no longer the recorded one.
+    * ``saved``, (3 rows + D,), compute dtype, float64 if precise: ``statistics``, and then a copy of gamma. They
+      are one array because making an array takes as long as a short row.
+    * ``eps``, a float.
+    * ``dtype``, gamma's, which dgamma and dbeta will have.
     """
 
     x: np.ndarray
@@ -71,7 +71,7 @@ class CpuLayerNormCache(NamedTuple):
 
     @property
     def statistics(self):
-        """(3, rows): a guess at the mean, the mean of what it leaves, and 1 / sqrt(var + eps).
+        """Shape (3, rows). A guess at the mean, the mean of what it leaves, and 1 / sqrt(var + eps).
 
         The last is 0 for a row that :mod:`lnlib.layernorm` does.
         """
@@ -79,7 +79,7 @@ class CpuLayerNormCache(NamedTuple):
 
     @property
     def gamma(self):
-        """(D,), compute dtype."""
+        """Shape (D,), compute dtype."""
         return self.saved[-self.x.shape[-1]:]
 
 

@@ -298,7 +298,7 @@ def _pair(forward, backward):
     return forward and functools.partial(_forward, forward), backward and functools.partial(_backward, backward)
 
 
-#: The ladder: name -> (forward, backward), one of them None where a step changes only the other pass.
+#: The steps by name, each a pair (forward, backward). One of them is None where a step changes only the other pass.
 STEPS = {
     "numpy-idiomatic": (idiomatic_forward, idiomatic_backward),
     "numpy-reused": (reused_buffers_forward, reused_buffers_backward),

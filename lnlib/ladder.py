@@ -152,7 +152,7 @@ CONTRACT = {"contract"}
 ANY_ORDER = {"reassoc", "nsz", "contract"}
 
 
-def _forward(fill, x, gamma, beta, eps):
+def _forward(fill, x, gamma, beta, eps=1e-5):
     """Call ``fill(x, gamma, beta, eps, y, mean, rstd)`` with new arrays for the last three."""
     y, (mean, rstd) = np.empty_like(x), np.empty((2, len(x), 1), x.dtype)
     fill(x, gamma, beta, eps, y, mean, rstd)

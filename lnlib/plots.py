@@ -503,3 +503,43 @@ def time_per_element(elements, seconds, floor):
     ax.minorticks_off()
     fig.legend(loc="outside lower center", ncols=2, frameon=False)
     return fig
+
+
+def ladder_steps(panels):
+    """Measured times of several programs as bars, and predicted ones as diamonds; a panel for each pass.
+
+    panels: title -> {name: ((median, first, third quartile) in seconds, predicted seconds or None)}, the first on top.
+    Returns the figure.
+    """
+    counts = [len(steps) for steps in panels.values()]
+    fig, axes = figure(5.4, 0.31 * sum(counts) + 1.3, 1, len(panels))
+    for ax, (title, steps) in zip(np.atleast_1d(axes), panels.items()):
+        for at, (quartiles, predicted) in enumerate(steps.values()):
+            median, first, third = 1e3 * np.asarray(quartiles)
+            ax.barh(at, median, 0.66, color=COLOURS["grey" if predicted is None else "blue"], alpha=0.75)
+            ax.plot([first, third], [at, at], color="black", linewidth=1.2)
+            if predicted is not None:
+                ax.plot(1e3 * predicted, at, "D", color=COLOURS["orange"], markersize=7, markeredgecolor="black")
+        ax.set_yticks(range(len(steps)), steps)
+        ax.set(ylim=(len(steps) - 0.5, -0.5), xlabel="ms" if ax is np.atleast_1d(axes)[-1] else "")
+        ax.grid(False, axis="y")
+        ax.set_title(title, fontsize=12)
+    return fig
+
+
+def false_sharing(times):
+    """Time of several threads over that of one, as groups of bars.
+
+    times: width of a row -> {way: ratio}. Returns the figure.
+    """
+    fig, ax = figure(5.2, 3.4)
+    ways = list(dict.fromkeys(way for ratios in times.values() for way in ratios))
+    for i, (way, colour, hatch) in enumerate(zip(ways, (COLOURS["orange"], COLOURS["blue"]), ("//", ""))):
+        at = np.arange(len(times)) + 0.38 * (i - (len(ways) - 1) / 2)
+        ax.bar(at, [ratios[way] for ratios in times.values()], 0.36, color=colour, alpha=0.75, hatch=hatch, label=way)
+    ax.axhline(1, color="black", linestyle="--", linewidth=1.2)
+    ax.set_xticks(range(len(times)), [f"$D = {D}$" for D in times])
+    ax.set(ylabel="time of two threads / one")
+    ax.grid(False, axis="x")
+    fig.legend(loc="outside lower center", ncols=2, frameon=False)
+    return fig

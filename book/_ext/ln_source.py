@@ -12,7 +12,7 @@ from sphinx.util.docutils import SphinxDirective
 def source_of(name, docstring=False):
     """The source of ``lnlib.<name>``, without its docstring unless asked for."""
     module, _, attribute = name.rpartition(".")
-    obj = getattr(importlib.import_module(f"lnlib.{module}"), attribute)
+    obj = inspect.unwrap(getattr(importlib.import_module(f"lnlib.{module}"), attribute))
     lines = textwrap.dedent(inspect.getsource(obj)).rstrip().split("\n")
     tree = ast.parse("\n".join(lines)).body[0]
     if not docstring and ast.get_docstring(tree) is not None:

@@ -242,6 +242,16 @@ def _copy_for(rows, array):
 
 
 @_row_loop
+def _rounding_of_a_mean(D, itemsize):
+    """How far the mean of D centred numbers, in standard deviations, may be from its value in another order.
+
+    A sum in vectors adds at least eight partial sums of D / 8 numbers: D u / 8 at worst. 256 u are for the residual,
+    whose sums in float32 are of at most 512 numbers. An x that was changed is off by much more.
+    """
+    return (256 + D / 4) * (2.0**-24 if itemsize == 4 else 2.0**-53)
+
+
+@_row_loop
 def _forward_rows(x, beta, eps, y, statistics, gamma, begin, end):
     """Rows begin to end of y and of the statistics; returns how many rows are out of range, with rstd 0."""
     D, real = x.shape[1], gamma.dtype.type
@@ -283,7 +293,7 @@ def _backward_short_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begi
     (their dx begins with NaN), and of rows whose mean is not the recorded one.
     """
     D, line, real = x.shape[1], LINE // x.itemsize, gamma.dtype.type
-    tolerance = 2.0**-16 if gamma.itemsize == 4 else 2.0**-45  # 256 u: the sum of D centred numbers, over D
+    tolerance = _rounding_of_a_mean(D, gamma.itemsize)
     first_head, left, changed = _head(dx), 0, 0
     for row in range(begin, end, ROW_BLOCK):
         for i in range(row, min(row + ROW_BLOCK, end)):
@@ -317,8 +327,9 @@ def _backward_short_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begi
 def _backward_wide_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end):
     """The same, tile after tile for a block of rows: their part of gamma, dgamma and dbeta stays in cache."""
     D, line, tile = x.shape[1], LINE // x.itemsize, CHUNK // x.itemsize
-    tolerance = 2.0**-16 if gamma.itemsize == 4 else 2.0**-45
-    first_head, left, changed = _head(dx), 0, 0
+    tolerance = _rounding_of_a_mean(D, gamma.itemsize)
+    # One head for all rows: a column then lies in the same tile of each, and its sums run over them in their order.
+    head, left, changed = _head(dx) if D % line == 0 else 0, 0, 0
     means = np.empty((2, ROW_BLOCK), gamma.dtype)
     for row in range(begin, end, ROW_BLOCK):
         rows = range(row, min(row + ROW_BLOCK, end))
@@ -338,7 +349,6 @@ def _backward_wide_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin
                 if math.isnan(w_mean):
                     dx[i, 0] = math.nan
                     continue
-                head = (first_head - i * D) & (line - 1)
                 if start == 0:
                     _write_gradients(dy, x, i, 0, head, gamma, mean, residual, rstd, first, w_mean, wx_mean,
                                      dx, dgamma, dbeta)

@@ -88,7 +88,7 @@ OUT = (
     ("True", True, TypeError, "found bool", "expected a NumPy array"),
     ("float32", np.empty((2, 3), "f4"), TypeError, "found dtype float32", "expected float64, the dtype of x"),
     ("complex", np.empty((2, 3), "c16"), TypeError, "found dtype complex128", "expected float64, the dtype of x"),
-    ("foreign byte order", np.empty((2, 3), np.dtype("f8").newbyteorder()), TypeError, "found dtype", "the dtype of x"),
+    ("foreign byte order", np.empty((2, 3), np.dtype("f8").newbyteorder()), TypeError, "found dtype", "dtype of x"),
     ("transposed shape", np.empty((3, 2)), ValueError, "found shape (3, 2)", "expected (2, 3), the shape of x"),
     ("one axis more", np.empty((1, 2, 3)), ValueError, "found shape (1, 2, 3)", "expected (2, 3), the shape of x"),
     ("flat", np.empty(6), ValueError, "found shape (6,)", "expected (2, 3), the shape of x"),

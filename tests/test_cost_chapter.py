@@ -57,10 +57,11 @@ def rms(flops=(4, 4, 0), numbers=(7, 10, 1), fused=(2, 1, 1)):
     ({"numbers": (8, 10, 1)}, "a large array, per element", "read once"),
     ({"numbers": (5, 10, 1)}, "a large array, per element", "expected 7"),
     ({"fused": (3, 1, 1)}, "a large array, per element", "registers"),
-    ({"flops": (4, 3, 0)}, "small arrays, to the byte", "one number a row"),
-    ({"numbers": (7, 10, 0)}, "small arrays, to the byte", "gamma?"),
-    ({"fused": (2, 0, 1)}, "small arrays, to the byte", "one number a row"),
-    ({"fused": (2, 1, 2)}, "small arrays, to the byte", "bytes if fused"),
+    ({"flops": (4, 3, 0)}, "small arrays, to the byte", "operations, expected 3232; 1 times rows numbers are missing"),
+    ({"numbers": (7, 10, 0)}, "small arrays, to the byte", "1 times D numbers are missing"),
+    ({"numbers": (7, 0, 0)}, "small arrays, to the byte", "10 times rows numbers are missing, 1 times D"),
+    ({"fused": (2, 0, 1)}, "small arrays, to the byte", "1 times rows numbers are missing"),
+    ({"fused": (2, 1, 2)}, "small arrays, to the byte", "1 times D numbers too many"),
 ])
 def test_rms_norm_cost(options, check, words):
     assert failed("rms-norm-cost", rms(**options), words) == check
@@ -97,17 +98,26 @@ def peak(y=1, dy=1, dx=1, xhat=1, statistics=(1, 2), parameters=2, in_place=1):
     ({"y": 2}, "arrays of x's size", "x is not counted"),
     ({"in_place": 0}, "arrays of x's size", "place of dy"),
     ({"xhat": 0}, "arrays of x's size", "expected 4"),
-    ({"statistics": (0, 1)}, "all arrays", "mean or rstd?"),
-    ({"parameters": 0}, "all arrays", "dgamma and dbeta?"),
-    ({"parameters": 3}, "all arrays", "expected"),
+    ({"statistics": (0, 1)}, "all arrays", "1 times rows numbers are missing"),
+    ({"parameters": 0}, "all arrays", "2 times D numbers are missing"),
+    ({"parameters": 3}, "all arrays", "1 times D numbers too many"),
 ])
 def test_step_peak(options, check, words):
     assert failed("step-peak", peak(**options), words) == check
 
 
+def test_hard_coded_four_bytes_are_named():
+    answers = (("rms-norm-cost", lambda rows, D, itemsize: (rms()(rows, D, 1)[0], *rms()(rows, D, 4)[1:])),
+               ("step-peak", lambda rows, D, itemsize, *how: peak()(rows, D, 4, *how)))
+    for name, answer in answers:
+        assert failed(name, answer, "itemsize bytes, not always 4") in ("small arrays, to the byte", "all arrays")
+
+
 @pytest.mark.parametrize("answer, check, words", [
     (lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1), None, ""),
     (lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (n2 - n1), "from two calls", "in seconds"),
+    (lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1) / 2, "from two calls", "this is half"),
+    (lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1) * 2, "from two calls", "this is twice"),
     (lambda n1, t1, n2, t2: (t2 - t1) / (t1 * n2 - t2 * n1), "from two calls", "turn it over"),
     (lambda n1, t1, n2, t2: t1 * n2 / t2, "from two calls", "inside"),
     (lambda n1, t1, n2, t2: t1 * (n2 - n1) / (t2 - t1), "from two calls", "has b n1 in it"),

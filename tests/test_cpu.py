@@ -161,7 +161,8 @@ def read_only(a):
 
 def square(dtype):
     x, gamma, beta, dy = arrays((16, 16), dtype)
-    return {"x": x, "gamma": gamma, "beta": beta, "long": arrays((17, 16), dtype)[0], "flat": arrays((512,), dtype)[0]}
+    return {"x": x, "gamma": gamma, "beta": beta, "long": arrays((17, 16), dtype)[0],
+            "flat": arrays((512,), dtype)[0]}
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -312,7 +313,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("dtype, precise", [*((dtype, False) for dtype in cases.DTYPES), ("float32", True)])
 def test_a_changed_x_is_refused(dtype, precise, change):
-    """By a thread of several too. The smallest of these changes moves one mean by 1/2500, a limit by 1/65536."""
+    """By a thread of several too. The smallest of these changes moves one mean by 1/2500, eight times the limit."""
     for shape in ((4, 3), (20, 300), (20, 2500)):
         for n in (1, 3):
             with threads(n):
@@ -377,8 +378,9 @@ VIEWS = {
 
 
 @settings(max_examples=150)
-@given(leading=st.lists(st.integers(0, 6), max_size=3), D=st.sampled_from(WIDTHS), view=st.sampled_from(sorted(VIEWS)),
-       dtype=st.sampled_from(cases.DTYPES), precise=st.booleans(), wide=st.booleans(), n=st.integers(1, 4),
+@given(leading=st.lists(st.integers(0, 6), max_size=3), D=st.sampled_from(WIDTHS),
+       view=st.sampled_from(sorted(VIEWS)), dtype=st.sampled_from(cases.DTYPES), precise=st.booleans(),
+       wide=st.booleans(), n=st.integers(1, 4),
        offset=st.sampled_from([0, 1e2, 1e5]), eps=st.sampled_from([0.0, 1e-5, 1.0]), seed=st.integers(0, 99))
 def test_equal_to_the_numpy_backend(leading, D, view, dtype, precise, wide, n, offset, eps, seed):
     """Each is within its bar of the exact results (see cases.judge), so they are within twice the bar of each other.
@@ -467,7 +469,8 @@ def test_rows_left_to_numpy_touch_no_other(bad, D, n):
     for a, b, c in zip(found[:2], clean[:2], expected[:2]):
         assert bits([a[others]]) == bits([b[others]])
         assert np.array_equal(a[rows], c[rows], equal_nan=True)
-    # dgamma and dbeta: those of the other rows, and these rows once. The bound is that of the test above, of all terms.
+    # dgamma and dbeta: those of the other rows, and these rows once. The bound is that of
+    # test_the_number_of_threads, of all terms.
     assert (np.abs(found[3] - expected[3]) <= 36 * cases.U["float32"] * np.abs(dy).sum(axis=0)).all()
     if bad == 1e30:
         bound = 36 * cases.U["float32"] * np.abs(dy).sum(axis=0) * math.sqrt(D)  # |xhat| < sqrt(D)
@@ -534,7 +537,7 @@ def test_many_rows(n):
 
 
 def test_precise_is_rounded_once():
-    """Half an ulp of each element; float64 inside leaves 1e-16 * 1e7 (the offset) of a float32 ulp, 6e-8: 2 % of it."""
+    """Half an ulp of each element; float64 inside leaves 1e-16 * 1e7 (the offset), 2 % of a float32's 6e-8."""
     x, gamma, beta, dy = arrays((2, 2500), offset=1e7)
     exact = reference.layer_norm(x, gamma, beta, dy)
     for a, b in zip(run(x, gamma, beta, dy, precise=True), (exact.y, exact.dx, exact.dgamma, exact.dbeta)):
@@ -583,7 +586,7 @@ TARGETS = {"SSE2": ("", "xmm", ("float32", "float64")), "AVX2": ("+avx,+avx2,+fm
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_narrower_vectors_are_as_accurate(target, tmp_path):
-    """Compiled for older processors: the bars are the same. ``NUMBA_CPU_NAME`` alone would keep the host's features."""
+    """Compiled for older processors, the bars are the same. (NUMBA_CPU_NAME alone would keep the host's vectors.)"""
     features, registers, dtypes = TARGETS[target]
     if not HOST or not all(HOST.get(name) for name in features.replace("+", "").split(",") if name):
         pytest.skip("needs an x86-64 processor that has these instructions")

@@ -155,7 +155,8 @@ def test_precise_dx_at_kappa_1e6(direction, backend):
     exact = reference.layer_norm(x, gamma, gamma, dy, eps)
     assert 1e5 <= reference.kappa(exact, dy, gamma) <= 1e8
     error = {precise: reference.relative_error(
-        backend.layer_norm_backward(dy, backend.layer_norm_forward(x, gamma, gamma, eps, precise=precise)[1])[0], exact.dx)
+        backend.layer_norm_backward(dy, backend.layer_norm_forward(x, gamma, gamma, eps, precise=precise)[1])[0],
+        exact.dx)
         for precise in (False, True)}
     assert error[True] <= 1.001 * cases.U["float32"] and error[True] < error[False], error
 

@@ -66,6 +66,7 @@ def test_the_cells_run_and_every_verdict_holds(monkeypatch):
     glued, names = {}, {}
     monkeypatch.setattr(plots, "glue", lambda **values: glued.update(values))
     monkeypatch.setattr("IPython.display.display", lambda *_: None)
+    monkeypatch.chdir(BOOK)
     for cell in read(PAGE).cells:
         exec(cell.source, names)
     assert sorted(names["verdicts"]) == NUMBERS

@@ -89,9 +89,9 @@ class CpuLayerNormCache(NamedTuple):
 class _NoAlias(CompilerBase):
     """Numba's compiler, told that no two array arguments overlap.
 
-    Without it the loop with three outputs is not vectorised (it would need more run-time checks than LLVM is
-    willing to emit), and short rows spend their time in the checks of the others. ``flags.noalias`` is not a
-    documented option: if a version of Numba drops it the results stay right, and tests/test_cpu.py says so.
+    Without it vector loops stand behind run-time checks of every pair of arrays, for every row, and short rows
+    spend their time in these. ``flags.noalias`` is not a documented option: if a version of Numba drops it the
+    results stay right, and tests/test_cpu.py says so.
     """
 
     def __init__(self, *args, **kwargs):
@@ -621,8 +621,8 @@ def layer_norm_backward(dy, cache, *, out=None):
 
     Notes
     -----
-    The relative error of dx is about kappa * u with kappa = ||r g|| / ||dx||. A product gamma * dy beyond the
-    largest float gives Inf.
+    The relative error of dx is about kappa * u with kappa = ||r g|| / ||dx||. A dy whose products with gamma, or
+    their differences, leave the range of the dtype gives Inf.
     """
     contract.check_cache(cache, CpuLayerNormCache)
     x, saved, eps, _ = cache

@@ -377,6 +377,17 @@ VIEWS = {
 }
 
 
+@pytest.mark.parametrize("view", VIEWS)
+def test_no_view_needs_a_kernel_of_its_own(view):
+    """Numba would compile one, in seconds, for every layout of every argument."""
+    a = arrays((3, 40))
+    run(*a)
+    kernels = cpu._forward_serial, cpu._backward_serial
+    before = [kernel.signatures for kernel in kernels]
+    run(*map(VIEWS[view], a))
+    assert [kernel.signatures for kernel in kernels] == before
+
+
 @settings(max_examples=150)
 @given(leading=st.lists(st.integers(0, 6), max_size=3), D=st.sampled_from(WIDTHS),
        view=st.sampled_from(sorted(VIEWS)), dtype=st.sampled_from(cases.DTYPES), precise=st.booleans(),

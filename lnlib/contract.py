@@ -97,6 +97,15 @@ def check_bool(name, value):
     return bool(value)
 
 
+def check_precise(precise, x):
+    """Return ``precise``; it may be True only for x whose arithmetic is not float64 (or complex128) already."""
+    if check_bool("precise", precise) and x.dtype.itemsize > 4:
+        name = x.dtype.name
+        raise ValueError(f"precise: found True with x of dtype {name}, expected x of dtype float32, float16 "
+                         f"or bfloat16; the arithmetic of {name} is float64 already")
+    return bool(precise)
+
+
 def check_cache(cache, *kinds):
     """Raise ``TypeError`` unless ``cache`` is an instance of one of the named tuples ``kinds``, of one backend."""
     if not isinstance(cache, kinds):

@@ -492,12 +492,6 @@ def _check_out(out, x):
                          "expected one that can be written row after row")
 
 
-def _check_precise(precise, x):
-    if contract.check_bool("precise", precise) and x.dtype == _FLOAT64:
-        raise ValueError("precise: found True with x of dtype float64, expected x of dtype float32, float16 or "
-                         "bfloat16; the arithmetic of float64 is float64 already")
-
-
 def _refuse_overlap(out, *inputs):
     """For inputs that are copied before the compiled functions, which look themselves, see them."""
     if any(np.shares_memory(out, a) for a in inputs):
@@ -560,7 +554,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
             and type(eps) is float and 0 <= eps < math.inf):
         x, gamma, beta, eps = _checked(x, gamma, beta, eps)
     if precise is not False:
-        _check_precise(precise, x)
+        contract.check_precise(precise, x)
     dtype = x.dtype
     if out is None:
         y = np.empty(x.shape, dtype)

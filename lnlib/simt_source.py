@@ -1,0 +1,228 @@
+r"""From the source of a kernel to a Python generator, with the arithmetic of Numba: one half of :mod:`lnlib.simt`.
+
+Calls that wait for other threads become ``yield``, calls of functions that may wait ``yield from``, and ``a + b``
+becomes a function call that minds the types of a and b. Everything else in the source stays as it is.
+"""
+
+import ast
+import builtins
+import copy
+import functools
+import inspect
+import math
+import operator
+import types
+
+import numpy as np
+
+
+class KernelError(RuntimeError):
+    """A mistake in a kernel. ``block`` and ``thread`` ran into it at ``line`` of the source."""
+
+
+class Promotion(KernelError):
+    """What Numba silently does in float64, which most GPUs do slowly.
+
+    That is ``+ - * /``, min and max of float32 or float16 with a Python float, a float64 or an integer; the quotient
+    of two integers; float64 stored into a narrower array. Comparisons pass, and so does arithmetic of float64 alone.
+    """
+
+
+class Overflow(KernelError):
+    """A number converted to, or stored as, an integer type that does not have it."""
+
+
+# Numbers, as Numba treats them.
+
+INTEGER = (int, np.integer)
+NARROW = (np.float16, np.float32)
+_RANGES = {"int32": (-2**31, 2**31), "int64": (-2**63, 2**63), "uint32": (0, 2**32)}
+
+
+def to_integer(name, value):
+    low, high = _RANGES[name]
+    number = int(value) if math.isfinite(value) else high
+    if not low <= number < high:
+        raise Overflow(f"{value} does not fit into {name}")
+    return number
+
+
+#: The types that kernels name, and what converts to them here. Integers are Python's: those are fastest.
+TYPES = {"float16": np.float16, "float32": np.float32, "float64": np.float64,
+          **{name: functools.partial(to_integer, name) for name in _RANGES}}
+TYPE_NAMES = {convert: name for name, convert in TYPES.items()}
+
+
+def _check_operands(symbol, a, b):
+    for narrow, other in ((a, b), (b, a)):
+        # np.float64 is a float, and np.float32 is not.
+        if type(narrow) in NARROW and isinstance(other, (float, *INTEGER)) and not isinstance(other, bool):
+            raise Promotion(f"{type(a).__name__} {symbol} {type(b).__name__} is computed in float64")
+
+
+def _checked(symbol, function):
+    """The operator ``function``, which minds that operands are of one type."""
+    def apply(a, b):
+        if type(a) is not type(b):
+            _check_operands(symbol, a, b)
+        return function(a, b)
+    return apply
+
+
+def _divide(a, b):
+    if isinstance(a, INTEGER) and isinstance(b, INTEGER):
+        raise Promotion(f"the quotient {a} / {b} of two integers is float64")
+    return operator.truediv(a, b)
+
+
+def _extreme(name, of_integers, of_floats):
+    def choose(first, *others):
+        for other in others:
+            _check_operands(name, first, other)
+            first = (of_integers if isinstance(first, INTEGER) else of_floats)(first, other)
+        return first
+    return choose
+
+
+def _real(function):
+    """A function that keeps float32 and makes float64 of an integer."""
+    return lambda x: function(np.float64(x) if isinstance(x, INTEGER) else x)
+
+
+_MATH = types.SimpleNamespace(
+    **{name: _real(getattr(np, name)) for name in ("sqrt", "exp", "log", "fabs", "isnan", "isinf", "isfinite")},
+    **{name: np.float64(getattr(math, name)) for name in ("inf", "nan", "pi")})
+LIBDEVICE = types.SimpleNamespace(  # rounded by themselves, as everything is here
+    fadd_rn=lambda a, b: np.float32(a) + np.float32(b), fmul_rn=lambda a, b: np.float32(a) * np.float32(b),
+    dadd_rn=lambda a, b: np.float64(a) + np.float64(b), dmul_rn=lambda a, b: np.float64(a) * np.float64(b))
+
+
+# From the source of a function to a generator.
+
+WARP_OPERATIONS = {"shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync",
+                    "ballot_sync", "any_sync", "all_sync", "syncwarp"}
+BLOCK_OPERATIONS = {"syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or"}
+_ARITHMETIC = {ast.Add: "__simt_add", ast.Sub: "__simt_subtract",
+               ast.Mult: "__simt_multiply", ast.Div: "__simt_divide"}
+
+
+class _Rewriter(ast.NodeTransformer):
+    """Makes the source of a kernel that of a generator. ``helpers`` are the names of functions it calls."""
+
+    def __init__(self, helpers):
+        self.helpers = helpers
+
+    def visit_Call(self, node):
+        """Wait by a yield; a function that may wait, by a yield from."""
+        self.generic_visit(node)
+        module, _, name = ast.unparse(node.func).partition(".")
+        if module == "cuda" and name in WARP_OPERATIONS | BLOCK_OPERATIONS:
+            request = ast.Tuple([ast.Constant(name), ast.Constant(node.lineno), *node.args], ast.Load())
+            return ast.copy_location(ast.Yield(request), node)
+        if module in self.helpers and not name:
+            node.args.insert(0, ast.Name("cuda", ast.Load()))
+            return ast.copy_location(ast.YieldFrom(node), node)
+        return node
+
+    def visit_Assign(self, node):
+        """Tell an array its name, and its place: all threads of a block get one shared array at one place."""
+        self.generic_visit(node)
+        value = node.value
+        if isinstance(value, ast.Call) and ast.unparse(value.func) in ("cuda.shared.array", "cuda.local.array"):
+            value.args.insert(0, ast.Constant((ast.unparse(node.targets[0]), node.lineno, node.col_offset)))
+        return node
+
+    def visit_Constant(self, node):
+        """A Python float is a float64 on the GPU, although NumPy would adapt it to float32."""
+        if not isinstance(node.value, float):
+            return node
+        return ast.copy_location(ast.Call(ast.Name("__simt_float64", ast.Load()), [node], []), node)
+
+    def visit_BinOp(self, node):
+        self.generic_visit(node)
+        if type(node.op) not in _ARITHMETIC:
+            return node
+        function = ast.Name(_ARITHMETIC[type(node.op)], ast.Load())
+        return ast.copy_location(ast.Call(function, [node.left, node.right], []), node)
+
+    def visit_AugAssign(self, node):
+        """``a[i] += b`` becomes ``index = i`` and ``a[index] = a[index] + b``, a checked sum."""
+        target, statements = node.target, []
+        if isinstance(target, ast.Subscript):
+            statements = [ast.Assign([ast.Name("__simt_index", ast.Store())], self.visit(target.slice))]
+            read, write = (ast.Subscript(target.value, ast.Name("__simt_index", ast.Load()), context)
+                           for context in (ast.Load(), ast.Store()))
+        else:
+            read, write = ast.Name(target.id, ast.Load()), target
+        total = ast.copy_location(ast.BinOp(ast.copy_location(read, target), node.op, node.value), node)
+        statements.append(ast.Assign([ast.copy_location(write, target)], self.visit(total)))
+        return [ast.fix_missing_locations(ast.copy_location(statement, node)) for statement in statements]
+
+
+def plain(function):
+    """The Python function behind ``function``, which Numba may have compiled; None if there is none."""
+    function = getattr(function, "py_func", function)
+    return function if isinstance(function, types.FunctionType) else None
+
+
+@functools.lru_cache(maxsize=256)
+def _parse(function):
+    """The definition of a function, as a syntax tree with the line numbers of its file, and the names it calls."""
+    try:
+        source = inspect.getsource(function)
+        indented = source[:1].isspace()  # the body of an if may be, so that no string in the source need be changed
+        definition = ast.parse("if True:\n" * indented + source).body[0]
+        definition = definition.body[0] if indented else definition
+        if not isinstance(definition, ast.FunctionDef) or definition.name != function.__name__:
+            raise OSError("something else stands there")
+    except (OSError, SyntaxError) as error:
+        raise ValueError(f"kernel: found no source of {function.__name__} ({error}), expected a function defined "
+                         f"with def in a file or in a cell of a notebook") from error
+    ast.increment_lineno(definition, function.__code__.co_firstlineno - 1 - indented)
+    calls = (node.func for node in ast.walk(definition) if isinstance(node, ast.Call))
+    return definition, {called.id for called in calls if isinstance(called, ast.Name)}
+
+
+@functools.lru_cache(maxsize=256)
+def _compile(function, helpers):
+    """The code that defines the generator of ``function``."""
+    definition = copy.deepcopy(_parse(function)[0])
+    definition.decorator_list = []
+    definition.args.args.insert(0, ast.arg("cuda"))
+    definition = _Rewriter(helpers).visit(definition)
+    # So that what never waits becomes a generator, too:
+    definition.body.append(ast.If(ast.Constant(False), [ast.Expr(ast.Yield())], []))
+    return compile(ast.fix_missing_locations(ast.Module([definition], [])), function.__code__.co_filename, "exec")
+
+
+#: What stands for these names in every kernel.
+_NAMES = {"__simt_add": _checked("+", operator.add), "__simt_subtract": _checked("-", operator.sub),
+          "__simt_multiply": _checked("*", operator.mul), "__simt_divide": _checked("/", _divide),
+          "__simt_float64": np.float64, "float": np.float64, "libdevice": LIBDEVICE,
+          "min": _extreme("min", min, np.fmin), "max": _extreme("max", max, np.fmax),  # of NaN and 1 a GPU takes 1
+          "__builtins__": builtins}
+
+
+def _translate(value):
+    """What a kernel's name for ``value`` stands for here: types of Numba and of NumPy, and functions of math."""
+    name = getattr(value, "name", getattr(value, "__name__", None))
+    if isinstance(name, str) and name in TYPES:
+        return TYPES[name]
+    if value is math:
+        return _MATH
+    if getattr(value, "__module__", None) == "math":
+        return getattr(_MATH, name, value)
+    return np.float64(value) if isinstance(value, float) else value
+
+
+def generator(function, names):
+    """``function`` as a generator function with ``cuda`` as its first argument; ``names`` gives names a meaning."""
+    known = inspect.getclosurevars(function)
+    known = known.globals | known.nonlocals
+    scope = {name: _translate(value) for name, value in known.items()}
+    given = _NAMES | names
+    helpers = {name: generator(plain(value), names) for name, value in scope.items()
+               if name in _parse(function)[1] and name not in given and value is known[name] and plain(value)}
+    scope |= given | helpers
+    exec(_compile(function, frozenset(helpers)), scope)
+    return scope[function.__name__]

@@ -1,0 +1,280 @@
+"""The teaching kernels: each is layer norm or its gradient, and asks of memory what its step predicts."""
+
+import importlib.util
+import inspect
+import math
+import re
+
+import numpy as np
+import pytest
+
+from lnlib import gpu_ladder, reference, simt
+from lnlib.summation import sum_rows
+
+STEPS = gpu_ladder.STEPS
+FORWARD = [name for name, step in STEPS.items() if step.direction == "forward"]
+BACKWARD = [name for name, step in STEPS.items() if step.direction == "backward"]
+EPS = 0.1  # large: a forgotten or misplaced eps shows
+U = 2.0**-24
+
+
+def arguments(M, D, eps=EPS):
+    """x, gamma, beta, dy, and the statistics of x's rows."""
+    rng = np.random.default_rng(1000 * M + D)
+    x, gamma, beta, dy = (rng.standard_normal(shape, np.float32) for shape in ((M, D), D, D, (M, D)))
+    x64 = x.astype(np.float64)
+    mean, rstd = x64.mean(1, keepdims=True), 1 / np.sqrt(x64.var(1, keepdims=True) + eps)
+    arrays = x, gamma, beta, dy, mean.astype(np.float32), rstd.astype(np.float32)
+    for a in arrays:
+        a.flags.writeable = False
+    return arrays
+
+
+def run(name, M, D, steps=STEPS, **options):
+    x, gamma, beta, dy, mean, rstd = arguments(M, D)
+    if steps[name].direction == "forward":
+        return steps[name].run(x, gamma, beta, eps=EPS, **options)
+    return steps[name].run(dy, x, mean, rstd, gamma, **options)
+
+
+# Layer norm
+
+SHAPES = [(M, D) for M in (1, 7, 33) for D in (1, 31, 33, 128, 1000) if M * D < 10000]
+
+
+def norm(a):
+    return np.linalg.norm(reference.to_float64(a) if a.dtype == object else a.astype(np.float64))
+
+
+def exact_results(M, D):
+    x, gamma, beta, dy, _, _ = arguments(M, D)
+    return reference.layer_norm(x, gamma, beta, dy, float(np.float32(EPS)))
+
+
+# In any order a sum of n terms errs by at most n u times the sum of their sizes. Each statistic is one such sum, of
+# values with a few roundings of their own; y holds two of them (mean, var), dx four. So (4 D + 20) u at most, times
+# what is lost where terms cancel: beta against the rest of y, kappa in dx, terms of either sign over rows.
+def statistic(D):
+    return (4 * D + 20) * U
+
+
+def check_forward(outputs, M, D):
+    x, _, beta, _, mean, _ = arguments(M, D)
+    exact, fixed_beta, u = exact_results(M, D), reference.to_fixed(beta), statistic(D)
+    assert [(name, a.shape, a.dtype) for name, a in outputs.items()] == [
+        ("y", (M, D), "float32"), ("mean", (M, 1), "float32"), ("rstd", (M, 1), "float32")]
+    bound = u * (norm(exact.y - fixed_beta) + math.sqrt(M) * norm(fixed_beta)) / norm(exact.y)
+    assert reference.relative_error(outputs["y"], exact.y) <= bound < 0.05
+    assert reference.relative_error(outputs["rstd"], exact.rstd) <= u
+    # D additions and a division; the expected mean is rounded, too.
+    assert np.all(np.abs(outputs["mean"] - mean) <= (D + 2) * U * np.abs(x).mean(axis=1, keepdims=True))
+
+
+def check_backward(outputs, M, D):
+    x, gamma, _, dy, _, _ = arguments(M, D)
+    exact, u = exact_results(M, D), statistic(D)
+    assert [(name, a.shape, a.dtype) for name, a in outputs.items()] == [
+        ("dx", (M, D), "float32"), ("dgamma", (D,), "float32"), ("dbeta", (D,), "float32")]
+    if D == 1:  # xhat and dx are exactly zero
+        assert not outputs["dx"].any() and not outputs["dgamma"].any()
+    else:
+        assert reference.relative_error(outputs["dx"], exact.dx) <= u * reference.kappa(exact, dy, gamma) < 0.5
+    # M additions of terms that have an error of their own.
+    for name, terms in (("dgamma", dy * reference.to_float64(exact.xhat)), ("dbeta", dy.astype(np.float64))):
+        error = np.abs(outputs[name] - reference.to_float64(getattr(exact, name)))
+        assert np.linalg.norm(error) <= (u + M * U) * np.linalg.norm(np.abs(terms).sum(axis=0))
+
+
+def check(name, outputs, M, D):
+    (check_forward if name in FORWARD else check_backward)(outputs, M, D)
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("M, D", SHAPES)
+def test_steps_are_layer_norm(name, M, D):
+    outputs, runs = run(name, M, D)
+    check(name, outputs, M, D)
+    assert len(runs) == len(STEPS[name].plan(M, D, 4))
+
+
+def test_long_rows():
+    """256 threads keep 16 numbers each, and as many of their parts of dgamma; or, without parts, 512 threads."""
+    kernels = {D: STEPS["fused-partials"].plan(8, D, 4)[0].kernel for D in (4095, 4096, 4097, 4100)}
+    assert [D for D, kernel in kernels.items() if kernel is gpu_ladder.fused_partials_long] == [4097, 4100]
+    check("fused-partials", run("fused-partials", 2, 4097)[0], 2, 4097)
+    assert [STEPS["row-in-registers"].plan(8, D, 4)[0].block for D in (8191, 8192)] == [512, 512]
+    with pytest.raises(ValueError, match="D: found 8193, expected at most 8192"):
+        STEPS["row-in-registers"].predict(8, 8193)
+
+
+@pytest.mark.parametrize("M, D, G", [(7, 1, 4), (7, 33, 3), (16, 64, 5)])
+def test_the_kernel_for_long_rows(M, D, G, monkeypatch):
+    monkeypatch.setattr(gpu_ladder, "_chunks", lambda D, most: (64, 100, 1))
+    assert STEPS["fused-partials"].plan(M, D, G)[0].kernel is gpu_ladder.fused_partials_long
+    outputs, runs = run("fused-partials", M, D, G=G, log=True)
+    check("fused-partials", outputs, M, D)
+    check_traffic("fused-partials", runs, M, D, G=G)
+    check_sectors("fused-partials", runs, M, D)
+
+
+@pytest.mark.parametrize("G", [1, 3, 8, 40])
+def test_any_number_of_blocks(G):
+    outputs, runs = run("fused-partials", 37, 40, G=G, log=True)
+    check("fused-partials", outputs, 37, 40)
+    assert [r.grid for r in runs] == [min(G, 37), 2]
+    check_traffic("fused-partials", runs, 37, 40, G=G)
+
+
+@pytest.mark.skipif(not gpu_ladder.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("M, D", [(1, 128), (33, 31), (7, 1000), (300, 1024)])
+def test_steps_on_a_gpu(name, M, D):
+    outputs, runs = run(name, M, D, gpu=True)
+    check(name, outputs, M, D)
+    assert not runs
+
+
+def test_a_kernel_is_compiled_once():
+    pytest.importorskip("numba.cuda")
+    kernel = gpu_ladder.block_per_row(64)
+    assert kernel is gpu_ladder.block_per_row(64)
+    assert gpu_ladder.compiled(kernel) is gpu_ladder.compiled(kernel)
+    assert gpu_ladder.compiled(kernel).py_func is kernel
+
+
+def test_any_strides_and_alignment():
+    x, gamma, beta, *_ = arguments(7, 32)
+    y = STEPS["row-in-registers"].run(x, gamma, beta)[0]["y"]
+    memory = np.zeros(7 * 32 + 1, np.float32)[1:].reshape(7, 32)  # 4 bytes off
+    memory[:] = x
+    for same in (memory, np.asfortranarray(x), np.repeat(x, 2, axis=1)[:, ::2]):
+        assert np.array_equal(STEPS["row-in-registers"].run(same, gamma, beta)[0]["y"], y)
+
+
+def test_bad_input():
+    x, gamma, beta, dy, mean, rstd = arguments(3, 8)
+    forward, backward = STEPS["warp-per-row"], STEPS["two-kernels"]
+    for call, error, message in [
+            (lambda: forward.run(x, gamma), TypeError, "inputs: found 2 arrays, expected 3: x, gamma, beta"),
+            (lambda: forward.run(x.astype(float), gamma, beta), TypeError, "x: found dtype float64, expected one of"),
+            (lambda: forward.run(x[0], gamma, beta), ValueError, r"x: found shape \(8,\), expected \(M, D\)"),
+            (lambda: forward.run(x[:0], gamma, beta), ValueError, r"x: found shape \(0, 8\)"),
+            (lambda: forward.run(x, gamma[:3], beta), ValueError, r"gamma: found shape \(3,\), expected \(8,\)"),
+            (lambda: forward.run(x, gamma, beta, eps=-1), ValueError, "eps: found -1.0"),
+            (lambda: backward.run(dy[:2], x, mean, rstd, gamma), ValueError, r"dy: found shape \(2, 8\)"),
+            (lambda: backward.run(dy, x, mean, rstd, gamma, G=0), ValueError, "G: found 0, expected at least 1"),
+            (lambda: backward.predict(3, 8.0), TypeError, "D: found float, expected an integer"),
+            (lambda: backward.predict(0, 8), ValueError, "M: found 0")]:
+        with pytest.raises(error, match=message):
+            call()
+
+
+# Barriers
+
+SOURCE = inspect.getsource(gpu_ladder)
+BARRIERS = [match.start() for match in re.finditer(r"cuda\.syncthreads\(\)", SOURCE)]
+
+
+def test_no_barrier_too_many(tmp_path):
+    """Without any one of the barriers in block_sum, tree_sum and sum_over_warps, some step has a race."""
+    assert len(BARRIERS) == 2 + 3 + 2
+    for k, start in enumerate(BARRIERS):
+        path = tmp_path / f"mutant{k}.py"
+        path.write_text(SOURCE[:start] + "pass" + SOURCE[start + len("cuda.syncthreads()"):])
+        spec = importlib.util.spec_from_file_location(f"lnlib.mutant{k}", path)
+        mutant = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(mutant)
+        races = 0
+        for name in ("block-per-row", "row-in-registers", "fused-partials"):
+            try:
+                run(name, 4, 600, steps=mutant.STEPS)
+            except (simt.DataRace, simt.UninitialisedRead):
+                races += 1
+        assert races
+
+
+# What a step asks of memory
+
+def check_traffic(name, runs, M, D, **options):
+    assert [simt.compulsory(r) for r in runs] == list(STEPS[name].predict(M, D, **options).traffic)
+
+
+def check_sectors(name, runs, M, D):
+    prediction = STEPS[name].predict(M, D)
+    x = [t for r in runs if (t := simt.sectors(r).get(("x", "load")))]
+    assert sum(t.bytes_used for t in x) == 4 * M * D * prediction.readings
+    for t in x:
+        # Exact where the rows begin everywhere in a sector equally often, and the last warp of rows is full. Else
+        # every request is off its average by less than a sector, because n numbers touch between n / 8 sectors,
+        # rounded up, and one more.
+        exact = M % 32 == 0 or name == "thread-per-row" and D >= 8 or name != "thread-per-row" and D % 8 == 0
+        assert abs(t.sectors_per_request - prediction.sectors_per_request) < (1e-12 if exact else 1)
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("M, D", [(7, 1), (7, 33), (32, 3), (32, 31), (32, 36), (33, 40), (32, 128), (3, 1000), (7, 1000)])
+def test_predictions_hold(name, M, D):
+    _, runs = run(name, M, D, log=True)
+    check_traffic(name, runs, M, D)
+    check_sectors(name, runs, M, D)
+
+
+def test_predictions_at_full_tiles():
+    """The figures by hand, for 64 rows of 128: 32 sectors for 32 lanes, 4 for 128 bytes, 16 for 512."""
+    predicted = {name: step.predict(64, 128) for name, step in STEPS.items()}
+    assert {name: p.sectors_per_request for name, p in predicted.items()} == {
+        "thread-per-row": 32, "block-per-row": 4, "warp-per-row": 4, "row-in-registers": 16,
+        "two-kernels": 4, "fused-atomics": 4, "fused-partials": 16}
+    assert {name: p.readings for name, p in predicted.items()} == {
+        "thread-per-row": 3, "block-per-row": 3, "warp-per-row": 3, "row-in-registers": 1,
+        "two-kernels": 3, "fused-atomics": 2, "fused-partials": 1}
+    element, row, column, part = 64 * 128, 4 * 64, 4 * 128, 4 * 128 * 4
+    for name in FORWARD:
+        assert predicted[name].bytes == 8 * element + 2 * row + 2 * column
+    assert predicted["two-kernels"].bytes == 20 * element + 4 * row + 3 * column
+    assert predicted["fused-atomics"].bytes == 12 * element + 2 * row + 5 * column
+    assert predicted["fused-partials"].bytes == 12 * element + 2 * row + 3 * column + 4 * part
+
+
+@pytest.mark.parametrize("W", [1, 4])
+def test_sectors_of_neighbours(W):
+    """Counted request by request over eight rows, after which the pattern repeats."""
+    for D in range(W, 300, W):
+        requests = [(row * D + c, row * D + min(c + 32 * W, D)) for row in range(8) for c in range(0, D, 32 * W)]
+        sectors = sum((end - 1) // 8 - first // 8 + 1 for first, end in requests)
+        assert gpu_ladder.side_by_side(D, W) == pytest.approx(sectors / len(requests), rel=1e-14)
+
+
+def test_sectors_a_row_apart():
+    for D in range(1, 40):
+        for M in (1, 31, 32, 64, 100):
+            requests = [(c, range(first, min(first + 32, M))) for first in range(0, M, 32) for c in range(D)]
+            sectors = sum(len({(row * D + c) // 8 for row in rows}) for c, rows in requests)
+            error = abs(gpu_ladder.a_row_apart(M, D) - sectors / len(requests))
+            assert error < (1e-12 if D >= 8 or M % 32 == 0 else 1)
+
+
+# Bits
+
+def terms(M, D):
+    """What each row has for dgamma and dbeta, rounded as the kernels round it."""
+    x, _, _, dy, mean, rstd = arguments(M, D)
+    return dy * ((x - mean) * rstd), dy
+
+
+def test_atomics_in_another_order_give_other_bits():
+    outputs, _ = run("fused-atomics", 33, 128)
+    shuffled = np.random.default_rng(0).permutation(33)
+    for name, rows in zip(("dgamma", "dbeta"), terms(33, 128)):
+        assert np.array_equal(outputs[name], sum_rows(rows, "sequential"))  # the interpreter's order of blocks
+        assert not np.array_equal(outputs[name], sum_rows(rows[shuffled], "sequential"))
+
+
+@pytest.mark.parametrize("G", [1, 4, 33])
+def test_parts_are_added_in_one_order(G):
+    """A part belongs to a block and not to the time at which it runs; then the parts are added by their numbers."""
+    outputs, _ = run("fused-partials", 33, 128, G=G)
+    for name, rows in zip(("dgamma", "dbeta"), terms(33, 128)):
+        parts = np.stack([sum_rows(rows[block::G], "sequential") for block in range(G)])
+        warps = np.stack([sum_rows(parts[warp::32], "sequential") for warp in range(min(G, 32))])
+        assert np.array_equal(outputs[name], sum_rows(warps, "sequential"))

@@ -1,0 +1,965 @@
+"""The interpreter of kernels: planted mistakes are found and named, right kernels pass, counts are as by hand."""
+
+import linecache
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lnlib import simt, simt_source
+from lnlib.cuda_access import FULL, cuda, float16, float32, float64, int32, int64, load4, store4
+
+ROOT = Path(__file__).resolve().parent.parent
+f32 = np.float32
+
+
+def line_of(kernel, text):
+    """The only line of the file on which ``kernel`` has ``text``."""
+    source = linecache.getlines(__file__)
+    first = kernel.__code__.co_firstlineno
+    last = max(line for *_, line in kernel.__code__.co_lines() if line)
+    found = [n for n in range(first, last + 1) if text in source[n - 1]]
+    assert len(found) == 1, found
+    return found[0]
+
+
+def caught(error, kernel, block, *arguments, grid=1, at, say=()):
+    """Run ``kernel``, expect ``error`` on the line marked ``at`` and the texts ``say`` in its message."""
+    with pytest.raises(error) as info:
+        simt.launch(kernel, grid, block, *arguments)
+    assert type(info.value) is error
+    assert info.value.line == line_of(kernel, at)
+    for text in (say,) if isinstance(say, str) else say:
+        assert text in str(info.value), str(info.value)
+    return info.value
+
+
+# A block's sum, in several ways, all of them right.
+
+
+def tree(T, real=float32):
+    def kernel(x, total):
+        sums = cuda.shared.array(T, real)
+        t = cuda.threadIdx.x
+        sums[t] = x[cuda.grid(1)]
+        cuda.syncthreads()
+        n = T // 2
+        while n > 0:
+            if t < n:
+                sums[t] += sums[t + n]
+            cuda.syncthreads()
+            n //= 2
+        if t == 0:
+            total[cuda.blockIdx.x] = sums[0]
+    return kernel
+
+
+def block_sum(value, shared):
+    for offset in (16, 8, 4, 2, 1):
+        value += cuda.shfl_xor_sync(FULL, value, offset)
+    if cuda.threadIdx.x % 32 == 0:
+        shared[cuda.threadIdx.x // 32] = value
+    cuda.syncthreads()
+    value = shared[0]
+    for w in range(1, cuda.blockDim.x // 32):
+        value += shared[w]
+    return value
+
+
+def with_helper(x, total):
+    warps = cuda.shared.array(8, float32)
+    value = block_sum(x[cuda.grid(1)], warps)
+    if cuda.threadIdx.x == 0:
+        total[cuda.blockIdx.x] = value
+
+
+def vectors(x, total):
+    a, b, c, d = load4(x, 4 * cuda.grid(1))
+    parts = cuda.local.array(2, float32)
+    parts[0] = a + b
+    parts[1] = c + d
+    value = parts[0] + parts[1]
+    for offset in (16, 8, 4, 2, 1):
+        value += cuda.shfl_down_sync(FULL, value, offset)
+    if cuda.laneid == 0:
+        total[cuda.blockIdx.x] = value
+
+
+def atomics(x, total):
+    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
+        cuda.atomic.add(total, 0, x[i])
+
+
+@pytest.mark.parametrize("kernel, block", [(tree(64), 64), (with_helper, 64), (vectors, 32)])
+def test_sums(kernel, block):
+    """Integers below 2**24 are added without rounding, in any order."""
+    x = np.arange(256, dtype=f32)
+    per_block = block * (4 if kernel is vectors else 1)
+    total = simt.uninitialised(256 // per_block, f32)
+    simt.launch(kernel, 256 // per_block, block, x, total)
+    assert total.tolist() == x.reshape(-1, per_block).sum(1).tolist()
+
+
+def test_atomics_of_all_blocks():
+    total = np.zeros(1, f32)
+    simt.launch(atomics, 3, 32, np.arange(200, dtype=f32), total)
+    assert total[0] == 199 * 100
+
+
+def test_float64_kernel_is_no_promotion():
+    def kernel(x, y):
+        y[0] = 0.5 * x[0] + 1 / real(3)
+
+    real, y = float64, np.zeros(1)
+    simt.launch(kernel, 1, 1, np.ones(1), y)
+    assert y[0] == 0.5 + 1 / 3
+    simt.launch(tree(32, float64), 1, 32, np.ones(32), y)
+    assert y[0] == 32
+
+
+def test_float16_storage():
+    def kernel(x, y):
+        a, b, c, d = load4(x, 4)
+        store4(y, 0, float16(float32(a) * float32(2)), b, c, d)
+
+    y = simt.uninitialised(4, np.float16)
+    simt.launch(kernel, 1, 1, np.arange(8, dtype=np.float16), y)
+    assert y.tolist() == [8, 5, 6, 7]
+
+
+def test_warp_operations():
+    def kernel(up, down, xor, one, ballot, some, every):
+        t = cuda.threadIdx.x
+        up[t] = cuda.shfl_up_sync(FULL, t, 1)
+        down[t] = cuda.shfl_down_sync(FULL, t, 2)
+        xor[t] = cuda.shfl_xor_sync(FULL, t, 5)
+        one[t] = cuda.shfl_sync(FULL, t, 39)  # of 32
+        ballot[t] = cuda.ballot_sync(FULL, t % 32 < 3)
+        some[t] = cuda.any_sync(FULL, t == 40)
+        every[t] = cuda.all_sync(FULL, t < 32)
+
+    t, lane = np.arange(64), np.arange(64) % 32
+    got = [np.zeros(64, np.int64) for _ in range(7)]
+    simt.launch(kernel, 1, 64, *got)
+    expected = [np.where(lane < 1, t, t - 1), np.where(lane < 30, t + 2, t), t ^ 5, t // 32 * 32 + 7,
+                np.full(64, 7), t // 32, 1 - t // 32]
+    for value, right in zip(got, expected):
+        np.testing.assert_array_equal(value, right)
+
+
+def test_half_warps_may_differ():
+    """Each half names its own lanes; in between one half does more than the other."""
+    def kernel(y):
+        t = cuda.threadIdx.x
+        value = t
+        if t < 16:
+            value = cuda.shfl_xor_sync(0xffff, value, 1)
+        else:
+            value = cuda.shfl_xor_sync(0xffff0000, value, 2)
+            value = cuda.shfl_xor_sync(0xffff0000, value, 1)
+        y[t] = cuda.shfl_xor_sync(FULL, value, 16)
+
+    y = np.zeros(32, np.int64)
+    simt.launch(kernel, 1, 32, y)
+    t = np.arange(32) ^ 16
+    np.testing.assert_array_equal(y, np.where(t < 16, t ^ 1, t ^ 3))
+
+
+def test_block_votes():
+    def kernel(y):
+        t = cuda.threadIdx.x
+        y[0 + 3 * t] = cuda.syncthreads_count(t > 0)
+        y[1 + 3 * t] = cuda.syncthreads_and(t > 0)
+        y[2 + 3 * t] = cuda.syncthreads_or(t > 0)
+
+    y = np.zeros(12, np.int64)
+    simt.launch(kernel, 1, 4, y)
+    assert y.tolist() == [3, 0, 1] * 4
+
+
+def test_numbers_are_those_of_a_gpu():
+    def kernel(x, y):
+        zero, one, nan = x[0], x[1], x[2]
+        y[0] = one / zero
+        y[1] = math.sqrt(-one)
+        y[2] = max(nan, one)
+        y[3] = min(one, nan)
+        y[4] = abs(-one)
+        y[5] = cuda.libdevice.fmul_rn(one, x[3])
+        y[6] = float32(math.isnan(nan)) + float32(math.isinf(one / zero))
+        y[7] = math.sqrt(x[3])
+        y[8] = x[4] * x[4]
+
+    x, y = np.array([0, 1, np.nan, 2, 1e30], f32), np.zeros(9, f32)
+    simt.launch(kernel, 1, 1, x, y)  # and no warning, which would be an error
+    np.testing.assert_array_equal(y, np.array([np.inf, np.nan, 1, 1, 1, 2, 2, np.sqrt(f32(2)), np.inf], f32))
+
+
+def test_float64_constants_divide_as_on_a_gpu():
+    none = 0.0
+
+    def kernel(y):
+        zero = 0.0
+        y[0] = -1.0 / zero
+        y[1] = none / none
+
+    y = np.ones(2)
+    simt.launch(kernel, 1, 1, y)
+    np.testing.assert_array_equal(y, [-np.inf, np.nan])
+
+
+# Planted mistakes.
+
+
+def test_race_in_a_block():
+    def kernel(y):
+        s = cuda.shared.array(64, float32)
+        t = cuda.threadIdx.x
+        s[t] = float32(t)  # WRITE
+        y[t] = s[63 - t]  # READ
+
+    # Threads run in order: 31 reads s[32] before 32 writes it. That nobody has written it yet is not the news.
+    error = caught(simt.DataRace, kernel, 64, np.zeros(64, f32), at="# WRITE",
+                   say=["s[32]", "store", "load", f"thread 31, line {line_of(kernel, '# READ')}", "thread 32"])
+    assert (error.block, error.thread) == (0, 32)
+
+
+def test_race_of_a_later_write():
+    """Written again before everybody has read: the barrier at the end of a loop is missing."""
+    def kernel(y):
+        s = cuda.shared.array(1, float32)
+        for i in range(2):
+            if cuda.threadIdx.x == 0:
+                s[0] = float32(i)  # WRITE
+            cuda.syncthreads()
+            y[cuda.threadIdx.x] = s[0]
+
+    caught(simt.DataRace, kernel, 64, np.zeros(64, f32), at="y[cuda", say=["s[0]", "thread 0,", "load", "store"])
+
+
+def test_race_of_blocks():
+    def kernel(x, y):
+        y[0] = x[0]  # WRITE
+
+    caught(simt.DataRace, kernel, 1, np.ones(1, f32), np.ones(1, f32), grid=2, at="# WRITE", say=["y[0]", "block 0"])
+
+
+def test_race_of_a_block_with_a_reader_before():
+    """Both blocks read x[0], the second writes it after a barrier of its own: no order between blocks."""
+    def kernel(x):
+        value = x[0]
+        cuda.syncthreads()
+        if cuda.blockIdx.x == 1:
+            x[0] = value  # WRITE
+
+    caught(simt.DataRace, kernel, 1, np.ones(1, f32), grid=2, at="# WRITE", say=["x[0]", "load"])
+    simt.launch(kernel, 1, 1, np.ones(1, f32))
+
+
+def test_race_of_an_atomic_and_a_read():
+    def kernel(x, y):
+        cuda.atomic.add(x, 0, float32(1))
+        y[cuda.threadIdx.x] = x[0]
+
+    def reads_only(x, y):
+        if cuda.threadIdx.x == 0:
+            cuda.atomic.add(x, 0, float32(1))
+        else:
+            y[cuda.threadIdx.x] = x[0]  # READ
+
+    caught(simt.DataRace, kernel, 32, np.zeros(1, f32), np.zeros(32, f32), at="atomic.add", say=["x[0]", "load"])
+    caught(simt.DataRace, reads_only, 32, np.zeros(1, f32), np.zeros(32, f32), at="# READ", say=["x[0]", "atomic"])
+
+
+def test_race_through_one_array_given_twice():
+    def kernel(x, y):
+        y[cuda.threadIdx.x] = x[31 - cuda.threadIdx.x]  # BOTH
+
+    x = np.zeros(32, f32)
+    caught(simt.DataRace, kernel, 32, x, x, at="# BOTH", say="x[")
+
+
+def test_only_syncwarp_orders_memory():
+    def right(y):
+        s = cuda.shared.array(64, float32)
+        t = cuda.threadIdx.x
+        s[t] = float32(t)
+        cuda.syncwarp()
+        y[t] = s[t ^ 1]
+
+    def shuffled(y):
+        s = cuda.shared.array(64, float32)
+        t = cuda.threadIdx.x
+        s[t] = float32(t)
+        cuda.shfl_xor_sync(FULL, t, 1)
+        y[t] = s[t ^ 1]  # RACE
+
+    def between_warps(y):
+        s = cuda.shared.array(64, float32)
+        t = cuda.threadIdx.x
+        s[t] = float32(t)  # RACE
+        cuda.syncwarp()
+        y[t] = s[63 - t]
+
+    def other_lanes(y):
+        s = cuda.shared.array(64, float32)
+        t = cuda.threadIdx.x
+        s[t] = float32(t)
+        if t % 32 < 16:
+            cuda.syncwarp(0xffff)
+        else:
+            cuda.syncwarp(0xffff0000)
+        y[t] = s[t ^ 16]  # RACE
+
+    y = np.zeros(64, f32)
+    simt.launch(right, 1, 64, y)
+    assert y.tolist() == [t ^ 1 for t in range(64)]
+    for wrong in (shuffled, between_warps, other_lanes):
+        caught(simt.DataRace, wrong, 64, y, at="# RACE", say="s[")
+
+
+    def one_way(y):
+        s = cuda.shared.array(32, float32)
+        t = cuda.threadIdx.x
+        if t < 32:
+            s[t] = float32(t)
+        cuda.syncwarp()
+        if t >= 32:
+            y[t] = s[t - 32]  # RACE
+
+    caught(simt.DataRace, one_way, 64, y, at="# RACE", say=["s[0]", "thread 0,"])
+
+
+@pytest.mark.parametrize("left_out", [0, 1, 2])
+def test_every_reader_counts(left_out):
+    """Lanes 0 to 2 read s[0] and lane 3 writes it: ordered after all of them but the one left out."""
+    def kernel(x, mask):
+        t = cuda.threadIdx.x
+        if t < 3:
+            x[1 + t] = x[0]
+        if mask >> t & 1:
+            cuda.syncwarp(mask)
+        if t == 3:
+            x[0] = float32(1)  # WRITE
+
+    caught(simt.DataRace, kernel, 32, np.zeros(4, f32), 0b1111 - (1 << left_out), at="# WRITE",
+           say=["x[0]", f"thread {left_out}, "])
+    simt.launch(kernel, 1, 32, np.zeros(4, f32), 0b1111)
+
+
+def test_a_race_is_named_rather_than_what_follows():
+    def kernel(y):
+        s = cuda.shared.array(64, int32)
+        t = cuda.threadIdx.x
+        s[t] = 99 * (t == 31)
+        if t == 32:
+            y[s[31]] = float32(1)  # there is no y[99]
+
+    with pytest.raises(simt.DataRace, match=r"s\[31\]"):
+        simt.launch(kernel, 1, 64, np.zeros(64, f32))
+
+
+def test_checks_may_be_left_out():
+    def kernel(x, y):
+        y[0] = x[0]
+
+    y = np.zeros(1, f32)
+    simt.launch(kernel, 2, 1, np.ones(1, f32), y, checks=False)
+    assert y[0] == 1
+
+
+def test_barrier_in_a_branch():
+    def left(y):
+        if cuda.threadIdx.x < 32:
+            cuda.syncthreads()  # HERE
+
+    def elsewhere(y):
+        s = cuda.shared.array(64, float32)
+        if cuda.threadIdx.x == 0:
+            s[0] = float32(1)
+            cuda.syncthreads()  # HERE
+        y[cuda.threadIdx.x] = s[0]  # a race, too, but the barrier is the cause
+        cuda.syncthreads()
+
+    def returned(y):
+        if cuda.threadIdx.x == 0:
+            return
+        cuda.syncthreads()  # HERE
+
+    y = np.zeros(64, f32)
+    caught(simt.DivergentBarrier, left, 64, y, at="# HERE", say="thread 32 has returned")
+    caught(simt.DivergentBarrier, elsewhere, 64, y, at="# HERE", say="thread 1 waits at syncthreads")
+    caught(simt.DivergentBarrier, returned, 64, y, at="# HERE", say="thread 0 has returned")
+
+
+def test_shuffle_without_all_lanes():
+    def branch(y):
+        t = cuda.threadIdx.x
+        if t < 16:
+            y[t] = cuda.shfl_xor_sync(FULL, t, 1)  # HERE
+        cuda.syncthreads()
+
+    def two(y):
+        t = cuda.threadIdx.x
+        if t < 16:
+            y[t] = cuda.shfl_xor_sync(FULL, t, 1)  # HERE
+        else:
+            y[t] = cuda.shfl_xor_sync(FULL, t, 1)
+
+    def returned(y):
+        t = cuda.threadIdx.x
+        if t == 9:
+            return
+        y[t] = cuda.shfl_xor_sync(FULL, t, 1)  # HERE
+
+    def outside(y):
+        t = cuda.threadIdx.x
+        if t < 16:
+            y[t] = cuda.shfl_xor_sync(0xffff, t, 16)  # HERE
+
+    def not_named(y):
+        y[0] = cuda.ballot_sync(0xf, cuda.threadIdx.x)  # HERE
+
+    y = np.zeros(64, np.int64)
+    caught(simt.DivergentBarrier, branch, 32, y, at="# HERE", say=["lane 16", "syncthreads"])
+    caught(simt.DivergentBarrier, two, 32, y, at="# HERE", say=["lane 16", "waits at shfl_xor_sync"])
+    caught(simt.DivergentBarrier, returned, 32, y, at="# HERE", say=["lane 9", "returned"])
+    caught(simt.DivergentBarrier, outside, 32, y, at="# HERE", say=["lane 16", "not in its mask"])
+    caught(simt.DivergentBarrier, not_named, 4 + 28, y, at="# HERE", say="does not name the lane")
+
+    def plain(y):
+        y[0] = cuda.all_sync(FULL, True)  # HERE
+
+    caught(simt.DivergentBarrier, plain, 48, y, at="# HERE", say=["lane 16", "no such thread"])
+
+
+@pytest.mark.parametrize("i", [-1, 8])
+def test_out_of_bounds(i):
+    def global_load(x, i):
+        a = x[i]  # HERE
+        return a
+
+    def global_store(x, i):
+        x[i] = float32(1)  # HERE
+
+    def shared_store(x, i):
+        s = cuda.shared.array(8, float32)
+        s[i] = float32(1)  # HERE
+
+    def local_load(x, i):
+        s = cuda.local.array(8, float32)
+        a = s[i]  # HERE
+        return a
+
+    def local_store(x, i):
+        s = cuda.local.array(8, float32)
+        s[i] = float32(1)  # HERE
+
+    def atomic(x, i):
+        cuda.atomic.add(x, i, float32(1))  # HERE
+
+    for kernel in (global_load, global_store, shared_store, local_load, local_store, atomic):
+        name = "x" if kernel in (global_load, global_store, atomic) else "s"
+        caught(simt.OutOfBounds, kernel, 1, np.zeros(8, f32), i, at="# HERE", say=[f"{name}[{i}]", "8 elements"])
+
+
+def test_vector_out_of_bounds_and_misaligned():
+    def load(x, i):
+        a, b, c, d = load4(x, i)  # HERE
+
+    def store(x, i):
+        store4(x, i, x[0], x[1], x[2], x[3])  # HERE
+
+    for kernel in (load, store):
+        for i in (-4, 8):
+            caught(simt.OutOfBounds, kernel, 1, np.zeros(10, f32), i, at="# HERE", say=f"x[{i}:{i + 4}]")
+        for dtype in (np.float16, f32, np.float64):
+            simt.launch(kernel, 1, 1, np.zeros(10, dtype), 4)
+            caught(simt.Misaligned, kernel, 1, np.zeros(10, dtype), 5, at="# HERE", say="x[5:9]")
+        simt.launch(kernel, 1, 1, np.zeros(10), 2)  # 16 bytes is all that float64 needs
+        # A view that starts 4 bytes into its allocation; then one of 16.
+        caught(simt.Misaligned, kernel, 1, np.zeros(12, f32)[1:], 0, at="# HERE")
+        simt.launch(kernel, 1, 1, np.zeros(12, f32)[4:], 0)
+
+
+def test_uninitialised_reads():
+    def of_global(x):
+        a = x[1] + x[2]  # HERE
+        return a
+
+    def of_shared(x):
+        s = cuda.shared.array(2, float32)
+        s[0] = float32(math.nan)  # NaN is a value like others
+        x[0] = s[0]
+        x[1] = s[1]  # HERE
+
+    def of_local(x):
+        s = cuda.local.array(2, float32)
+        s[0] = float32(math.nan)
+        x[0] = s[0]
+        x[1] = s[1]  # HERE
+
+    def add(x):
+        cuda.atomic.add(x, 2, float32(1))  # HERE
+
+    def vector(x):
+        a, b, c, d = load4(x, 0)  # HERE
+
+    def write(x):
+        x[1 + cuda.threadIdx.x] = float32(1)
+
+    x = simt.uninitialised((2, 4), f32)
+    flat = x.reshape(-1)
+    assert np.isnan(x).all() and type(x) is np.ndarray
+    caught(simt.UninitialisedRead, of_global, 1, flat, at="# HERE", say="x[1]")
+    caught(simt.UninitialisedRead, of_shared, 1, np.zeros(2, f32), at="# HERE", say="s[1]")
+    caught(simt.UninitialisedRead, of_local, 1, np.zeros(2, f32), at="# HERE", say="s[1]")
+    caught(simt.UninitialisedRead, add, 1, flat, at="# HERE", say="x[2]")
+    simt.launch(write, 1, 1, flat)
+    caught(simt.UninitialisedRead, of_global, 1, flat, at="# HERE", say="x[2]")
+    simt.launch(write, 1, 3, flat)
+    simt.launch(of_global, 1, 1, x.ravel())
+    caught(simt.UninitialisedRead, vector, 1, flat, at="# HERE", say="x[0]")
+    caught(simt.UninitialisedRead, of_global, 1, x[1], at="# HERE", say="x[1]")  # the second row
+    assert simt.uninitialised(3, np.int32).dtype == np.int32
+
+
+def test_shadows_do_not_outlive_their_array():
+    from lnlib import simt_memory
+
+    before = len(simt_memory.WRITTEN)
+    x = simt.uninitialised(4, f32)
+    assert len(simt_memory.WRITTEN) == before + 1
+    del x
+    assert len(simt_memory.WRITTEN) == before
+
+
+def test_promotions():
+    half, wide = 0.5, np.float64(2)
+
+    def literal(x, y, n):
+        y[0] = float32(2.0 * x[0])  # HERE
+
+    def constant(x, y, n):
+        y[0] = float32(x[0] - half)  # HERE
+
+    def numpy_constant(x, y, n):
+        y[0] = float32(wide / x[0])  # HERE
+
+    def integer(x, y, n):
+        y[0] = x[0] / n  # HERE
+
+    def integer_literal(x, y, n):
+        y[0] = x[0] * 2  # HERE
+
+    def quotient(x, y, n):
+        y[0] = float32(1 / n)  # HERE
+
+    def in_place(x, y, n):
+        a = x[0]
+        a += 1.0  # HERE
+
+    def in_place_element(x, y, n):
+        y[n - 3] += 1.0  # HERE
+
+    def store(x, y, n):
+        y[0] = float64(x[0])  # HERE
+
+    def store_literal(x, y, n):
+        y[0] = 1.5  # HERE
+
+    def store_local(x, y, n):
+        v = cuda.local.array(1, float32)
+        v[0] = 0.0  # HERE
+
+    def atomic(x, y, n):
+        cuda.atomic.add(y, 0, 1.0)  # HERE
+
+    def vector(x, y, n):
+        store4(y, 0, x[0], x[1], x[2], 0.0)  # HERE
+
+    def extreme(x, y, n):
+        y[0] = float32(max(x[0], 0.0))  # HERE
+
+    def root(x, y, n):
+        y[0] = x[0] / math.sqrt(n)  # HERE
+
+    for kernel in (literal, constant, numpy_constant, integer, integer_literal, quotient, in_place, in_place_element,
+                   store, store_literal, store_local, atomic, vector, extreme, root):
+        for dtype in (f32, np.float16):
+            if dtype == f32 or kernel not in (store_local, store, in_place_element):
+                caught(simt.Promotion, kernel, 1, np.ones(4, dtype), np.ones(4, dtype), 3, at="# HERE", say="float64")
+
+    def argument(x, eps):
+        x[0] = math.sqrt(x[0] + eps)  # HERE
+
+    caught(simt.Promotion, argument, 1, np.ones(1, f32), 1e-5, at="# HERE")
+    simt.launch(argument, 1, 1, np.ones(1, f32), f32(1e-5))
+
+    def fine(x, y, n):
+        y[0] = -x[0] * float32(2.0) / float32(n)
+        if y[0] > 0.5 or x[0] ** 2 > 1:
+            y[1] = 1
+
+    simt.launch(fine, 1, 1, np.ones(4, f32), np.ones(4, f32), 3)
+
+
+def test_integers_that_do_not_fit():
+    def convert(n):
+        a = int32(n * n)  # HERE
+        return a
+
+    def store(n, y):
+        y[0] = n * n  # HERE
+
+    caught(simt.Overflow, convert, 1, 2**16, at="# HERE", say=[str(2**32), "int32"])
+    caught(simt.Overflow, store, 1, 2**16, np.zeros(1, np.int32), at="# HERE")
+    simt.launch(store, 1, 1, 2**16, np.zeros(1, np.int64))
+    simt.launch(convert, 1, 1, 2**15)
+
+    def nan(x):
+        a = int64(x[0])  # HERE
+        return a
+
+    caught(simt.Overflow, nan, 1, np.full(1, np.nan, f32), at="# HERE", say="nan")
+
+
+def test_names_that_are_not_called_are_no_helpers():
+    """x.add in the kernel has nothing to do with a function add that happens to exist."""
+    def kernel(x):
+        cuda.atomic.add(x, 0, float32(sqrt(x[1])))
+
+    from math import sqrt
+
+    x = np.full(2, 4, f32)
+    simt.launch(kernel, 1, 1, x)
+    assert x[0] == 6
+
+
+add = lambda: None  # noqa: E731  a helper of the test above: it has no definition
+
+
+def test_the_line_inside_a_helper():
+    def helper(x):
+        return x[99]  # HERE
+
+    def kernel(x):
+        helper(x)
+
+    with pytest.raises(simt.OutOfBounds) as info:
+        simt.launch(kernel, 1, 1, np.zeros(1, f32))
+    assert info.value.line == line_of(helper, "# HERE")
+
+
+def test_other_errors_say_where():
+    def kernel(x):
+        x[0] = 1 // 0
+
+    def unknown(x):
+        cuda.threadfence()
+
+    with pytest.raises(ZeroDivisionError) as info:
+        simt.launch(kernel, 1, 1, np.zeros(1, f32))
+    assert any("thread 0" in note for note in info.value.__notes__)
+    with pytest.raises(AttributeError, match="cuda.threadfence is not modelled"):
+        simt.launch(unknown, 1, 1, np.zeros(1, f32))
+
+
+# What the log says.
+
+
+def run_one_warp(body, *arguments, block=32):
+    return simt.launch(body, 1, block, *arguments, log=True)
+
+
+def test_sectors():
+    def strided(x, stride):
+        a = x[cuda.threadIdx.x * stride]
+        return a
+
+    def four(x):
+        a, b, c, d = load4(x, 4 * cuda.threadIdx.x)
+
+    def add(x):
+        cuda.atomic.add(x, 0, float32(1))
+
+    x = np.zeros(1024, f32)
+    assert simt.sectors(run_one_warp(strided, x, 1)) == {("x", "load"): (1, 4, 128, 4.0, 1.0)}
+    assert simt.sectors(run_one_warp(strided, x, 32)) == {("x", "load"): (1, 32, 128, 32.0, 0.125)}
+    assert simt.sectors(run_one_warp(strided, x, 2))["x", "load"].efficiency == 0.5
+    assert simt.sectors(run_one_warp(strided, x[1:], 1))["x", "load"].sectors == 5  # 128 bytes, not aligned to 32
+    assert simt.sectors(run_one_warp(strided, x, 0)) == {("x", "load"): (1, 1, 4, 1.0, 0.125)}
+    assert simt.sectors(run_one_warp(four, x)) == {("x", "load"): (1, 16, 512, 16.0, 1.0)}
+    assert simt.sectors(run_one_warp(four, x.astype(np.float16)))["x", "load"][:2] == (1, 8)
+    # Four float64 are two accesses of 16 bytes, each of which uses half of 32 sectors.
+    assert simt.sectors(run_one_warp(four, x.astype(float))) == {("x", "load"): (2, 64, 1024, 32.0, 0.5)}
+    assert simt.sectors(run_one_warp(strided, x, 1, block=64))["x", "load"][:2] == (2, 8)
+    assert simt.sectors(run_one_warp(add, x))["x", "atomic"][:2] == (1, 1)
+    assert simt.compulsory(run_one_warp(add, x)) == {("x", "load"): 32, ("x", "store"): 32}
+
+
+def test_requests_in_loops():
+    """x is read twice from end to end: 2 * 8 requests of 4 sectors, and 1024 compulsory bytes; y is written once."""
+    def kernel(x, y):
+        for _ in range(2):
+            for i in range(cuda.threadIdx.x, 256, 32):
+                y[i] = x[i]
+
+    run = run_one_warp(kernel, np.zeros(256, f32), np.zeros(256, f32))
+    assert simt.sectors(run)["x", "load"] == (16, 64, 2048, 4.0, 1.0)
+    assert simt.compulsory(run) == {("x", "load"): 1024, ("y", "store"): 1024}
+    assert run.accesses[0][:8] == (0, 0, "global", "x", "load", 0, 4, line_of(kernel, "y[i] = x[i]"))
+    assert {access.repeat for access in run.accesses} == {(0, n) for n in range(1, 17)}
+
+
+def test_requests_of_lanes_that_diverge():
+    """Half a warp reads twice: a request of 2 sectors and one of 4."""
+    def kernel(x):
+        t = cuda.threadIdx.x
+        a = float32(0)
+        if t < 16:
+            a = x[t]
+        a = a + x[t]
+
+    assert simt.sectors(run_one_warp(kernel, np.zeros(32, f32)))["x", "load"][:2] == (2, 6)
+
+
+def test_loops_of_any_length_keep_their_sites():
+    """Python specialises what runs often; the place in the source stays."""
+    def kernel(x):
+        total = float32(0)
+        for i in range(cuda.threadIdx.x, 4096, 32):
+            total += x[i]
+
+    assert simt.sectors(run_one_warp(kernel, np.zeros(4096, f32)))["x", "load"].requests == 128
+
+
+def test_bank_conflicts():
+    def write(size, stride):
+        def kernel():
+            s = cuda.shared.array(size, float32)
+            s[cuda.threadIdx.x * stride] = float32(0)  # WRITE
+        return kernel
+
+    def broadcast():
+        s = cuda.shared.array(1, float32)
+        if cuda.threadIdx.x == 0:
+            s[0] = float32(0)
+        cuda.syncthreads()
+        a = s[0]  # READ
+        return a
+
+    for stride, wavefronts in ((1, 1), (2, 2), (32, 32), (33, 1)):
+        kernel = write(1024 + 32, stride)
+        assert simt.bank_conflicts(run_one_warp(kernel)) == {(line_of(kernel, "# WRITE"), "store"): (1, wavefronts)}
+    assert simt.bank_conflicts(run_one_warp(broadcast))[line_of(broadcast, "# READ"), "load"] == (1, 1)
+    # 32 lanes with 16 bytes each are 4 wavefronts at best.
+
+    def vectors():
+        s = cuda.shared.array(128, float32)
+        zero = float32(0)
+        store4(s, 4 * cuda.threadIdx.x, zero, zero, zero, zero)
+
+    assert list(simt.bank_conflicts(run_one_warp(vectors)).values()) == [(1, 4)]
+
+
+def test_events():
+    def kernel():
+        a = cuda.shfl_xor_sync(FULL, cuda.threadIdx.x, 1)  # SHUFFLE
+        cuda.syncthreads()  # BARRIER
+        return a
+
+    run = run_one_warp(kernel)
+    assert run.events[:2] == [(0, 0, "shfl_xor_sync", line_of(kernel, "# SHUFFLE"), (0, 1)),
+                              (0, 1, "shfl_xor_sync", line_of(kernel, "# SHUFFLE"), (1, 0))]
+    assert run.events[32:] == [(0, t, "syncthreads", line_of(kernel, "# BARRIER"), None) for t in range(32)]
+
+
+def test_without_a_log():
+    run = simt.launch(tree(32), 1, 32, np.zeros(32, f32), np.zeros(1, f32))
+    assert run == (1, 32, None, None)
+    with pytest.raises(ValueError, match="run: .*log=True"):
+        simt.sectors(run)
+
+
+def test_it_is_deterministic():
+    """The sum in an order that rounding shows, and the log."""
+    x = np.random.default_rng(0).normal(size=256).astype(f32)
+    results = []
+    for _ in range(2):
+        total = np.zeros(1, f32)
+        results.append((simt.launch(atomics, 2, 64, x, total, log=True), total.tobytes()))
+    assert results[0] == results[1]
+
+
+# Where kernels come from.
+
+
+def test_cells_of_a_notebook():
+    source = "def kernel(x):\n    x[0] = float32(1)\n    x[9] = x[0]\n"
+    for number in (1, 2):
+        name = f"<cell {number}>"
+        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+        scope = {"float32": float32}
+        exec(compile(source, name, "exec"), scope)
+        with pytest.raises(simt.OutOfBounds) as info:
+            simt.launch(scope["kernel"], 1, 1, np.zeros(2, f32))
+        assert info.value.line == 3
+
+
+def test_source_that_is_not_to_be_had():
+    scope = {}
+    exec("def kernel(x):\n    x[0] = 1", scope)
+    with pytest.raises(ValueError, match="kernel: found no source of kernel"):
+        simt.launch(scope["kernel"], 1, 1, np.zeros(1, f32))
+    with pytest.raises(ValueError, match="kernel: found no source of <lambda>"):
+        simt.launch(lambda x: x, 1, 1, np.zeros(1, f32))
+
+
+def test_compiled_kernels_and_strings_in_them():
+    class Compiled:
+        """As cuda.jit returns it."""
+
+        @staticmethod
+        def py_func(y):
+            """Text
+that is not indented."""
+            y[0] = twice(float32(2))
+
+    class Device:
+        @staticmethod
+        def py_func(a):
+            return a * float32(2)
+
+    twice, y = Device, np.zeros(1, f32)
+    simt.launch(Compiled, 1, 1, y)
+    assert y[0] == 4
+
+
+@pytest.mark.parametrize("change, error, message", [
+    ({"kernel": 3}, TypeError, "kernel: found int"),
+    ({"grid": 0}, ValueError, "grid: found 0"),
+    ({"grid": (1, 1)}, TypeError, "grid: found tuple"),
+    ({"block": 1025}, ValueError, "block: found 1025"),
+    ({"block": 32.0}, TypeError, "block: found float"),
+    ({"block": True}, TypeError, "block: found bool"),
+    ({"x": np.zeros((2, 2), f32)}, ValueError, r"x: found shape \(2, 2\)"),
+    ({"x": np.zeros(8, f32)[::2]}, ValueError, "x: .*strides"),
+    ({"x": np.zeros(8, complex)}, TypeError, "x: .*complex128"),
+    ({"x": np.zeros(8, ">f4")}, TypeError, "x: .*>f4"),
+    ({"x": [1.0]}, TypeError, "x: found list"),
+    ({"x": "text"}, TypeError, "x: found str"),
+])
+def test_bad_arguments_of_a_launch(change, error, message):
+    given = {"kernel": tree(32), "grid": 1, "block": 32, "x": np.zeros(32, f32), "total": np.zeros(1, f32)} | change
+    with pytest.raises(error, match=message):
+        simt.launch(*given.values())
+
+
+def test_number_of_arguments_and_shape_of_arrays():
+    with pytest.raises(TypeError, match="arguments: found 1, expected 2: x, total"):
+        simt.launch(tree(32), 1, 32, np.zeros(1, f32))
+    with pytest.raises(TypeError, match="sums: found shape 0"):
+        simt.launch(tree(0), 1, 32, np.zeros(32, f32), np.zeros(1, f32))
+
+
+def test_launch_leaves_no_trace():
+    import gc
+
+    gc.enable()
+    state = repr(np.geterr()), gc.isenabled()
+    simt.launch(tree(32), 1, 32, np.zeros(32, f32), np.zeros(1, f32))
+    with pytest.raises(simt.OutOfBounds):
+        simt.launch(tree(32), 1, 32, np.zeros(31, f32), np.zeros(1, f32))
+    assert (repr(np.geterr()), gc.isenabled()) == state
+
+
+def test_size():
+    """Something a student can read."""
+    for module in ("simt", "simt_memory", "simt_source"):
+        assert len((ROOT / "lnlib" / f"{module}.py").read_text().splitlines()) <= 500
+
+
+def test_only_numpy_is_needed():
+    code = "import sys, lnlib.simt; print(any(name in sys.modules for name in ('numba', 'matplotlib')))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "False\n"
+
+
+# The other simulator. It knows no shuffles, no load4 and no promotion, but it was written by others.
+
+OTHER = """
+import json, math, sys, warnings
+sys.setswitchinterval(1e-4)
+import numpy as np
+from numba import cuda, float32
+exec(compile(open(sys.argv[1]).read(), sys.argv[1], "exec"))
+print(json.dumps([[array.tolist() for array in results(cuda.jit(kernel), lambda k, g, b, *a: k[g, b](*a))]
+                  for kernel in (tree, normalise)]))
+"""
+KERNELS = '''
+import math
+import numpy as np
+from numba import cuda, float32
+
+def tree(x, y):
+    sums = cuda.shared.array(32, float32)
+    t = cuda.threadIdx.x
+    sums[t] = x[cuda.grid(1)]
+    cuda.syncthreads()
+    n = 16
+    while n > 0:
+        if t < n:
+            sums[t] += sums[t + n]
+        cuda.syncthreads()
+        n //= 2
+    y[cuda.grid(1)] = sums[0] - x[cuda.grid(1)]
+
+def normalise(x, y):
+    v = cuda.local.array(2, float32)
+    total = float32(0)
+    for i in range(cuda.threadIdx.x, cuda.gridsize(1), cuda.blockDim.x):
+        total += x[i] * x[i]
+    v[0] = math.sqrt(total / float32(3))
+    v[1] = max(abs(x[cuda.grid(1)]), float32(0.5))
+    y[cuda.grid(1)] = v[0] / v[1]
+
+def results(kernel, launch):
+    x = np.random.default_rng(1).normal(size=96).astype(np.float32)
+    y = np.zeros_like(x)
+    launch(kernel, 3, 32, x, y)
+    return [y]
+'''
+
+
+def test_agreement_with_the_simulator_of_numba(tmp_path):
+    """The same operations in the same order: equal to the last bit."""
+    pytest.importorskip("numba.cuda", reason="needs Numba")
+    path = tmp_path / "kernels.py"
+    path.write_text(KERNELS)
+    import json
+    import os
+
+    run = subprocess.run([sys.executable, "-c", OTHER, str(path)], capture_output=True, text=True,
+                         env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"})
+    assert run.returncode == 0, run.stderr
+    scope = {}
+    exec(compile(KERNELS, str(path), "exec"), scope)
+    ours = [[array.tolist() for array in scope["results"](scope[name], simt.launch)]
+            for name in ("tree", "normalise")]
+    assert ours == json.loads(run.stdout)
+    assert simt_source.plain(scope["tree"]) is scope["tree"]
+
+
+def test_lanes_that_skip_a_loop_catch_up_at_the_next_barrier():
+    """Three rows of 40 numbers: in each, 32 lanes load once, and 8 of them again. Six requests, and not a lane less."""
+    def kernel(x, D):
+        for row in range(3):
+            for column in range(cuda.threadIdx.x, D, 32):
+                x[row * D + column]
+            cuda.syncthreads()
+
+    traffic = simt.sectors(simt.launch(kernel, 1, 32, np.zeros(120, np.float32), 40, log=True))
+    assert traffic["x", "load"].requests == 6 and traffic["x", "load"].sectors_per_request == (4 + 1) / 2

@@ -71,6 +71,13 @@ def upstream_along_x(rng, shape):
     return z, np.ones(shape[-1]), z
 
 
+def outlier_first_upstream(rng, shape):
+    """The first upstream number stands out: a poor guess at the mean of g."""
+    z, gamma, dy = normal(rng, shape)
+    dy[..., 0] = 1e3
+    return z, gamma, dy
+
+
 class Case(NamedTuple):
     name: str
     shape: tuple
@@ -185,6 +192,8 @@ CASES = (
     *(Case(f"float32 parameters {dtype}", (4, 64), dtype, parameters="float32") for dtype in HALVES),
     *(Case(f"{regime.__name__} {dtype}", (4, 8), dtype, regime)
       for regime in (constant_rows, outlier, nearly_constant_upstream, upstream_along_x)
+      for dtype in ("float64", "float32")),
+    *(Case(f"outlier_first_upstream {dtype}", (4, 1024), dtype, outlier_first_upstream)
       for dtype in ("float64", "float32")),
     Case("eps 0", (4, 8), eps=0.0),
     Case("eps 1", (4, 8), eps=1.0),

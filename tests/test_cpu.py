@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from llvmlite import binding
 from numba import float32, int64
 from numba.core.compiler import Flags
+from numba.core.dispatcher import Dispatcher
 
 from lnlib import cpu, layernorm, reference
 
@@ -306,6 +307,7 @@ CHANGES = {
     "rows in another order": lambda x: x[::-1],
     "another batch": lambda x: np.random.default_rng(99).standard_normal(x.shape),
     "normalised": lambda x: (x - x.mean(axis=-1, keepdims=True)) * 3,
+    "a NaN": lambda x: np.concatenate([x.ravel()[:-1], [np.nan]]).reshape(x.shape),
     "the last element": lambda x: np.concatenate([x.ravel()[:-1], [x[-1, -1] + 1]]).reshape(x.shape),
 }
 
@@ -324,6 +326,48 @@ def test_a_changed_x_is_refused(dtype, precise, change):
                     cpu.layer_norm_backward(dy, cache)
 
 
+def test_a_small_change_of_a_wide_row_is_refused():
+    """One element of 65536, by 10: the mean moves by 1.5e-4 standard deviations, ten times the limit 2^-16."""
+    x, gamma, beta, dy = arrays((2, 65536))
+    _, cache = cpu.layer_norm_forward(x, gamma, beta)
+    x[1, 77] += 10
+    with pytest.raises(ValueError, match="the mean of 1 rows"):
+        cpu.layer_norm_backward(dy, cache)
+
+
+# Scales of one row when forward sees it, and when backward does. NaN and Inf are of one element.
+@pytest.mark.parametrize("before, after", [(1e30, 2e30), (1e30, 1), (1e30, np.nan), (1e30, np.inf), (1e-30, 2e-30),
+                                           (np.nan, 1), (np.inf, 1), (np.nan, 1e30), (np.inf, np.nan), (1, np.nan),
+                                           (1, np.inf), (1, 1e30)])
+@pytest.mark.parametrize("D", [3, 300, 2500])
+def test_a_changed_row_out_of_range_is_refused(D, before, after):
+    """These rows are done by the NumPy backend, which would take x as it is then."""
+    def scale(row, factor):
+        return row * np.float32(factor) if np.isfinite(factor) else np.append(row[:-1], np.float32(factor))
+
+    for n in (1, 3):
+        with threads(n):
+            x, gamma, beta, dy = arrays((40, D), offset=0.5)
+            row = x[17].copy()
+            x[3, 0] = np.nan  # does not change
+            x[17] = scale(row, before)
+            _, cache = cpu.layer_norm_forward(x, gamma, beta, 0.0)
+            cpu.layer_norm_backward(dy, cache)
+            x[17] = scale(row, after)
+            with pytest.raises(ValueError, match="^cache: found x changed since forward .the mean of 1 rows"):
+                cpu.layer_norm_backward(dy, cache)
+
+
+def test_a_change_that_cannot_be_told():
+    """Inside a row of NaN: its dx is NaN before and after, and so is its part of dgamma."""
+    x, gamma, beta, dy = arrays((20, 300))
+    x[17, 5] = np.nan
+    _, cache = cpu.layer_norm_forward(x, gamma, beta)
+    expected = bits(cpu.layer_norm_backward(dy, cache))
+    x[17, 6:] += 1
+    assert bits(cpu.layer_norm_backward(dy, cache)) == expected
+
+
 REGIMES = {
     "normal": lambda z: z,
     "constant": lambda z: z[:, :1] + 0 * z,
@@ -335,6 +379,9 @@ REGIMES = {
     "growing": lambda z: np.broadcast_to(np.exp(np.linspace(0, 20, z.shape[1])), z.shape),
     "small": lambda z: 1e-9 * z,
     "large": lambda z: 1e12 * z,
+    "squares overflow float32": lambda z: 1e30 * z,
+    "squares overflow float64": lambda z: 1e200 * z,
+    "sums overflow": lambda z: np.sign(z[:, :1]) * (1.7e308 + 0 * z),
     "with NaN": lambda z: np.where(z == z[0, 0], np.nan, z),
     "with Inf": lambda z: np.where(z == z[0, 0], np.inf, z),
 }
@@ -633,7 +680,7 @@ print(json.dumps([failed, refused, test_cpu.large_offset_errors(), [test_cpu.vec
 def noalias_marks():
     """How many pointers LLVM was told to be the only way to their memory, in the loop with three outputs."""
     rows, row = float32[:, ::1], float32[::1]
-    signature = (rows, rows, int64, int64, int64, row, *[float32] * 6, rows, row, row)
+    signature = (rows, rows, int64, int64, int64, row, *[float32] * 5, rows, row, row)
     cpu._write_gradients.compile(signature)
     code = cpu._write_gradients.inspect_llvm(signature).splitlines()
     return next(line for line in code if line.startswith("define")).count("noalias")
@@ -651,19 +698,35 @@ def test_the_promise_that_arrays_do_not_overlap(tmp_path):
     assert hasattr(Flags, "noalias")
     found = []
     for setting in ("", "Flags.noalias = property(lambda flags: False, lambda flags, value: None)"):
-        # The results first: what is compiled before may change how LLVM orders the sums.
         code = f"""
 import json
 from numba.core.compiler import Flags
 {setting}
 import test_cpu
-results = test_cpu.several_widths()
-print(json.dumps([test_cpu.noalias_marks(), results]))
+print(json.dumps([test_cpu.noalias_marks(), test_cpu.several_widths()]))
 """
         found.append(child(code, tmp_path / f"{len(found)}"))
     (marks, results), (marks_without, results_without) = found
     assert (marks, marks_without) == (2 + 6 * 3, 2)
     assert results == results_without and len(results) == 20
+
+
+def test_no_function_takes_its_flags_from_a_caller(tmp_path):
+    """Numba gives a flag that is not set the value of the caller compiled first: bits would depend on the order.
+
+    Here the loop whose products may be fused with sums comes before the loops over rows, with which every other
+    test begins. ``_times`` must not be fused either way.
+    """
+    kernels = [value for value in vars(cpu).values() if isinstance(value, Dispatcher)]
+    assert len(kernels) > 20
+    for kernel in kernels:
+        assert {"fastmath", "forceinline", "error_model"} <= kernel.targetoptions.keys(), kernel
+    code = """
+import json, test_cpu
+test_cpu.noalias_marks()
+print(json.dumps(test_cpu.several_widths()))
+"""
+    assert child(code, tmp_path) == several_widths()
 
 
 def test_without_the_compiler(tmp_path):

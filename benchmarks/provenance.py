@@ -28,8 +28,10 @@ def cpu():
 
 
 def _git(*arguments):
-    run = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
-    return run.stdout.strip() if run.returncode == 0 else None
+    """What git says; None where it says nothing, or where there is no git."""
+    with contextlib.suppress(OSError):
+        run = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+        return run.stdout.strip() if run.returncode == 0 else None
 
 
 def versions(packages):

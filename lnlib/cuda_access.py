@@ -8,7 +8,7 @@ run by an interpreter of kernels. Functions that kernels call are marked with :f
 4 bytes, although the hardware can bring 16 in one go. The compiler does not merge the four requests: one of
 16 bytes is allowed only where the address is a multiple of 16, and of an array of float32 all that is known is
 that addresses are multiples of 4. C programs promise more by the type of a pointer (``float4*``); arrays in
-Numba have no such type. So :func:`load4` makes that promise itself, in the compiler's own language, LLVM.
+Numba have no such type. So ``load4`` makes that promise itself, in the compiler's own language, LLVM.
 
 The promise is the caller's: the array must start at such an address (memory from the GPU's allocator does, at a
 multiple of 256) and i must be a multiple of 4. A broken promise stops the kernel with "misaligned address".
@@ -35,7 +35,7 @@ except ImportError:  # no Numba, or one without its CUDA target
 __all__ = ["FULL", "cuda", "device", "float16", "float32", "float64", "int32", "int64", "libdevice", "load4",
            "store4"]
 
-#: All 32 lanes of a warp: the mask of those that take part in a shuffle.
+#: The mask of the lanes that take part in a shuffle, here all 32.
 FULL = 0xffffffff
 
 if cuda is None:

@@ -11,7 +11,7 @@ import cases
 import numpy as np
 import pytest
 
-from lnlib import cpu, layernorm
+from lnlib import cpu, gpu, layernorm
 from lnlib.gradcheck import central_difference, complex_step
 from lnlib.symbolic import numeric_backward
 
@@ -125,6 +125,10 @@ IMPLEMENTATIONS = {
                                              ("float32", *cases.HALVES)),
     "CPU backend": Implementation(backend(cpu), recentred, cases.DTYPES),
     "CPU backend, precise": Implementation(backend(cpu, precise=True), rounded_once, ("float32", *cases.HALVES)),
+    "GPU backend": Implementation(backend(gpu), recentred, ("float32", "float16"), size=70_000,
+                                  skip=("65536 rows", "2x128x1024")),  # minutes, in an interpreter
+    "GPU backend, precise": Implementation(backend(gpu, precise=True), rounded_once, ("float32", "float16"),
+                                           size=70_000, skip=("65536 rows", "2x128x1024")),
     "step by step": Implementation(steps, rounded_mean, ("float64", "float32"), skip=NOT_RECENTRED),
     "SymPy": Implementation(sympy, rounded_mean, D=(2, 8), size=1000, skip=NOT_RECENTRED),
     "complex step": Implementation(by(complex_step), complex_stepped, size=512),

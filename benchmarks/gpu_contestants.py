@@ -1,0 +1,270 @@
+"""Who takes part in the benchmark on the GPU, and on what arrays.
+
+A family takes a case, its arrays and the GPU, and yields names and calls without arguments. A call of a forward
+returns y, or a tuple that begins with it; a call of a backward returns dx, dgamma and dbeta. All allocate their
+results, as PyTorch's operations do, work on PyTorch's current stream, and wait for nothing. Nobody goes through
+autograd. The frameworks are imported where they are needed: this module needs none of them.
+"""
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from lnlib import gpu as lnlib_gpu
+from lnlib import gpu_ladder
+from lnlib.gpu_kernels import RESIDENT
+
+from .gpu_timing import SLEEP, once, sample
+
+EPS = 1e-5
+PASSES = ("forward", "backward")
+
+#: Seconds: a teaching kernel that needs longer for one call is left out, because nobody learns from waiting.
+LIMIT = 50e-3
+
+#: Seconds from asking memory for a number until it is there, on a GPU with nothing to do meanwhile. A rough figure.
+LATENCY = 1e-6
+
+
+class Case(NamedTuple):
+    """What is run; the fields are coordinates of a record. ``offset``: numbers before the first of each array."""
+
+    shape: tuple
+    dtype: str
+    which: str
+    offset: int = 0
+
+
+class Arrays(NamedTuple):
+    """PyTorch's tensors on the GPU; x and dy (M, D), gamma and beta (D,)."""
+
+    x: object
+    gamma: object
+    beta: object
+    dy: object
+
+
+class Notes:
+    """Who could not take part, and what went wrong."""
+
+    def __init__(self):
+        self.left_out, self.failures = {}, []
+
+    def failed(self, what, error):
+        message = str(error).strip().splitlines() or [""]
+        self.failures.append({"what": what, "error": f"{type(error).__name__}: {message[0]}"[:300]})
+
+    def take(self):
+        """All of them, as a message; failures are told once."""
+        failures, self.failures = self.failures, []
+        return {"left_out": self.left_out, "failures": failures}
+
+
+def arrays(case):
+    """Normal numbers; x has mean 1 and standard deviation 2. The parameters have x's dtype, as PyTorch wants it."""
+    import torch
+
+    generator = torch.Generator("cuda").manual_seed(0)
+    dtype = getattr(torch, case.dtype)
+
+    def normal(*shape, mean=0, deviation=1):
+        room = torch.randn(case.offset + math.prod(shape), generator=generator, device="cuda")
+        return (room * deviation + mean).to(dtype)[case.offset:].view(shape)
+
+    M, D = case.shape
+    return Arrays(normal(M, D, mean=1, deviation=2), normal(D), normal(D), normal(M, D))
+
+
+# Peers
+
+
+def pytorch_calls(case, a, gpu, notes):
+    function, arguments = _pytorch(case, a)
+    yield "pytorch", partial(function, *arguments)
+
+
+def _pytorch(case, a):
+    """PyTorch's operation that also returns, or takes, what backward needs, and its arguments."""
+    import torch
+
+    D = [case.shape[1]]
+    if case.which == "forward":
+        return torch.ops.aten.native_layer_norm.default, (a.x, D, a.gamma, a.beta, EPS)
+    _, mean, rstd = torch.ops.aten.native_layer_norm.default(a.x, D, a.gamma, a.beta, EPS)
+    return (torch.ops.aten.native_layer_norm_backward.default,
+            (a.dy, a.x, D, mean, rstd, a.gamma, a.beta, [True, True, True]))
+
+
+def compile_calls(case, a, gpu, notes):
+    """The same operation, for which the compiler writes kernels of its own and tries several."""
+    import torch
+
+    function, arguments = _pytorch(case, a)
+    torch._dynamo.reset()  # else it would stop compiling after a few shapes
+    compiled = torch.compile(lambda *t: function(*t), dynamic=False, mode="max-autotune-no-cudagraphs")
+    yield "pytorch-compile", partial(compiled, *arguments)
+
+
+def warps_to_try(D):
+    """Warps of a Triton program that give each thread 8 to 32 numbers of a row, padded to a power of two."""
+    padded = 1 << max(D - 1, 0).bit_length()
+    return [w for w in (1, 2, 4, 8, 16, 32) if 8 <= padded / (32 * w) <= 32] or [1 if padded < 256 else 32]
+
+
+def triton_calls(case, a, gpu, notes):
+    """Our own kernels in Triton, with the number of warps, and of programs, that is fastest here."""
+    from . import triton_kernels as ours
+
+    warps = warps_to_try(case.shape[1])
+    if case.which == "forward":
+        choices = [partial(ours.forward, a.x, a.gamma, a.beta, EPS, w) for w in warps]
+    else:
+        _, mean, rstd = ours.forward(a.x, a.gamma, a.beta, EPS, warps[0])
+        choices = [partial(ours.backward, a.dy, a.x, mean, rstd, a.gamma, w, gpu.multiprocessors * programs)
+                   for w in warps for programs in sorted({max(1, 16 // w), max(1, 32 // w)})]
+
+    def fastest_of_five(call):
+        call()  # compiles
+        return min(sample(call, gpu, SLEEP)[0] for _ in range(5))
+
+    yield "triton", min(choices, key=fastest_of_five) if len(choices) > 1 else choices[0]
+
+
+def liger_calls(case, a, gpu, notes):
+    from liger_kernel.ops.layer_norm import layer_norm_backward, layer_norm_forward
+
+    if case.which == "forward":
+        yield "liger", partial(layer_norm_forward, a.x, a.gamma, a.beta, EPS)
+    else:
+        _, x, mean, rstd, *_ = layer_norm_forward(a.x, a.gamma, a.beta, EPS)
+        yield "liger", partial(layer_norm_backward, a.dy, x, a.gamma, a.beta, mean, rstd)
+
+
+# What memory can do: a forward's bytes, and a backward's
+
+
+def memory_calls(case, a, gpu, notes):
+    import torch
+
+    out = torch.empty_like(a.x)
+    if case.which == "forward":
+        yield "copy", partial(out.copy_, a.x)
+    else:
+        yield "add", partial(torch.add, a.x, a.dy, out=out)
+
+
+# Ours
+
+
+def lnlib_calls(case, a, gpu, notes, precise=False):
+    """The functions that users call, with all their checks."""
+    forward = partial(lnlib_gpu.layer_norm_forward, a.x, a.gamma, a.beta, EPS, precise=precise)
+    call = forward if case.which == "forward" else partial(lnlib_gpu.layer_norm_backward, a.dy, forward()[1])
+    yield "lnlib-precise" if precise else "lnlib", call
+
+
+def plan_step(step, M, D, multiprocessors):
+    """The launches of a teaching step, and the blocks of its persistent grid: as many as lnlib.gpu would have."""
+    threads = step.plan(M, D, 1)[0].block
+    G = min(M, multiprocessors * max(1, RESIDENT // threads))
+    return step.plan(M, D, G), G
+
+
+def predicted_seconds(launches, M, D, multiprocessors):
+    """How long a step may take if every load of a thread waits for the one before: a rough guess from above."""
+    together = multiprocessors * 2048  # threads that a GPU has at once, at most
+    return sum(LATENCY * launch.readings * M * D / min(launch.grid * launch.block, together) for launch in launches)
+
+
+def numba_stream():
+    """PyTorch's current stream, as Numba takes it."""
+    import torch
+    from numba import cuda
+
+    number = torch.cuda.current_stream().cuda_stream
+    return cuda.external_stream(number) if number else cuda.default_stream()
+
+
+def ladder_call(step, launches, G, case, a):
+    """A call that launches a teaching step's kernels on the case's arrays."""
+    import torch
+    from numba import cuda
+
+    M, D = case.shape
+    _, mean, rstd = torch.ops.aten.native_layer_norm.default(a.x, [D], a.gamma, a.beta, EPS)
+    sizes = {"y": (M, D), "dx": (M, D), "dgamma": (D,), "dbeta": (D,), "dgamma_parts": (G, D), "dbeta_parts": (G, D),
+             "mean": (M,), "rstd": (M,)}
+    numbers = {"M": M, "D": D, "G": G, "eps": np.float32(EPS)}
+    outputs = gpu_ladder.OUTPUTS[step.direction]
+
+    def call():
+        stream = numba_stream()
+        tensors = a._asdict()
+        if step.direction == "backward":
+            tensors |= {"mean": mean, "rstd": rstd}
+        for launch in launches:
+            for name in launch.writes + launch.updates:
+                tensors[name] = torch.empty(sizes[name], device="cuda")
+            for name in launch.atomics:
+                tensors[name] = torch.zeros(sizes[name], device="cuda")
+            arguments = [cuda.as_cuda_array(tensors[name].view(-1), sync=False) for name in launch.arrays]
+            gpu_ladder.compiled(launch.kernel)[launch.grid, launch.block, stream](
+                *arguments, *(numbers[name] for name in launch.numbers))
+        return tuple(tensors[name] for name in outputs)
+
+    return call
+
+
+def ladder_calls(case, a, gpu, notes, name):
+    """The teaching step of this name, if it is one of the case's pass, and does not take too long."""
+    M, D = case.shape
+    step = gpu_ladder.STEPS[name]
+    if step.direction != case.which:
+        return
+    try:
+        launches, G = plan_step(step, M, D, gpu.multiprocessors)
+    except ValueError as error:  # rows too long for the step
+        notes.left_out[f"{name} {M}x{D}"] = str(error)
+        return
+    seconds, found = predicted_seconds(launches, M, D, gpu.multiprocessors), "predicted"
+    if seconds <= LIMIT:
+        call = ladder_call(step, launches, G, case, a)
+        call()  # compiles
+        seconds, found = once(call, gpu), "measured"
+    if seconds > LIMIT:
+        notes.left_out[f"{name} {M}x{D}"] = f"{found} {seconds * 1e3:.0f} ms, more than {LIMIT * 1e3:.0f}"
+    else:
+        yield name, call
+
+
+LADDER = {name: partial(ladder_calls, name=name) for name in gpu_ladder.STEPS}
+
+FAMILIES = {"memory": memory_calls, "pytorch": pytorch_calls, "compile": compile_calls, "triton": triton_calls,
+            "liger": liger_calls, "lnlib": lnlib_calls, "precise": partial(lnlib_calls, precise=True)} | LADDER
+
+#: Families that can do without Numba's CUDA target.
+PEERS = ("memory", "pytorch", "compile", "triton", "liger")
+
+#: The implementations that have to be right.
+OURS = ("lnlib", "lnlib-precise", "triton", *LADDER)
+
+
+def contestants(case, a, gpu, notes, families):
+    """All calls of a case, each of which has run once. Who cannot run is named in ``notes``."""
+    calls = {}
+    for family in families:
+        if family in notes.left_out:
+            continue
+        try:
+            for name, call in FAMILIES[family](case, a, gpu, notes):
+                call()
+                gpu.synchronize()
+                calls[name] = call
+        except ImportError as error:
+            notes.left_out[family] = f"{type(error).__name__}: {error}"
+        except Exception as error:  # everybody fails in ways of their own
+            notes.failed(f"{family}, {case.which}, {case.dtype}, {case.shape}", error)
+            gpu.synchronize()  # fails again where the error has stopped the GPU for this process: the stage is over
+    return calls

@@ -1,0 +1,92 @@
+"""Are the contestants of the GPU benchmark right? Against float64, and against themselves, a hundred times."""
+
+from .gpu_contestants import EPS, LADDER, PASSES, Case, arrays
+from .provenance import digits
+
+# Correctness: rows and lengths that fit nothing, and rows too long for the registers of a block.
+RAGGED = ((1, 1), (7, 3), (33, 100), (130, 1027), (257, 768), (64, 4096), (9, 20000))
+SOME_RAGGED = ((33, 100), (130, 1027), (9, 20000))
+REPEATED = ((8192, 1024), (1000, 1027))
+RUNS = 100
+
+
+def exact(which, a):
+    """The results in float64."""
+    x, gamma, beta, dy = (t.double() for t in a)
+    centred = x - x.mean(1, keepdim=True)
+    rstd = (centred.square().mean(1, keepdim=True) + EPS).rsqrt()
+    xhat = centred * rstd
+    if which == "forward":
+        return (xhat * gamma + beta,)
+    g = gamma * dy
+    return (rstd * (g - g.mean(1, keepdim=True) - xhat * (g * xhat).mean(1, keepdim=True)),
+            (dy * xhat).sum(0), dy.sum(0))
+
+
+def results(which, returned):
+    """The tensors to be judged: y, or dx, dgamma and dbeta."""
+    if which == "forward":
+        return (returned[0] if isinstance(returned, (tuple, list)) else returned,)
+    return tuple(returned[:3])
+
+
+def relative_error(found, expected):
+    """Relative L2 error; the norm of what was found where all should be 0."""
+    norm = float(expected.norm())
+    return float((found.double().view(expected.shape) - expected).norm()) / (norm or 1.0)
+
+
+def tolerance(dtype, precise):
+    """What a relative error may be: a rounding of the result, with a hundredth more for arithmetic in float64.
+
+    Arithmetic in float32 gets 1e-5, about 170 roundings: enough for these rows, and less than a wrong kernel's error.
+    """
+    rounding = {"float32": 2.0**-24, "float16": 2.0**-11}[dtype]
+    return 1.01 * rounding + (0 if precise else 1e-5)
+
+
+def poison(a):
+    """Leave NaN in memory that the next results get: PyTorch hands out freed blocks again."""
+    import torch
+
+    blocks = [torch.full_like(t, float("nan")) for t in a for _ in range(2)]
+    blocks += [torch.full((a.x.shape[0] * 4,), float("nan"), device="cuda") for _ in range(2)]
+    del blocks
+
+
+def correctness_cases(quick):
+    """Cases, and the families that take part in them."""
+    cheap = ("pytorch", "triton", "liger", "lnlib")
+    for which in PASSES:
+        for shape in SOME_RAGGED if quick else RAGGED:
+            some = ("precise", "compile") if shape in SOME_RAGGED else ()
+            yield Case(shape, "float32", which), (*cheap, *some, *LADDER)
+        for shape in SOME_RAGGED:
+            yield Case(shape, "float16", which), (*cheap, "precise")
+        yield Case((33, 100), "float32", which, offset=1), ("lnlib", "precise")  # no row begins at 16 bytes
+
+
+def correctness(work):
+    """Errors against float64, and whether a hundred runs give the same bits."""
+    import torch
+
+    for case, families in correctness_cases(work.quick):
+        a = arrays(case)
+        expected, records = exact(case.which, a), []
+        for name, call in work.calls(case, a, families).items():
+            poison(a)
+            found = [relative_error(*pair) for pair in zip(results(case.which, call()), expected)]
+            limit = tolerance(case.dtype, name == "lnlib-precise")
+            records.append({"section": "correctness", **case._asdict(), "implementation": name,
+                            "errors": [digits(e) for e in found], "limit": digits(limit),
+                            "ok": all(e <= limit for e in found)})  # NaN is not
+        yield records
+    for shape in REPEATED:
+        case = Case(shape, "float32", "backward")
+        a, records = arrays(case), []
+        for name, call in work.calls(case, a, ("pytorch", "triton", "liger", "lnlib", "precise", *LADDER)).items():
+            first = results("backward", call())
+            same = sum(all(map(torch.equal, results("backward", call()), first)) for _ in range(RUNS))
+            records.append({"section": "repeated", **case._asdict(), "implementation": name, "runs": RUNS,
+                            "same": same})
+        yield records

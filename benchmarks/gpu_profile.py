@@ -1,0 +1,105 @@
+"""One launch of each GPU kernel, to be looked at by NVIDIA's tools, and what the interpreter says of the same launch.
+
+Run from the repository's root, where there is an NVIDIA GPU: ``python -m benchmarks.gpu_profile``, alone or behind
+``ncu`` or ``compute-sanitizer`` (the commands are in benchmarks/README.md). Launches come in the order of the table.
+PyTorch is not needed.
+"""
+
+import argparse
+import math
+import sys
+from unittest import mock
+
+import numpy as np
+
+from lnlib import gpu, gpu_ladder, simt
+from lnlib.cuda_access import cuda
+
+from .gpu_tables import grid
+
+FIELDS = ("kernel", "blocks", "threads", "requests", "sectors", "sectors/request")
+
+
+def inputs(M, D):
+    """x, gamma, beta, dy and the statistics that a backward step wants."""
+    rng = np.random.default_rng(0)
+    x, dy = rng.standard_normal((2, M, D), np.float32)
+    gamma, beta = rng.standard_normal((2, D), np.float32)
+    mean = x.mean(1, keepdims=True)
+    return x, gamma, beta, dy, mean, 1 / np.sqrt(x.var(1, keepdims=True) + np.float32(1e-5))
+
+
+class Logged(gpu._Interpreter):
+    """The interpreter in the place of the GPU, with as many multiprocessors; keeps what it sees."""
+
+    runs = []
+
+    def launch(self, kernel, blocks, threads, *arguments):
+        flat = [a.reshape(-1) if isinstance(a, np.ndarray) else a for a in arguments]
+        self.runs.append(simt.launch(kernel, blocks, threads, *flat, log=True))
+
+
+def interpreted_lnlib(x, gamma, beta, dy, multiprocessors):
+    """The interpreter's runs of lnlib.gpu: a forward, and the kernels of a backward."""
+    machine = type("Machine", (Logged,), {"runs": [], "multiprocessors": multiprocessors})
+    with mock.patch.object(gpu, "_Gpu", machine), mock.patch.object(gpu, "_Interpreter", machine):
+        gpu.layer_norm_backward(dy, gpu.layer_norm_forward(x, gamma, beta)[1])
+    return machine.runs
+
+
+def ladder_launches(x, gamma, beta, dy, mean, rstd, on_gpu):
+    """(name, runs) of each teaching step; runs are empty from the GPU."""
+    for name, step in gpu_ladder.STEPS.items():
+        arguments = (x, gamma, beta) if step.direction == "forward" else (dy, x, mean, rstd, gamma)
+        yield name, step.run(*arguments, log=not on_gpu, gpu=on_gpu)[1]
+
+
+def row(name, run):
+    """One line of the table: all loads from global memory of one launch, as ncu counts them."""
+    loads = [traffic for (_, kind), traffic in simt.sectors(run).items() if kind == "load"]
+    requests, sectors = sum(t.requests for t in loads), sum(t.sectors for t in loads)
+    return dict(zip(FIELDS, (name, run.grid, run.block, requests, sectors,
+                             round(sectors / requests, 2) if requests else math.nan)))
+
+
+def counts(M, D, multiprocessors):
+    """The interpreter's count of each launch, in the order in which :func:`launch_all` makes them."""
+    x, gamma, beta, dy, mean, rstd = inputs(M, D)
+    names = [(name, run) for name, runs in ladder_launches(x, gamma, beta, dy, mean, rstd, False) for run in runs]
+    names += [("lnlib", run) for run in interpreted_lnlib(x, gamma, beta, dy, multiprocessors)]
+    return [row(name, run) for name, run in names]
+
+
+def launch_all(M, D):
+    """Each kernel once, on the GPU."""
+    x, gamma, beta, dy, mean, rstd = inputs(M, D)
+    for _ in ladder_launches(x, gamma, beta, dy, mean, rstd, True):
+        pass
+    gpu.layer_norm_backward(dy, gpu.layer_norm_forward(x, gamma, beta)[1])
+    cuda.synchronize()
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description="One launch of each GPU kernel, for ncu and compute-sanitizer.")
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--length", type=int, default=128, help="of a row; default: 128")
+    parser.add_argument("--interpret", action="store_true", help="only count, which needs no GPU")
+    options = parser.parse_args(arguments)
+    for name in ("rows", "length"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name}: found {getattr(options, name)}, expected at least 1")
+    multiprocessors = gpu.INTERPRETED_MULTIPROCESSORS
+    if not options.interpret:
+        if not cuda.is_available():
+            print("benchmarks.gpu_profile: Numba finds no GPU; --interpret counts without one", file=sys.stderr)
+            return 2
+        multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
+        launch_all(options.rows, options.length)
+    found = counts(options.rows, options.length, multiprocessors)
+    print("\n".join(grid(f"Loads from global memory, as interpreted: {options.rows} rows of {options.length}",
+                         list(FIELDS), [[str(v) for v in line.values()] for line in found])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

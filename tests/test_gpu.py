@@ -1,0 +1,1347 @@
+"""lnlib.gpu beyond the table: every width, the traffic of its kernels, their mistakes, and the host's promises.
+
+Where there is no GPU, lnlib.gpu runs its kernels in lnlib.simt, and so do most of these tests on any machine:
+launched directly, their accesses can be counted. The last part needs a GPU.
+"""
+
+import functools
+import linecache
+import math
+import subprocess
+import sys
+import types
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import cases
+import numpy as np
+import pytest
+
+from lnlib import cpu, gpu, layernorm, reference, simt
+from lnlib import gpu_kernels as kernels
+from lnlib.cuda_access import cuda, float16, float32, float64
+from lnlib.gpu_kernels import Plan
+
+ROOT = Path(__file__).resolve().parent.parent
+U = cases.U["float32"]
+TYPES = {"float16": float16, "float32": float32, "float64": float64}
+
+
+def arrays(shape, dtype="float32", parameters=None, seed=1):
+    """x, gamma, beta and dy, four allocations."""
+    rng = np.random.default_rng(seed)
+    x, dy = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
+    gamma, beta = (rng.standard_normal(shape[-1]).astype(parameters or dtype) for _ in range(2))
+    return x, gamma, beta, dy
+
+
+def run(x, gamma, beta, dy, eps=1e-5, backend=gpu, out=(None, None), **options):
+    """(y, dx, dgamma, dbeta)"""
+    to_y, to_dx = ({} if a is None else {"out": a} for a in out)
+    y, cache = backend.layer_norm_forward(x, gamma, beta, eps, **options, **to_y)
+    return y, *backend.layer_norm_backward(dy, cache, **to_dx)
+
+
+def bits(results):
+    return [a.tobytes() for a in results]
+
+
+# Every width
+
+
+# A row of one lane up to one that no block can keep; both sides of 32 lanes, of multiples of 4, of 1024.
+WIDTHS = {**dict.fromkeys((1, 2, 3, 31, 32, 33, 100, 127), (1, 7, 33, 130)),
+          **dict.fromkeys((768, 1000, 1024, 1027), (1, 7)), 4096: (1, 2), 5120: (1, 2), 20000: (1,)}
+
+
+def far_and_near(far):
+    """Rows whose mean is ``far`` standard deviations from 0, and every second one, whose mean is small."""
+    def regime(rng, shape):
+        z, gamma, dy = cases.normal(rng, shape)
+        z[::2] += far
+        return z, gamma, dy
+    return regime
+
+
+EVERY = [(M, D, far, "float32", False) for D, rows in WIDTHS.items() for M in rows for far in (1e6, 0)[:1 + (M == 1)]]
+# float16 numbers end at 65504 and are 0.06 apart at 100. Of the rest, the longest row is float32's business.
+EVERY += [(M, D, far, dtype, precise) for M, D in ((1, 33), *((min(WIDTHS[D][-1], 7), D) for D in WIDTHS if D < 20000))
+          for far, dtype, precise in ((100, "float16", False), (100, "float16", True), (1e6, "float32", True))]
+
+
+@pytest.mark.parametrize("M, D, far, dtype, precise", EVERY)
+def test_agrees_with_exact_arithmetic(M, D, far, dtype, precise):
+    """Within the bars of cases.judge, or, precise, the rounding of the result and what float64 may lose."""
+    case = cases.Case(f"{M}x{D} {dtype} {far}", (M, D), dtype, far_and_near(far))
+    judged = cases.judge(case)
+    a = judged.arrays
+    results = dict(zip(("y", "dx", "dgamma", "dbeta"), run(*a, precise=precise), strict=True))
+    bars = judged.bars
+    if precise:
+        bars = {name: cases.half_ulp(getattr(judged.exact, name), dtype)
+                + max(cases.BAR["float64"], 4 * judged.kappa[name] * cases.U["float64"]) for name in bars}
+    found = cases.errors(results, judged.exact)
+    assert all(found[name] <= bars[name] for name in found), (found, bars)
+    # Two results within a bar of the exact one are within two of one another, by the triangle inequality; the
+    # other's length may be a bar less than the exact one's.
+    other = run(*a, backend=layernorm, precise=precise)
+    apart = {name: reference.relative_error(results[name], value) for name, value in zip(results, other, strict=True)}
+    assert all(apart[name] <= 2 * bars[name] / (1 - bars[name]) for name in apart), (apart, bars)
+
+
+def test_float32_parameters_and_upstream_for_half_x():
+    """Neither gamma nor dy is rounded to x's dtype; dgamma and dbeta are float32, and as good."""
+    x, gamma, beta, _ = arrays((5, 100), "float16", "float32")
+    dy = arrays((5, 100))[3]
+    y, dx, dgamma, dbeta = run(x, gamma, beta, dy)
+    exact = reference.layer_norm(x, gamma, beta, dy)
+    assert (y.dtype, dx.dtype, dgamma.dtype, dbeta.dtype) == ("float16", "float16", "float32", "float32")
+    kappa = cases._sum_kappa(dy * reference.to_float64(exact.xhat), exact.dgamma)
+    assert reference.relative_error(dgamma, exact.dgamma) <= max(cases.BAR["float32"], 4 * kappa * U)
+    for value, name in ((y, "y"), (dx, "dx")):
+        bar = cases.half_ulp(getattr(exact, name), "float16") + cases.BAR["float32"]
+        assert reference.relative_error(value, getattr(exact, name)) <= bar
+
+
+# The kernels by themselves
+
+
+def launch_forward(plan, x, gamma, beta, eps=1e-5, real=np.float32, module=kernels, rows=None, y=None, **options):
+    """y, the statistics and the launch; y is more than rows * D numbers if ``y`` is."""
+    rows, D = x.shape[0] if rows is None else rows, x.shape[1]
+    dtypes = TYPES[np.dtype(real).name], TYPES[x.dtype.name]
+    kernel = (module.forward(*plan[:4], *dtypes) if plan.chunks
+              else module.forward_long(plan.threads, plan.width, *dtypes))
+    y = simt.uninitialised(x.size, x.dtype) if y is None else y
+    statistics = simt.uninitialised(4 * rows, real)
+    ran = simt.launch(kernel, plan.blocks, plan.threads * plan.rows, x.reshape(-1), gamma, beta, y, statistics,
+                      np.int32(rows), np.int32(D), *gpu._scaled_eps(eps, np.dtype(real)), **options)
+    return y, statistics, ran
+
+
+def launch_backward(plan, dy, x, statistics, gamma, module=kernels, rows=None, outputs=None, **options):
+    """(dx, partial_dgamma, partial_dbeta) and the launch."""
+    rows, D = x.shape[0] if rows is None else rows, x.shape[1]
+    real = statistics.dtype
+    dtypes = TYPES[real.name], TYPES[x.dtype.name]
+    kernel = (module.backward(*plan[:4], *dtypes) if plan.chunks
+              else module.backward_long(plan.threads, plan.width, *dtypes))
+    outputs = outputs or (simt.uninitialised(x.size, x.dtype),
+                          *(simt.uninitialised(plan.partials * D, real) for _ in range(2)))
+    ran = simt.launch(kernel, plan.blocks, plan.threads * plan.rows, dy.reshape(-1), x.reshape(-1), statistics, gamma,
+                      *outputs, np.int32(rows), np.int32(D), np.int32(plan.partials), **options)
+    return outputs, ran
+
+
+def launch_add(partial_dgamma, partial_dbeta, D, dtype=np.float32, module=kernels, **options):
+    """dgamma, dbeta and the launch."""
+    partials = partial_dgamma.size // D
+    columns, lanes = module.plan_add(partials)
+    kernel = module.add_partials(columns, lanes, TYPES[partial_dgamma.dtype.name], TYPES[np.dtype(dtype).name])
+    dgamma, dbeta = (simt.uninitialised(D, dtype) for _ in range(2))
+    ran = simt.launch(kernel, -(-D // columns), columns * lanes, partial_dgamma, partial_dbeta, dgamma, dbeta,
+                      np.int32(partials), np.int32(D), **options)
+    return dgamma, dbeta, ran
+
+
+class Kind(NamedTuple):
+    """D, and the part of a plan that belongs to it."""
+
+    D: int
+    threads: int
+    chunks: int
+    width: int
+    rows: int
+
+    def plan(self, blocks, partials=0):
+        return Plan(*self[1:], blocks, partials)
+
+
+# Every kernel, for rows that end within a chunk, and short enough for many of them.
+KINDS = {
+    "four warps, a row each": Kind(100, 32, 1, 4, 4),
+    "four warps, one by one": Kind(67, 32, 3, 1, 4),
+    "a block": Kind(260, 64, 2, 4, 1),
+    "a block, one by one": Kind(131, 64, 3, 1, 1),
+    "long": Kind(540, 64, 0, 4, 1),
+    "long, one by one": Kind(131, 64, 0, 1, 1),
+}
+every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+PARTIALS, BLOCKS = 3, 2  # one block does two rows of partial sums; or its warps do, and some have none
+
+
+def launch_all(kind, x, gamma, beta, dy, eps=1e-5, real=np.float32, module=kernels):
+    """(y, dx, dgamma, dbeta) by three launches of the kernels of this kind."""
+    M = x.shape[0]
+    y, statistics, _ = launch_forward(kind.plan(-(-M // kind.rows)), x, gamma, beta, eps, real, module)
+    plan = kind.plan(1 if kind.rows > 1 else BLOCKS, min(M, PARTIALS))
+    (dx, *partials), _ = launch_backward(plan, dy, x, statistics, gamma, module)
+    dgamma, dbeta, _ = launch_add(*partials, kind.D, gamma.dtype, module)
+    return y.reshape(x.shape), dx.reshape(x.shape), dgamma, dbeta
+
+
+def judged_kind(kind, M, offset=0.0, dtype="float32"):
+    """A case of this kind's width, whose rows are far apart in scale, and its exact results."""
+    return cases.judge(cases.Case(f"{M}x{kind.D} {dtype} {offset}", (M, kind.D), dtype, offset=offset))
+
+
+@pytest.mark.parametrize("real, dtype, offset", [(np.float32, "float32", 1e6), (np.float32, "float16", 0),
+                                                 (np.float64, "float32", 0)])
+@every_kind
+def test_every_kernel(kind, real, dtype, offset):
+    """Seven rows, three partial sums: some have three terms, some two; every number of a result is written."""
+    judged = judged_kind(kind, 7, offset, dtype)
+    found = cases.errors(dict(zip(("y", "dx", "dgamma", "dbeta"), launch_all(kind, *judged.arrays, real=real))),
+                         judged.exact)
+    assert all(found[name] <= judged.bars[name] for name in found), (found, judged.bars)
+
+
+@pytest.mark.parametrize("sigma, eps, exponent", [(3e19, 1e-5, 64), (5e37, 1e-5, 125), (1e-36, 0.0, -120),
+                                                  (1e-22, 1e-44, -73), (1.0, 1e42, 70)])
+@every_kind
+def test_every_kernel_out_of_range(kind, sigma, eps, exponent):
+    """Scaling by a power of two rounds nothing; dx of a row of 2^e times as large is 1 / 2^e of it."""
+    x, gamma, beta, dy = arrays((3, kind.D))
+    x = (sigma * x.astype("float64")).astype("float32")
+    y, dx, dgamma, dbeta = launch_all(kind, x, gamma, beta, dy, eps)
+    exact = reference.layer_norm(np.ldexp(x, -exponent), gamma, beta, dy, float(np.ldexp(eps, -2 * exponent)))
+    kappa = reference.kappa(exact, dy, gamma)
+    assert reference.relative_error(np.ldexp(dx, exponent), exact.dx) <= max(cases.BAR["float32"], 4 * kappa * U)
+    assert reference.relative_error(y, exact.y) <= cases.BAR["float32"]
+    for found, total, terms in ((dgamma, exact.dgamma, dy * reference.to_float64(exact.xhat)),
+                                (dbeta, exact.dbeta, dy)):
+        bar = max(cases.BAR["float32"], 4 * cases._sum_kappa(terms, total) * U)
+        assert reference.relative_error(found, total) <= bar
+
+
+@every_kind
+def test_every_kernel_on_constants(kind):
+    """A constant row gives beta and no dgamma, a constant g gives no dx; exactly, of numbers whose mean rounds."""
+    x, gamma, beta, dy = arrays((4, kind.D))
+    x[:3] = np.array([[0.1], [-33333334.0], [1e-40]])
+    y, _, dgamma, _ = launch_all(kind, x[:3], gamma, beta, dy[:3])
+    assert (y == beta).all() and not dgamma.any()
+    dy[:] = np.array([[0.1], [-3.3], [1e3 / 3], [3e38]])
+    _, dx, _, _ = launch_all(kind, x, np.full(kind.D, 1.7, "f4"), beta, dy)
+    assert not dx[:3].any()
+    # 3e38 * 1.7 is out of range, the rest is scaled by 2^-90 and still constant.
+    assert not dx[3].any()
+
+
+@every_kind
+def test_every_kernel_keeps_large_upstreams(kind):
+    """Where only the sums overflow, dx is what it is of a smaller dy, times a power of two: no bit differs."""
+    x, gamma, beta, dy = arrays((3, kind.D))
+    dy += np.float32(1)  # so that they do: D * 2^125
+    x *= np.float32(2**30)  # dx is much smaller than dy
+    ordinary, large = (launch_all(kind, x, np.ones_like(gamma), beta, np.ldexp(dy, k))[1] for k in (0, 125))
+    assert np.array_equal(large, np.ldexp(ordinary, 125)) and np.isfinite(large).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@every_kind
+def test_every_kernel_keeps_nan_in_its_row(kind, bad):
+    """Every lane and warp must leave the loops together, or the interpreter reports a barrier not all reach."""
+    x, gamma, beta, dy = arrays((5, kind.D))
+    clean = launch_all(kind, x, gamma, beta, dy)
+    broken_x, broken_dy = x.copy(), dy.copy()
+    broken_x[1, kind.D - 1] = broken_dy[1, 3] = bad
+    others = [0, 2, 3, 4]
+    y, dx, dgamma, dbeta = launch_all(kind, broken_x, gamma, beta, dy)
+    assert np.isnan(y[1]).all() and np.isnan(dx[1]).all() and np.isnan(dgamma).all()
+    assert bits([y[others], dx[others], dbeta]) == bits([clean[0][others], clean[1][others], clean[3]])
+    y, dx, dgamma, dbeta = launch_all(kind, x, gamma, beta, broken_dy)
+    assert not np.isfinite(dx[1]).any() and not np.isfinite(dgamma[3]) and not np.isfinite(dbeta[3])
+    columns = np.arange(kind.D) != 3
+    assert bits([y, dx[others], dgamma[columns], dbeta[columns]]) == bits(
+        [clean[0], clean[1][others], clean[2][columns], clean[3][columns]])
+
+
+def rounds(ran, threads):
+    """How often the statistics were summed: 5 steps of 2 shuffles each time."""
+    return sum(event[2] == "shfl_xor_sync" for event in ran.events) / (10 * threads)
+
+
+@every_kind
+def test_rounds_of_the_statistics(kind):
+    """One for a mean of less than half a standard deviation, two for a larger one, and never all six.
+
+    Six that do not end leave a mean that has moved after the residual was computed.
+    """
+    M = kind.rows
+    x, gamma, beta, _ = arrays((M, kind.D))
+    x -= x.mean(1, keepdims=True)
+    count = {}
+    rows = {"centred": x, "0.4 sigma": x + np.float32(0.4), "0.6 sigma": x + np.float32(0.6),
+            "1e6": x + np.float32(1e6), "constant": x * 0 + np.float32(1 / 3),
+            "two neighbours": np.where(x > 0, *np.float32([1, 1 + 2 * U])),
+            "large": x * np.float32(1e30), "large, far": (x + 10) * np.float32(1e30),
+            "small, far": (x + 1000) * np.float32(1e-30), "small, very far": 1e-9 + 1e-16 * x.astype("f8")}
+    for name, x in rows.items():
+        x = x.astype("float32")
+        _, statistics, ran = launch_forward(kind.plan(1), x, gamma, beta, 0.0 if "small" in name else 1e-5, log=True)
+        count[name] = rounds(ran, kind.threads * kind.rows)
+        mean, residual = statistics.reshape(M, 4)[:, :2].astype("f8").T
+        scale = statistics.reshape(M, 4)[:, 3].astype("f8")
+        scaled = x.astype("f8") * scale[:, None]
+        # The mean is known to some u of the standard deviation, not of the mean; see BAR for the 4.
+        off = np.abs(mean + residual - scaled.mean(1))
+        assert (off <= 4 * U * np.maximum(scaled.std(1), 0)).all() or name == "constant" and not off.any(), name
+    assert count["centred"] == count["0.4 sigma"] == 1
+    assert count["0.6 sigma"] == count["1e6"] == 2
+    assert max(count.values()) < kernels.ROUNDS, count
+
+
+# Traffic
+
+
+def uses(ran, array, kind):
+    """How often each element of an array is used by the functions that move a chunk, and by the kernel itself."""
+    size = 2 if array.dtype == np.float16 else 4
+    counts = {True: np.zeros(array.size, int), False: np.zeros(array.size, int)}
+    for a in ran.accesses:
+        if a.array == kind[0] and a.kind == kind[1]:
+            first = a.address // size
+            counts[a.site[0] != "kernel"][first:first + a.size // size] += 1
+    return counts[True], counts[False]
+
+
+def chunks_only(ran, width):
+    """The sectors of x, y, dy and dx that functions which move a chunk ask for, and the sizes of these accesses."""
+    moved = [a for a in ran.accesses if a.array in ("x", "y", "dy", "dx") and a.site[0] != "kernel"]
+    return simt.sectors(ran._replace(accesses=moved)), {a.size for a in moved}
+
+
+# D, width, rows. Whole warps have whole chunks, so that each request is a full one. 512 is a row of one warp, 1024 of
+# two, 4096 of eight.
+TRAFFIC = [(512, 4, 18), (1024, 4, 10), (4096, 4, 4), (1024, 1, 10)]
+
+
+@functools.lru_cache(maxsize=None)
+def logged(D, width, M, long=False):
+    """A forward and a backward launch and the second stage, with logs; the backward plan, and the arrays."""
+    x, gamma, beta, dy = arrays((M, D))
+    x -= x.mean(1, keepdims=True)
+    forward = kernels.plan_forward(M, D, width)
+    backward = kernels.plan_backward(M, D, width)
+    if long:
+        forward, backward = Plan(64, 0, width, 1, M), Plan(64, 0, width, 1, 2, 2)
+    y, statistics, first = launch_forward(forward, x, gamma, beta, log=True)
+    (dx, *partials), second = launch_backward(backward, dy, x, statistics, gamma, log=True)
+    dgamma, dbeta, third = launch_add(*partials, D, log=True)
+    return first, second, third, backward, (x, y, dy, dx)
+
+
+@pytest.mark.parametrize("D, width, M", TRAFFIC)
+def test_compulsory_traffic(D, width, M):
+    """Forward 8 bytes an element, backward 12 and 16 for each element of a partial sum: to the byte.
+
+    What is left are gamma, beta and their gradients, whose part is 1 / rows, and 16 bytes of statistics a row.
+    """
+    forward, backward, add, plan, _ = logged(D, width, M)
+    G = plan.partials
+    assert G < M
+    row, array, partial = 4 * D, 4 * M * D, 4 * G * D
+    assert simt.compulsory(forward) == {("x", "load"): array, ("y", "store"): array, ("gamma", "load"): row,
+                                        ("beta", "load"): row, ("statistics", "store"): 16 * M}
+    assert simt.compulsory(backward) == {("x", "load"): array, ("dy", "load"): array, ("dx", "store"): array,
+                                         ("gamma", "load"): row, ("statistics", "load"): 16 * M,
+                                         ("partial_dgamma", "store"): partial, ("partial_dbeta", "store"): partial}
+    assert simt.compulsory(add) == {("partial_dgamma", "load"): partial, ("partial_dbeta", "load"): partial,
+                                    ("dgamma", "store"): row, ("dbeta", "store"): row}
+    total = sum(simt.compulsory(forward).values())
+    assert total == 8 * M * D + 2 * row + 16 * M and total - 2 * row <= 1.01 * 8 * M * D
+    total = sum(simt.compulsory(backward).values()) + sum(simt.compulsory(add).values())
+    expected = (12 + 16 * G / M) * M * D
+    assert total == expected + 3 * row + 16 * M and total - 3 * row <= 1.01 * expected
+
+
+@pytest.mark.parametrize("D, width, M", TRAFFIC)
+def test_every_element_moves_once(D, width, M):
+    """x, y, dy and dx; but every thread has the first element of a row of dy, which is in the first cache."""
+    forward, backward, _, plan, (x, y, dy, dx) = logged(D, width, M)
+    for ran, name, kind, array in ((forward, "x", "load", x), (forward, "y", "store", y), (backward, "x", "load", x),
+                                   (backward, "dy", "load", dy), (backward, "dx", "store", dx)):
+        moved, others = uses(ran, array, (name, kind))
+        assert (moved == 1).all(), (name, kind)
+        expected = np.zeros((M, D), int)
+        if name == "dy":
+            expected[:, 0] = plan.threads
+        assert np.array_equal(others.reshape(M, D), expected), (name, kind)
+    assert not {(a.array, a.kind) for a in forward.accesses} & {("y", "load"), ("x", "store")}
+    assert not {a.array for a in backward.accesses if a.kind == "store"} & {"x", "dy", "gamma", "statistics"}
+    assert not {a.array for a in backward.accesses if a.kind == "load"} & {"dx", "partial_dgamma", "partial_dbeta"}
+
+
+@pytest.mark.parametrize("D, width, M, long", [(*t, False) for t in TRAFFIC] + [(512, 4, 4, True), (512, 1, 4, True)])
+def test_full_requests(D, width, M, long):
+    """A warp asks for 32 * 16 bytes at once, 16 sectors, where it can; else for 32 * 4, and 4 sectors."""
+    forward, backward, add, _, _ = logged(D, width, M, long)
+    for ran in (forward, backward):
+        traffic, sizes = chunks_only(ran, width)
+        assert sizes == {4 * width}
+        assert {t.sectors_per_request for t in traffic.values()} == {4 * width}
+    assert {t.efficiency for (name, _), t in simt.sectors(add).items() if name.startswith("partial")} == {1.0}
+    for ran in (forward, backward, add):
+        assert not any(a.kind == "atomic" for a in ran.accesses)
+        assert all(n == wavefronts for n, wavefronts in simt.bank_conflicts(ran).values())
+
+
+@pytest.mark.parametrize("width", [4, 1])
+def test_traffic_of_the_kernels_for_long_rows(width):
+    """x is read for each round and once more, x and dy twice; the partial sums of all rows but the first return."""
+    M, D = 4, 512
+    forward, backward, _, plan, (x, y, dy, dx) = logged(D, width, M, True)
+    for ran, name, kind, times in ((forward, "x", "load", 2), (forward, "y", "store", 1), (backward, "x", "load", 2),
+                                   (backward, "dy", "load", 2), (backward, "dx", "store", 1)):
+        assert (uses(ran, x, (name, kind))[0] == times).all(), (name, kind)
+    sums = np.zeros(plan.partials * D, "f4")
+    for name in ("partial_dgamma", "partial_dbeta"):
+        assert (uses(backward, sums, (name, "store"))[0] == M // plan.partials).all()
+        assert (uses(backward, sums, (name, "load"))[0] == M // plan.partials - 1).all()
+
+
+def test_half_precision_traffic():
+    """Of 2 bytes: 8 sectors a request of four numbers, and half of all the bytes."""
+    M, D = 8, 1024
+    x, gamma, beta, dy = arrays((M, D), "float16", "float32")
+    plan = kernels.plan_forward(M, D, 4)
+    y, statistics, forward = launch_forward(plan, x, gamma, beta, log=True)
+    _, backward = launch_backward(kernels.plan_backward(M, D, 4), dy, x, statistics, gamma, log=True)
+    for ran, names in ((forward, {"x", "y"}), (backward, {"x", "dy", "dx"})):
+        traffic, sizes = chunks_only(ran, 4)
+        assert sizes == {8} and {t.sectors_per_request for t in traffic.values()} == {8}
+        assert {name: n for (name, _), n in simt.compulsory(ran).items() if name in names} == dict.fromkeys(
+            names, 2 * M * D)
+
+
+# The same result, whatever the launch
+
+
+@every_kind
+def test_sums_do_not_depend_on_the_blocks(kind):
+    """A partial sum has certain rows, whichever block does it; so all three results are the same bit for bit."""
+    x, gamma, beta, dy = arrays((7, kind.D))
+    _, statistics, _ = launch_forward(kind.plan(-(-7 // kind.rows)), x, gamma, beta)
+    results = [bits(launch_backward(kind.plan(blocks, 5), dy, x, statistics, gamma)[0]) for blocks in (1, 2, 5)]
+    assert all(result == results[0] for result in results)
+    # Other partial sums are another order of additions, so this could have failed. (dx is a row's own.)
+    other = bits(launch_backward(kind.plan(2, 4), dy, x, statistics, gamma)[0])
+    assert other[0] == results[0][0] and other[1] != results[0][1]
+
+
+def test_repeated_runs_are_equal():
+    """Of the two functions: rows of four warps, of blocks, of several rows to a partial sum."""
+    for shape in ((19, 33), (5, 600), (2, 2, 1028)):
+        a = arrays(shape)
+        assert bits(run(*a)) == bits(run(*a))
+
+
+def test_rows_do_not_depend_on_other_rows():
+    """y and dx of a row are the same alone, bit for bit: a batch can be cut anywhere."""
+    for D in (33, 100, 600):
+        x, gamma, beta, dy = arrays((7, D))
+        y, dx, _, _ = run(x, gamma, beta, dy)
+        for rows in (slice(0, 1), slice(2, 7)):
+            assert bits(run(x[rows], gamma, beta, dy[rows])[:2]) == bits([y[rows], dx[rows]])
+
+
+GUARD = np.float32(12345.0)
+
+
+@every_kind
+def test_nothing_is_written_outside_the_results(kind):
+    """Arrays of two rows more, of NaN to be read and of one number to be written, before and after.
+
+    Blocks and warps that have no row, and lanes beyond a row's end, must neither use nor touch them. Accesses
+    beyond an array are errors of the interpreter in any case.
+    """
+    M, D = 5, kind.D
+    x, gamma, beta, dy = arrays((M, D))
+    expected = launch_all(kind, x, gamma, beta, dy)
+    beyond = np.full((2, D), np.nan, "f4")
+    x, dy = np.concatenate([x, beyond]), np.concatenate([dy, beyond])
+    margin = 2 * D * 4  # whole chunks of 16 bytes, as the allocation of a GPU
+
+    def guarded(size):
+        whole = np.full(size + 2 * margin, GUARD)
+        return whole, whole[margin:margin + size]
+
+    buffers = [guarded(size) for size in (x.size, x.size, (PARTIALS + 2) * D, (PARTIALS + 2) * D)]
+    y, dx, partial_dgamma, partial_dbeta = (view for _, view in buffers)
+    _, statistics, _ = launch_forward(kind.plan(-(-M // kind.rows)), x, gamma, beta, rows=M, y=y)
+    assert np.isfinite(statistics).all() and statistics.size == 4 * M
+    plan = kind.plan(3, PARTIALS)
+    launch_backward(plan, dy, x, statistics, gamma, rows=M, outputs=(dx, partial_dgamma, partial_dbeta))
+    for (whole, view), used in zip(buffers, (M * D, M * D, PARTIALS * D, PARTIALS * D)):
+        assert (view[used:] == GUARD).all() and (whole[:margin] == GUARD).all() and (whole[-margin:] == GUARD).all()
+    sums = launch_add(partial_dgamma[:PARTIALS * D], partial_dbeta[:PARTIALS * D], D)[:2]
+    assert bits([y[:M * D], dx[:M * D], *sums]) == bits(expected)
+
+
+@pytest.mark.parametrize("partials", [1, 2, 3, 5, 31, 33, 64, 1100])
+@pytest.mark.parametrize("D", [1, 7, 8, 40])
+def test_add_partials(D, partials):
+    """Every number of lanes, and more terms than one group of 32 per lane: integers, so sums are exact."""
+    a, b = np.random.default_rng(partials).integers(-99, 100, (2, partials, D)).astype("f4")
+    dgamma, dbeta, _ = launch_add(a.reshape(-1), b.reshape(-1), D)
+    assert np.array_equal(dgamma, a.sum(0)) and np.array_equal(dbeta, b.sum(0))
+
+
+# Plans
+
+PLAN_WIDTHS = sorted({*range(1, 200), *range(250, 20000, 61), *(2**k + j for k in range(15) for j in (-1, 0, 1, 4)),
+                      50000, 10**6} - {0})
+
+
+@pytest.mark.parametrize("width, asked, kept", [(4, 16, 16), (1, 16, 12), (4, 8, 8), (1, 8, 6)])
+def test_plans_cover_the_row(width, asked, kept):
+    """16 numbers a thread for float32, 8 for float64: as many registers; a quarter less where chunks are of one."""
+    for D in PLAN_WIDTHS:
+        if D % width:
+            continue
+        for most, plan in ((1024, kernels.plan_forward(77, D, width, asked)),
+                           (512, kernels.plan_backward(77, D, width, asked, 3))):
+            T, V, W, R = plan[:4]
+            assert T in (32, 64, 128, 256, 512, 1024) and W == width and R in (1, 4) and (R == 1 or T == 32)
+            if D <= most * kept:
+                assert T <= most and T * V * W >= D and V * W <= kept
+                # The fewest threads that can, and no chunk that nobody needs.
+                assert T == 32 or T // 2 * kept < D
+                assert T * (V - 1) * W < D
+            else:
+                assert (T, V) == (1024, 0)
+            assert 32 <= T * R <= 1024
+
+
+def test_where_long_rows_begin():
+    """After 1024 * 16 and 512 * 16 numbers; 1024 * 12 and 512 * 12 where chunks are of one."""
+    for plan, width, longest in ((kernels.plan_forward, 4, 16384), (kernels.plan_forward, 1, 12288),
+                                 (kernels.plan_backward, 4, 8192), (kernels.plan_backward, 1, 6144)):
+        assert plan(1, longest, width).chunks and not plan(1, longest + width, width).chunks
+
+
+def test_plans_cover_the_rows():
+    for rows in (1, 2, 3, 4, 5, 63, 64, 65, 131, 132, 133, 1000, 8192, 10**6, 2**31 - 1):
+        for D in (1, 100, 512, 516, 1024, 4096, 8192, 20000):
+            width = 4 if D % 4 == 0 else 1
+            plan = kernels.plan_forward(rows, D, width)
+            assert (plan.blocks - 1) * plan.rows < rows <= plan.blocks * plan.rows
+            for multiprocessors in (1, 2, 40, 132):
+                plan = kernels.plan_backward(rows, D, width, multiprocessors=multiprocessors)
+                groups = plan.blocks * plan.rows
+                assert 1 <= plan.partials <= rows <= plan.partials * kernels.ROWS_ADDED
+                # Nobody idles: each group has a partial sum, or (of the last block) there are fewer rows than groups.
+                assert (plan.blocks - 1) * plan.rows < plan.partials
+                # All run at once; at least one block a multiprocessor is allowed whatever it needs.
+                assert plan.blocks <= multiprocessors * max(1, kernels.RESIDENT // (plan.threads * plan.rows))
+                # Whole rounds: no group has two partial sums more than another.
+                assert plan.partials == rows or plan.partials % groups == 0
+
+
+def test_no_rows_no_launch():
+    assert kernels.plan_backward(0, 100, 4)[4:] == (0, 0)
+    columns, lanes = kernels.plan_add(0)
+    assert columns * lanes >= 32
+
+
+def test_plan_of_the_second_stage():
+    """8 columns are a sector; a block is at least a warp and at most 256 threads; lanes are a power of two."""
+    for partials in range(1, 3000):
+        columns, lanes = kernels.plan_add(partials)
+        assert columns >= 8 and columns % 8 == 0 and 32 <= columns * lanes <= 256
+        assert lanes & (lanes - 1) == 0 and lanes // 2 < partials and lanes >= min(partials, 32)
+
+
+def test_width():
+    """Rows begin where four numbers may be read at once only if D is a multiple of 4 and the array begins so."""
+    machine = types.SimpleNamespace(address=lambda array: array)
+    assert [gpu._width(machine, D, 0, 256, 512) for D in (4, 8, 1024, 1, 2, 3, 6, 1027)] == [4, 4, 4, 1, 1, 1, 1, 1]
+    assert [gpu._width(machine, 1024, 512, address, 0) for address in (16, 32, 4, 8, 12, 2, 260)] == [
+        4, 4, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("misaligned", range(4))
+def test_each_misaligned_array_counts(misaligned, monkeypatch):
+    """x, gamma, beta, y in forward, dy, x, gamma, dx in backward: one that begins elsewhere, and width is 1."""
+    widths, asked = [], Counter()
+    for name in ("plan_forward", "plan_backward"):
+        plan = getattr(kernels, name)
+        monkeypatch.setattr(kernels, name, lambda rows, D, width, *rest, plan=plan: (
+            widths.append(width) or plan(rows, D, width, *rest)))
+
+    class Machine(gpu._Interpreter):
+        def address(self, array):
+            asked[len(widths)] += 1
+            return 4 if asked[len(widths)] == misaligned + 1 else 256
+
+    monkeypatch.setattr(gpu, "_Interpreter", Machine)
+    monkeypatch.setattr(gpu.cuda, "is_available", lambda: False, raising=False)
+    a = arrays((3, 8))
+    assert cases.errors({"y": run(*a)[0]}, reference.layer_norm(*a))["y"] <= cases.BAR["float32"]
+    assert widths == [1, 1]
+
+
+# Mistakes
+
+
+def mutant(old, new):
+    """lnlib.gpu_kernels with a piece of its source replaced, wherever it stands."""
+    source = Path(kernels.__file__).read_text(encoding="utf-8")
+    assert old in source
+    source = source.replace(old, new)
+    module = types.ModuleType("lnlib.mutant_of_gpu_kernels")
+    module.__package__ = "lnlib"
+    name = f"<mutant {abs(hash((old, new)))}>"
+    # The interpreter reads a kernel's source, and finds it here.
+    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
+    exec(compile(source, name, "exec"), module.__dict__)
+    return module
+
+
+# What is changed, and what catches it: an error of the interpreter or a result beyond the bar.
+MUTANTS = {
+    "no barrier between writing and reading the warps' sums": (
+        "    flag = cuda.syncthreads_or(flag)\n", "", simt.DataRace),
+    "the next sums in the same place": ("side = int32(2 * warps) - side", "side = side", simt.DataRace),
+    "a barrier for one lane of each warp": (
+        "    flag = cuda.syncthreads_or(flag)\n",
+        "        flag = cuda.syncthreads_or(flag)\n", simt.DivergentBarrier),
+    "one warp of four has no row and yet a barrier": (
+        "                    total, squares = warp_sums(total, squares)\n",
+        "                    total, squares = warp_sums(total, squares)\n"
+        "                    cuda.syncthreads()\n", simt.DivergentBarrier),
+    "no barrier between the halves": (
+        "            cuda.syncthreads()\n            if thread < half",
+        "            if thread < half", simt.DataRace),
+    "a shuffle step is missing": ("for offset in (16, 8, 4, 2, 1)", "for offset in (16, 8, 4, 2)", "wrong"),
+    "a shuffle that leaves the sum in lane 0": ("shfl_xor_sync", "shfl_down_sync", simt.DivergentBarrier),
+    "the sum of one warp is missing": ("for w in range(1, warps)", "for w in range(2, warps)", "wrong"),
+    "gamma and beta swapped": (
+        "fetch(gamma, column, weights, 0)\n                    fetch(beta, column, weights, W)",
+        "fetch(beta, column, weights, 0)\n                    fetch(gamma, column, weights, W)", "wrong"),
+    "the residual is forgotten in y": (
+        "v[j * W + k] * scale - mean) - residual)", "v[j * W + k] * scale - mean))", "wrong"),
+    "the residual is forgotten in backward": (
+        "((xhat[k] * scale - mean) - residual)", "((xhat[k] * scale - mean))", "wrong"),
+    "no second guess at the mean": ("residual * residual > quarter * variance and", "False and", "wrong"),
+    "the last round's mean": (
+        "                    mean = better\n", "                    mean = better + residual\n", "wrong"),
+    "the sums of a group go on": (
+        "                dgamma[k] = real(0)\n                dbeta[k] = real(0)\n\n",
+        "                dgamma[k] = dgamma[k] if partial >= groups else real(0)\n"
+        "                dbeta[k] = dbeta[k] if partial >= groups else real(0)\n"
+        "\n", "wrong"),
+    "long rows' sums start at every row": ("if row >= partials:", "if row >= rows:", "wrong"),
+    "long rows' sums never start": ("if row >= partials:", "if row >= 0:", simt.UninitialisedRead),
+    "one row too many": ("        if row < rows:\n", "        if row <= rows:\n", simt.OutOfBounds),
+    "rows of the last partial sum are lost": ("while row < rows:", "while row < rows - 1:", "wrong"),
+    "a group does one partial sum only": ("partial += groups", "partial += partials", simt.UninitialisedRead),
+    "a lane beyond the end": ("if column < D:", "if column <= D:", simt.OutOfBounds),
+    "loads from the odd numbers": ("fetch(x, base + column, ", "fetch(x, base + column + 1, ", simt.Misaligned),
+    "float64 comes in": ("rstd = real(1) / math.sqrt", "rstd = 1.0 / math.sqrt", simt.Promotion),
+    "the quotient of integers": ("residual = total / real(D)", "residual = total * (1 / D)", simt.Promotion),
+    "rstd is forgotten in dx": ("(rstd * scale) * ((g", "(scale) * ((g", "wrong"),
+    "gamma is forgotten in g": (
+        "g = times(upstream[k] * small, weights[k - j * W])", "g = upstream[k] * small", "wrong"),
+    "dgamma without xhat": ("dgamma[k] += upstream[k] * xhat[k]", "dgamma[k] += upstream[k]", "wrong"),
+    "the mean of g is forgotten": ("g_mean, gx_mean = g_sum / real(D), ", "g_mean, gx_mean = real(0), ", "wrong"),
+    "no other g is looked for": ("differs = 1", "differs = 0", "wrong"),
+    "a thread looks at its own g only": (
+        "g_sum, gx_sum, differs = block_sums(", "g_sum, gx_sum, _ = block_sums(", "wrong"),
+    "a lane looks at its own g only": ("differs = cuda.any_sync(FULL, differs)", "pass", "wrong"),
+    "the projection onto xhat has the other sign": ("- xhat[k] * gx_mean", "+ xhat[k] * gx_mean", "wrong"),
+    "the warps of a block share a row": (
+        "row = row * int32(R) + (thread >> int32(5))", "row = row * int32(R)", simt.DataRace),
+    "a partial sum's lanes start one later": (
+        "start = thread // int32(columns)\n", "start = thread // int32(columns) + int32(1)\n", "wrong"),
+    "eps is forgotten": ("rstd = real(1) / math.sqrt(variance + e)", "rstd = real(1) / math.sqrt(variance)", "wrong"),
+    "scaled rows keep their scale in dx": ("(rstd * scale) * ((g", "(rstd) * ((g", "wrong"),
+    "tiny rows are not scaled": ("mean, scale, e = mean * up, up, eps_up", "break", "wrong"),
+    "tiny rows are scaled, their mean is not": ("mean, scale, e = mean * up, up,", "scale, e = up,", "wrong"),
+    "large upstreams are not scaled back": ("- xhat[k] * gx_mean) * large", "- xhat[k] * gx_mean)", "wrong"),
+}
+
+
+@functools.lru_cache(maxsize=None)
+def mutation_cases():
+    """Few rows for every kernel, and for two of them rows out of range; exact results, and the bars."""
+    chosen = [(kind, 5, regime) for kind in KINDS.values() for regime in ("far",)]
+    chosen += [(KINDS["a block"], 2, regime)
+               for regime in ("large", "tiny", "tiny, far", "upstream", "one g differs")]
+    chosen += [(KINDS["four warps, a row each"], 2, "one g differs")]
+    found = []
+    for kind, M, regime in chosen:
+        x, gamma, beta, dy = arrays((M, kind.D))
+        eps, exponent = 0.5, 0
+        if regime == "far":
+            x += np.float32(1000)
+        elif regime == "one g differs":
+            dy, gamma = dy * 0 + np.float32(1), gamma * 0 + np.float32(1)
+            dy[:, -1] = 3
+        elif regime == "upstream":
+            # The sums of g are about 260 * 2^122.
+            dy, gamma = np.ldexp(dy + np.float32(1), 122), gamma * 0 + np.float32(1)
+        elif regime == "tiny, far":
+            x, eps, exponent = (1e-9 + 1e-16 * x.astype("f8")).astype("f4"), 0.0, -60
+        else:
+            exponent = 100 if regime == "large" else -80
+            x, eps = np.ldexp(x + np.float32(1), exponent), 0.0
+        exact = reference.layer_norm(np.ldexp(x, -exponent), gamma, beta, dy, eps)
+        sums = {"dgamma": dy * reference.to_float64(exact.xhat), "dbeta": dy.astype("float64")}
+        bars = {"y": cases.BAR["float32"], "dx": max(cases.BAR["float32"], 4 * reference.kappa(exact, dy, gamma) * U),
+                **{name: max(cases.BAR["float32"], 4 * cases._sum_kappa(terms, getattr(exact, name)) * U)
+                   for name, terms in sums.items()}}
+        found.append((kind, (x, gamma, beta, dy), eps, exponent, exact, bars))
+    return found
+
+
+def verdict(module):
+    """The class of the interpreter's error, "wrong" for a result beyond its bar, or None."""
+    for kind, a, eps, exponent, exact, bars in mutation_cases():
+        try:
+            y, dx, dgamma, dbeta = launch_all(kind, *a, eps, module=module)
+        except simt.KernelError as error:
+            return type(error)
+        found = cases.errors({"y": y, "dx": np.ldexp(dx, exponent), "dgamma": dgamma, "dbeta": dbeta}, exact)
+        if not all(found[name] <= bars[name] for name in found):
+            return "wrong"
+    return None
+
+
+def test_the_kernels_themselves_are_right():
+    assert verdict(kernels) is None
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mistakes_are_caught(name):
+    old, new, expected = MUTANTS[name]
+    assert verdict(mutant(old, new)) == expected
+
+
+# The host
+
+
+class OnDevice:
+    """An array on a device that is not there; what libraries of GPU arrays show to one another."""
+
+    def __init__(self, array, read_only=False):
+        self.array, self.read_only = array, read_only
+
+    shape = property(lambda self: self.array.shape)
+    dtype = property(lambda self: self.array.dtype)
+
+    @property
+    def __cuda_array_interface__(self):
+        dense = self.array.flags.c_contiguous
+        return {"version": 3, "shape": self.shape, "typestr": self.array.dtype.str,
+                "strides": None if dense else self.array.strides, "data": (self.array.ctypes.data, self.read_only)}
+
+
+class InGraph(OnDevice):
+    """PyTorch's tensors refuse where a gradient is required, with this kind of error."""
+
+    @property
+    def __cuda_array_interface__(self):
+        raise RuntimeError("use detach()")
+
+
+class OnHost(OnDevice):
+    """PyTorch's tensors on the host have the attribute, and this is how they say that they are not on the device."""
+
+    @property
+    def __cuda_array_interface__(self):
+        raise AttributeError("not on a device")
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
+class Pretended(gpu._Interpreter):
+    """The interpreter in the place of a GPU."""
+
+    def empty(self, shape, dtype):
+        return OnDevice(np.empty(shape, dtype))
+
+    def launch(self, kernel, blocks, threads, *arguments):
+        super().launch(kernel, blocks, threads, *(getattr(a, "array", a) for a in arguments))
+
+    def put(self, array):
+        raise AssertionError("an array on the device is not copied")
+
+    get = put
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """No GPU, whatever the machine has; and the interpreter for arrays on the device."""
+    monkeypatch.setattr(gpu.cuda, "is_available", lambda: False, raising=False)
+    monkeypatch.setattr(gpu, "_Gpu", Pretended)
+
+
+X, GAMMA, BETA, DY = arrays((3, 8))
+ON_DEVICE = [OnDevice(a) for a in (X, GAMMA, BETA, DY)]
+# Good enough for what is refused.
+CACHE = gpu.GpuLayerNormCache(X, np.ones((3, 4), "f4"), GAMMA, X.dtype, False)
+DEVICE_CACHE = gpu.GpuLayerNormCache(ON_DEVICE[0], OnDevice(CACHE.statistics), ON_DEVICE[1], X.dtype, True)
+FORWARD = {"x": X, "gamma": GAMMA, "beta": BETA}
+DEVICE_FORWARD = dict(zip(FORWARD, ON_DEVICE))
+HALF = X.astype("f2")
+
+
+def read_only(a):
+    a = a.copy()
+    a.flags.writeable = False
+    return a
+
+
+def refused():
+    """(function, arguments, the bad one's name, error, what was found, what was expected)"""
+    forward, backward = gpu.layer_norm_forward, gpu.layer_norm_backward
+    instead = "lnlib.layernorm and lnlib.cpu take float64 and bfloat16"
+    for dtype in ("f8", *(d for d in cases.HALVES if d == "bfloat16")):
+        yield (forward, {k: v.astype(dtype) for k, v in FORWARD.items()}, "x", TypeError,
+               f"found dtype {np.dtype(dtype).name}", instead)
+        for name in ("gamma", "beta"):
+            yield (forward, {**FORWARD, name: FORWARD[name].astype(dtype)}, name, TypeError, "found dtype",
+                   "expected float32")
+        yield backward, {"dy": DY.astype(dtype), "cache": CACHE}, "dy", TypeError, "found dtype", "expected float32"
+    yield forward, {**FORWARD, "x": X.tolist()}, "x", TypeError, "found dtype float64", instead
+    for precise in (1, "yes", None, np.ones(2, bool)):
+        yield (forward, {**FORWARD, "precise": precise}, "precise", TypeError, f"found {type(precise).__name__}",
+               "expected True or False")
+    for eps, error, found in ((-1.0, ValueError, "found -1.0"), (np.nan, ValueError, "found nan"),
+                              ("1", TypeError, "found str"), (True, TypeError, "found bool")):
+        yield forward, {**FORWARD, "eps": eps}, "eps", error, found, "expected"
+    for cache, found in ((layernorm.layer_norm_forward(X, GAMMA, BETA)[1], "LayerNormCache of backend 'numpy'"),
+                         (cpu.layer_norm_forward(X, GAMMA, BETA)[1], "CpuLayerNormCache of backend 'cpu'"),
+                         (tuple(CACHE), "found tuple"), (None, "found NoneType")):
+        yield (backward, {"dy": DY, "cache": cache}, "cache", TypeError, found,
+               "expected the GpuLayerNormCache of backend 'gpu'")
+    for function, good in ((forward, FORWARD), (backward, {"dy": DY, "cache": CACHE})):
+        for out, error, found, expected in (
+                (X.tolist(), TypeError, "found list", "expected a NumPy array"),
+                (ON_DEVICE[0], TypeError, "found OnDevice", "expected a NumPy array"),
+                (X.astype("f8"), TypeError, "found dtype float64", "expected one of float32"),
+                (X.astype("f2"), TypeError, "found dtype float16", "expected one of float32"),
+                (X.astype(">f4"), TypeError, "foreign byte order", "expected one of float32"),
+                (np.ma.array(X), TypeError, "found a masked array", "expected an ordinary array"),
+                (X.T, ValueError, "found shape (8, 3)", "expected (3, 8), the shape of x"),
+                (X[None], ValueError, "found shape (1, 3, 8)", "expected (3, 8)"),
+                (read_only(X), ValueError, "found a read-only array", "that can be written")):
+            yield function, {**good, "out": out}, "out", error, found, expected
+
+    # Arrays here and there.
+    for name in ("gamma", "beta"):
+        yield (forward, {**FORWARD, name: DEVICE_FORWARD[name]}, name, TypeError, "found an array on the device",
+               "expected one on the host, where x is")
+        yield (forward, {**DEVICE_FORWARD, name: FORWARD[name]}, name, TypeError, "found ndarray",
+               "expected an array on the device, where x is")
+    yield (forward, {**FORWARD, "x": ON_DEVICE[0]}, "gamma", TypeError, "found ndarray", "on the device, where x is")
+    yield (forward, {**DEVICE_FORWARD, "x": X}, "gamma", TypeError, "found an array on the device", "on the host")
+    yield backward, {"dy": DY, "cache": DEVICE_CACHE}, "dy", TypeError, "found ndarray", "on the device, where x is"
+    yield (backward, {"dy": ON_DEVICE[3], "cache": CACHE}, "dy", TypeError, "found an array on the device",
+           "where x was")
+
+    # What a device array may not be.
+    for name, a in (("x", X), ("gamma", GAMMA), ("beta", BETA), ("dy", DY), ("out", X)):
+        good = {"dy": ON_DEVICE[3], "cache": DEVICE_CACHE} if name == "dy" else DEVICE_FORWARD
+        function = backward if name == "dy" else forward
+        bad = [(a.astype("f8"), TypeError, "found dtype float64", instead),
+               (np.ones(a.shape, int), TypeError, "found dtype int64", "expected float32 or float16"),
+               (a.astype(">f4"), TypeError, "foreign byte order", "expected float32 or float16"),
+               (np.repeat(a, 2, -1)[..., ::2], ValueError, "found strides", "expected a C-contiguous array")]
+        if name != "x":
+            bad += [(a.astype("f2"), TypeError, "found dtype float16", "expected float32"),
+                    (np.array([a, a]), ValueError, f"found shape {(2, *a.shape)}", f"expected {a.shape}")]
+        for value, error, found, expected in bad:
+            yield function, {**good, name: OnDevice(value)}, name, error, found, expected
+        yield function, {**good, name: InGraph(a)}, name, TypeError, "found InGraph", "use detach()"
+    for a, found in ((np.float32(1.0), "found a 0-d array"), (np.ones((2, 0), "f4"), "found shape (2, 0)")):
+        yield forward, {**DEVICE_FORWARD, "x": OnDevice(np.asarray(a))}, "x", ValueError, found, "expected"
+    yield (forward, {**DEVICE_FORWARD, "out": OnDevice(X, read_only=True)}, "out", ValueError,
+           "found a read-only array", "that can be written")
+    half = {"x": OnDevice(HALF), "gamma": OnDevice(GAMMA), "beta": OnDevice(BETA)}
+    yield (forward, {**half, "out": OnDevice(X)}, "out", TypeError, "found dtype float32",
+           "expected float16, the dtype of x")
+    yield (forward, {**half, "beta": OnDevice(BETA.astype("f2"))}, "beta", TypeError, "found dtype float16",
+           "expected float32, the dtype of gamma")
+    yield forward, {**DEVICE_FORWARD, "precise": 1}, "precise", TypeError, "found int", "expected True or False"
+    yield forward, {**DEVICE_FORWARD, "eps": -1.0}, "eps", ValueError, "found -1.0", "expected a finite number >= 0"
+
+
+@pytest.mark.parametrize("function, arguments, name, error, found, expected", list(refused()))
+def test_bad_input_is_refused_by_name(function, arguments, name, error, found, expected, interpreted):
+    with pytest.raises(error) as caught:
+        function(**arguments)
+    message = str(caught.value)
+    assert type(caught.value) is error
+    assert message.startswith(f"{name}: ") and found in message and expected in message, message
+
+
+def test_arrays_on_the_device_stay_there(interpreted):
+    """Nothing is copied; x and gamma in the cache are the caller's; the bits are those that NumPy arrays give."""
+    x, gamma, beta, dy = ON_DEVICE
+    expected = run(X, GAMMA, BETA, DY)
+    y, cache = gpu.layer_norm_forward(x, gamma, beta)
+    results = y, *gpu.layer_norm_backward(dy, cache)
+    assert {type(a) for a in results} == {OnDevice} and type(cache.statistics) is OnDevice
+    assert bits(a.array for a in results) == bits(expected)
+    assert [a.shape for a in results] == [a.shape for a in expected]
+    assert cache.x is x and cache.gamma is gamma and cache.device and cache.dtype == np.float32
+    into_y, into_dx = OnDevice(np.empty_like(X)), OnDevice(np.empty_like(X))
+    y, cache = gpu.layer_norm_forward(x, gamma, beta, out=into_y)
+    assert y is into_y and bits([y.array]) == bits(expected[:1])
+    dx, *_ = gpu.layer_norm_backward(dy, cache, out=into_dx)
+    assert dx is into_dx and bits([dx.array]) == bits(expected[1:2])
+
+
+def test_a_host_array_that_could_be_elsewhere(interpreted):
+    """It is an array like any other (a PyTorch tensor, say); results are NumPy's."""
+    results = run(*(OnHost(a) for a in (X, GAMMA, BETA, DY)))
+    assert bits(results) == bits(run(X, GAMMA, BETA, DY)) and {type(a) for a in results} == {np.ndarray}
+
+
+def test_no_rows_on_the_device(interpreted):
+    x, gamma = OnDevice(np.ones((0, 8), "f4")), OnDevice(GAMMA)
+    y, cache = gpu.layer_norm_forward(x, gamma, gamma)
+    dx, dgamma, dbeta = gpu.layer_norm_backward(x, cache)
+    assert y.shape == dx.shape == (0, 8) and not dgamma.array.any() and not dbeta.array.any()
+
+
+@pytest.mark.skipif(cuda.is_available(), reason="needs a machine without a GPU")
+def test_device_arrays_without_a_device():
+    """The interpreter is not for them; the error says what is missing."""
+    with pytest.raises((ImportError, AttributeError), match="CUDA"):
+        gpu.layer_norm_forward(*ON_DEVICE[:3])
+
+
+# Promises about memory and about rows
+
+
+@pytest.mark.parametrize("precise", [False, True])
+def test_the_cache_shares_no_memory_with_its_arguments(precise):
+    """It survives whatever happens to x, gamma and beta; and no result shares memory with another."""
+    x, gamma, beta, dy = (a.copy() for a in (X, GAMMA, BETA, DY))
+    y, cache = gpu.layer_norm_forward(x, gamma, beta, precise=precise)
+    expected = gpu.layer_norm_backward(dy, cache)
+    assert cache.statistics.dtype == (np.float64 if precise else np.float32) and cache.statistics.shape == (3, 4)
+    assert not cache.device and cache.backend == "gpu" and cache.dtype == np.float32
+    owned = [x, gamma, beta, dy, y, *expected, *(a for a in cache if isinstance(a, np.ndarray))]
+    for i, a in enumerate(owned):
+        assert not any(np.shares_memory(a, b) for b in owned[:i])
+    x *= 3
+    gamma[:] = 7
+    beta[:] = y[:] = np.nan
+    assert bits(gpu.layer_norm_backward(dy, cache)) == bits(expected)
+
+
+def test_arguments_are_not_modified():
+    """Not by a backward that is called twice, either."""
+    a = [read_only(b) for b in (X, GAMMA, BETA, DY)]
+    before = bits(a)
+    y, cache = gpu.layer_norm_forward(*a[:3])
+    first, second = (gpu.layer_norm_backward(a[3], cache) for _ in range(2))
+    assert bits(a) == before and bits(first) == bits(second)
+
+
+@pytest.mark.parametrize("view", [
+    lambda a: np.asfortranarray(a), lambda a: np.repeat(a, 2, -1)[..., ::2], lambda a: a[::-1].copy()[::-1],
+    lambda a: a[..., ::-1].copy()[..., ::-1], lambda a: np.broadcast_to(a, (2, *a.shape))[1], list, read_only,
+    lambda a: np.frombuffer(b"\0" + a.tobytes(), np.uint8)[1:].view("f4").reshape(a.shape)],
+    ids=["Fortran", "every second", "rows reversed", "reversed", "broadcast", "list", "read-only", "unaligned"])
+def test_any_strides(view):
+    """A view gives, bit for bit, what its copy gives. (A list of rows keeps their dtype.)"""
+    assert bits(run(*(view(a) for a in (X, GAMMA, BETA, DY)))) == bits(run(X, GAMMA, BETA, DY))
+
+
+def test_broadcast_rows():
+    one = np.broadcast_to(X[0], X.shape)
+    assert bits(run(one, GAMMA, BETA, one)) == bits(run(one.copy(), GAMMA, BETA, one.copy()))
+
+
+@pytest.mark.parametrize("shape", [(8,), (1, 8), (2, 3, 8), (3, 1, 2, 1, 8)])
+def test_any_leading_shape(shape):
+    x, gamma, beta, dy = arrays(shape)
+    results = run(x, gamma, beta, dy)
+    assert bits(results) == bits(run(x.reshape(-1, 8), gamma, beta, dy.reshape(-1, 8)))
+    assert [a.shape for a in results] == [shape, shape, (8,), (8,)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("shape", [(0, 8), (2, 0, 5), (0, 20000)])
+def test_no_rows(shape, dtype):
+    x, gamma, beta, dy = arrays(shape, dtype)
+    y, dx, dgamma, dbeta = run(x, gamma, beta, dy)
+    assert y.shape == dx.shape == shape and {a.dtype for a in (y, dx, dgamma, dbeta)} == {np.dtype(dtype)}
+    assert not dgamma.any() and not dbeta.any()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nan_and_inf_stay_in_their_row(bad):
+    """In x or dy, in the first column, whose g the others are compared with, or the last; y, dx are never numbers."""
+    a = arrays((6, 33))
+    clean = run(*a)
+    others = [0, 2, 3, 4, 5]
+    for which, column in ((0, 0), (0, 32), (3, 0), (3, 32)):
+        broken = [b.copy() for b in a]
+        broken[which][1, column] = bad
+        y, dx, dgamma, dbeta = run(*broken)
+        assert bits([y[others], dx[others]]) == bits([clean[0][others], clean[1][others]])
+        assert not np.isfinite(dx[1]).any() and not np.isfinite(dgamma[column])
+        if which == 0:
+            assert np.isnan(y[1]).all() and np.isnan(dgamma).all() and bits([dbeta]) == bits(clean[3:])
+        else:
+            rest = np.arange(33) != column
+            assert not np.isfinite(dbeta[column]) and bits([y]) == bits(clean[:1])
+            assert bits([dgamma[rest], dbeta[rest]]) == bits([clean[2][rest], clean[3][rest]])
+
+
+@pytest.mark.parametrize("view", [lambda a: a, np.asfortranarray, lambda a: np.repeat(a, 2, -1)[..., ::2]],
+                         ids=["contiguous", "Fortran", "every second"])
+def test_out(view):
+    """It is returned itself, with the same bits, whatever its strides; the rest of its memory is left alone."""
+    into_y, into_dx = view(np.full_like(X, 5)), view(np.full_like(X, 5))
+    y, dx, *_ = run(X, GAMMA, BETA, DY, out=(into_y, into_dx))
+    assert y is into_y and dx is into_dx
+    assert bits([y, dx]) == bits(run(X, GAMMA, BETA, DY)[:2])
+    for a in (into_y, into_dx):
+        if a.base is not None and not a.flags.f_contiguous:
+            assert (a.base[..., 1::2] == 5).all()
+
+
+def test_out_may_be_an_argument_on_the_host():
+    """All of them are copied before anything is computed."""
+    x, dy = X.copy(), DY.copy()
+    y, cache = gpu.layer_norm_forward(x, GAMMA, BETA, out=x)
+    dx, dgamma, dbeta = gpu.layer_norm_backward(dy, cache, out=dy)
+    assert y is x and dx is dy and bits([y, dx, dgamma, dbeta]) == bits(run(X, GAMMA, BETA, DY))
+
+
+@pytest.mark.parametrize("precise", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_no_warnings(dtype, precise):
+    """Whatever np.seterr says: results that are zero, NaN or Inf are results. (Warnings are errors in tests.)"""
+    tiny, large = np.finfo(dtype).smallest_subnormal, np.finfo(dtype).max
+    rows = np.array([[0, 0, 0], [1, 2, 3], [tiny, 0, tiny], [large, -large, large], [np.nan, 1, 2],
+                     [np.inf, -np.inf, 0]]).astype(dtype)
+    with np.errstate(all="raise"):
+        for eps in (0, 1e-5, 1e-60, 1e60):
+            run(rows, rows[1], rows[1], rows[::-1], eps, precise=precise)
+            run(rows[:0], rows[1], rows[1], rows[:0], eps, precise=precise)
+
+
+def test_a_positive_eps_stays_positive():
+    """Though 1e-60 is 0 in float32, a constant row gives beta, also where it is scaled; eps = 0 is 0 / 0."""
+    x = np.float32([[3, 3, 3, 3], [1e30, 1e30, 1e30, 1e30], [1e-40, 1e-40, 1e-40, 1e-40]])
+    one = np.ones(4, "f4")
+    for eps in (1e-44, 1e-60, 1e-300, 1e-5):
+        y, cache = gpu.layer_norm_forward(x, one, one, eps)
+        assert (y == 1).all() and not gpu.layer_norm_backward(x * 0 + 1, cache)[0][:2].any()
+    assert np.isnan(gpu.layer_norm_forward(x, one, one, 0.0)[0]).all()
+
+
+# Without Numba
+
+BLOCKED = """
+import sys
+sys.modules["numba"] = sys.modules["llvmlite"] = None
+import lnlib
+assert not {name for name in sys.modules if name.startswith(("lnlib.gpu", "lnlib.simt", "lnlib.cuda"))}
+import numpy as np
+from lnlib import gpu, layernorm
+from lnlib.cuda_access import cuda
+assert cuda.implementation is None and not cuda.is_available()
+rng = np.random.default_rng(0)
+for M, D, dtype, precise in ((5, 100, "f4", False), (5, 33, "f4", True), (2, 600, "f2", False)):
+    x, dy = rng.standard_normal((2, M, D)).astype(dtype)
+    gamma, beta = rng.standard_normal((2, D)).astype(dtype)
+    def run(backend):
+        y, cache = backend.layer_norm_forward(x, gamma, beta, precise=precise)
+        return y, *backend.layer_norm_backward(dy, cache)
+    for a, b in zip(run(gpu), run(layernorm)):
+        assert a.dtype == b.dtype == dtype and a.shape == b.shape
+        a, b = a.astype("f8"), b.astype("f8")
+        print(np.linalg.norm(a - b) / np.linalg.norm(b) / np.finfo(dtype).eps)
+assert not [name for name in sys.modules if name.startswith(("numba.", "llvmlite."))]
+"""
+
+
+def test_without_numba():
+    """The browser's case: the same kernels and the same results. ``import lnlib`` loads nothing of them.
+
+    The bar of float32 is 2e-7, 1.7 of its eps, for each of two results; that of float16 half an ulp of each element.
+    """
+    done = subprocess.run([sys.executable, "-W", "error", "-c", BLOCKED], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    differences = [float(line) for line in done.stdout.split()]
+    assert len(differences) == 12 and max(differences) <= 3.4
+
+
+# On a GPU
+
+
+needs_gpu = pytest.mark.skipif(not cuda.is_available(), reason="needs a GPU")
+
+
+class Library(NamedTuple):
+    """How a library moves arrays to the device and back, its type of arrays, and streams that wait for no other."""
+
+    put: object
+    get: object
+    kind: type
+    pointer: object
+    stream: object      # makes one
+    handle: object      # its number
+    current: object     # makes it the current stream in a with statement, or None
+    wait: object
+
+
+def _numba():
+    return Library(lambda a: cuda.to_device(a), lambda a: a.copy_to_host(),
+                   type(cuda.device_array(1)), lambda a: a.__cuda_array_interface__["data"][0],
+                   lambda: cuda.stream(), int, None, lambda s: s.synchronize())
+
+
+def _torch(torch):
+    return Library(lambda a: torch.from_numpy(np.array(a)).to("cuda"), lambda a: a.cpu().numpy(), torch.Tensor,
+                   lambda a: a.data_ptr(), lambda: torch.cuda.Stream(), lambda s: s.cuda_stream, torch.cuda.stream,
+                   lambda s: s.synchronize())
+
+
+def _cupy(cupy):
+    return Library(cupy.asarray, cupy.asnumpy, cupy.ndarray, lambda a: a.data.ptr,
+                   lambda: cupy.cuda.Stream(non_blocking=True), lambda s: s.ptr, lambda s: s,
+                   lambda s: s.synchronize())
+
+
+@pytest.fixture(params=["numba", "torch", "cupy"])
+def library(request):
+    if request.param == "numba":
+        return _numba()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = pytest.importorskip(request.param)
+        if request.param == "torch" and not module.cuda.is_available():
+            pytest.skip("this PyTorch has no CUDA")
+    return (_torch if request.param == "torch" else _cupy)(module)
+
+
+DEVICE_CASES = [cases.Case(f"device {M}x{D} {dtype} {offset}", (M, D), dtype, offset=offset)
+                for M, D in ((1, 1), (7, 3), (130, 100), (33, 127), (7, 1027), (70, 1024), (5, 5120), (3, 9000),
+                             (3, 20000), (2, 16383))
+                for dtype, offset in (("float32", 0), ("float32", 1e6), ("float16", 100))]
+
+
+@needs_gpu
+@pytest.mark.parametrize("precise", [False, True])
+@pytest.mark.parametrize("case", DEVICE_CASES, ids=[case.name for case in DEVICE_CASES])
+def test_on_the_gpu_agrees_with_exact_arithmetic(case, precise):
+    """NumPy arrays that go to the GPU and back: the bars of the interpreter. (Fused multiply-add rounds less.)"""
+    judged = cases.judge(case)
+    results = dict(zip(("y", "dx", "dgamma", "dbeta"), run(*judged.arrays, precise=precise), strict=True))
+    bars = judged.bars
+    if precise:
+        bars = {name: cases.half_ulp(getattr(judged.exact, name), case.dtype)
+                + max(cases.BAR["float64"], 4 * judged.kappa[name] * cases.U["float64"]) for name in bars}
+    found = cases.errors(results, judged.exact)
+    assert all(found[name] <= bars[name] for name in found), (found, bars)
+    assert {type(a) for a in results.values()} == {np.ndarray}
+
+
+def device_run(library, a, precise=False, **options):
+    x, gamma, beta, dy = (library.put(b) for b in a)
+    y, cache = gpu.layer_norm_forward(x, gamma, beta, precise=precise, **options)
+    return y, *gpu.layer_norm_backward(dy, cache, **options)
+
+
+@needs_gpu
+@pytest.mark.parametrize("precise", [False, True])
+@pytest.mark.parametrize("shape, dtype, parameters", [((5, 33), "float32", None), ((2, 3, 1024), "float32", None),
+                                                      ((130, 64), "float16", "float32"), ((4, 100), "float16", None),
+                                                      ((3, 20000), "float32", None), ((64,), "float32", None)])
+def test_on_the_gpu_arrays_stay_there(library, shape, dtype, parameters, precise):
+    """Results are arrays of the caller's library, of the dtypes of the contract, and the bits are those of NumPy."""
+    a = arrays(shape, dtype, parameters)
+    x, gamma, beta, dy = (library.put(b) for b in a)
+    y, cache = gpu.layer_norm_forward(x, gamma, beta, precise=precise)
+    assert cache.x is x and cache.gamma is gamma and isinstance(cache.statistics, library.kind) and cache.device
+    results = y, *gpu.layer_norm_backward(dy, cache)
+    assert all(isinstance(b, library.kind) for b in results)
+    found, expected = [library.get(b) for b in results], run(*a, precise=precise)
+    assert [(b.shape, b.dtype) for b in found] == [(b.shape, b.dtype) for b in expected]
+    assert bits(found) == bits(expected)
+    assert bits(library.get(b) for b in (x, gamma, beta, dy)) == bits(a)
+
+
+@needs_gpu
+@pytest.mark.parametrize("shape", [(0, 8), (2, 0, 1027), (0, 20000)])
+def test_on_the_gpu_no_rows(library, shape):
+    y, dx, dgamma, dbeta = device_run(library, arrays(shape))
+    assert tuple(y.shape) == tuple(dx.shape) == shape
+    assert not library.get(dgamma).any() and not library.get(dbeta).any()
+
+
+@needs_gpu
+def test_on_the_gpu_out(library):
+    a = arrays((7, 100))
+    x, gamma, beta, dy, into_y, into_dx = (library.put(b) for b in (*a, a[0], a[0]))
+    y, cache = gpu.layer_norm_forward(x, gamma, beta, out=into_y)
+    dx, *_ = gpu.layer_norm_backward(dy, cache, out=into_dx)
+    assert y is into_y and dx is into_dx
+    assert bits(library.get(b) for b in (y, dx)) == bits(run(*a)[:2])
+
+
+@needs_gpu
+def test_on_the_gpu_misaligned_arrays(library):
+    """A view that begins 4 bytes behind the beginning of memory: width 1, and no "misaligned address"."""
+    a = arrays((7, 100))
+    flat = [library.put(np.concatenate([np.zeros(1, "f4"), b.reshape(-1)])) for b in a]
+    x, gamma, beta, dy = (b[1:].reshape(c.shape) for b, c in zip(flat, a))
+    assert library.pointer(x) % 16 == 4
+    y, cache = gpu.layer_norm_forward(x, gamma, beta)
+    results = dict(zip(("y", "dx", "dgamma", "dbeta"), map(library.get, (y, *gpu.layer_norm_backward(dy, cache)))))
+    exact = reference.layer_norm(*a)
+    found = cases.errors(results, exact)
+    kappa = {"y": 0, "dx": reference.kappa(exact, a[3], a[1]), "dbeta": cases._sum_kappa(a[3], exact.dbeta),
+             "dgamma": cases._sum_kappa(a[3] * reference.to_float64(exact.xhat), exact.dgamma)}
+    assert all(found[name] <= max(cases.BAR["float32"], 4 * kappa[name] * U) for name in found), found
+
+
+@needs_gpu
+def test_on_the_gpu_errors_name_the_argument(library):
+    x, gamma, beta, dy = (library.put(b) for b in arrays((3, 8)))
+    cache = gpu.layer_norm_forward(x, gamma, beta)[1]
+    wide = library.put(np.ones((3, 8)))
+    for function, arguments, name in (
+            (gpu.layer_norm_forward, (wide, gamma, beta), "x"), (gpu.layer_norm_forward, (x, GAMMA, beta), "gamma"),
+            (gpu.layer_norm_forward, (x, gamma, dy), "beta"), (gpu.layer_norm_forward, (X, gamma, beta), "gamma"),
+            (gpu.layer_norm_backward, (wide, cache), "dy"), (gpu.layer_norm_backward, (DY, cache), "dy")):
+        with pytest.raises((TypeError, ValueError), match=f"^{name}: "):
+            function(*arguments)
+    host_cache = gpu.layer_norm_forward(X, GAMMA, BETA)[1]
+    with pytest.raises(TypeError, match="^dy: found an array on the device"):
+        gpu.layer_norm_backward(dy, host_cache)
+
+
+@needs_gpu
+def test_on_the_gpu_what_pytorch_has_of_its_own():
+    """A tensor with a graph, a transposed one, bfloat16; and a tensor on the host is an array on the host."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch = pytest.importorskip("torch")
+        if not torch.cuda.is_available():
+            pytest.skip("this PyTorch has no CUDA")
+    x, one = torch.ones(8, 8, device="cuda"), torch.ones(8, device="cuda")
+    for bad, error, found in ((x.clone().requires_grad_(), TypeError, "found Tensor"),
+                              (x[:, ::2].T, ValueError, "found strides"),
+                              (x.to(torch.bfloat16), TypeError, "found dtype bfloat16")):
+        with pytest.raises(error, match=f"^x: {found}"):
+            gpu.layer_norm_forward(bad, one, one)
+    y, _ = gpu.layer_norm_forward(*(torch.from_numpy(a) for a in (X, GAMMA, BETA)))
+    assert type(y) is np.ndarray and bits([y]) == bits([gpu.layer_norm_forward(X, GAMMA, BETA)[0]])
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    """The numbers of the streams on which kernels are launched."""
+    used, launch = [], gpu._Gpu.launch
+
+    def noted(self, *arguments):
+        used.append(int(self.stream))
+        launch(self, *arguments)
+
+    monkeypatch.setattr(gpu._Gpu, "launch", noted)
+    return used
+
+
+@needs_gpu
+@pytest.mark.parametrize("given", ["as a number", "as the current one"])
+def test_on_the_gpu_the_callers_stream(library, given, streams):
+    """All three kernels are launched there. (No result is read before that stream has been waited for.)"""
+    a = arrays((70, 1000))
+    expected = run(*a)
+    streams.clear()
+    inputs = [library.put(b) for b in a]
+    cuda.synchronize()
+    stream = library.stream()
+    if given == "as a number":
+        y, cache = gpu.layer_norm_forward(*inputs[:3], stream=library.handle(stream))
+        results = y, *gpu.layer_norm_backward(inputs[3], cache, stream=library.handle(stream))
+    elif library.current is None:
+        pytest.skip("Numba has no current stream")
+    else:
+        with library.current(stream):
+            y, cache = gpu.layer_norm_forward(*inputs[:3])
+            results = y, *gpu.layer_norm_backward(inputs[3], cache)
+    library.wait(stream)
+    assert streams == [library.handle(stream)] * 3
+    assert bits(library.get(b) for b in results) == bits(expected)
+
+
+@needs_gpu
+def test_on_the_gpu_kernels_wait_for_the_callers_work():
+    """x arrives on PyTorch's current stream after a long wait: on another stream, a kernel would find zeros."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch = pytest.importorskip("torch")
+        if not torch.cuda.is_available():
+            pytest.skip("this PyTorch has no CUDA")
+    a = arrays((70, 1000))
+    expected = run(*a)
+    late, gamma, beta, dy = (torch.from_numpy(b).to("cuda") for b in a)
+    x = torch.zeros_like(late)
+    gpu.layer_norm_forward(x, gamma, beta)  # is compiled
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)  # cycles: a tenth of a second
+        x.copy_(late)
+        y, cache = gpu.layer_norm_forward(x, gamma, beta)
+        results = y, *gpu.layer_norm_backward(dy, cache)
+    stream.synchronize()
+    assert bits(b.cpu().numpy() for b in results) == bits(expected)
+
+
+@needs_gpu
+@pytest.mark.parametrize("shape, dtype", [((2000, 768), "float32"), ((700, 1027), "float32"), ((5000, 64), "float32"),
+                                          ((2000, 1024), "float16"), ((300, 20000), "float32")])
+def test_on_the_gpu_100_runs_are_equal(shape, dtype):
+    """Bit for bit, with all of the GPU at work."""
+    library = _numba()
+    x, gamma, beta, dy = (library.put(b) for b in arrays(shape, dtype))
+    first = None
+    for _ in range(100):
+        y, cache = gpu.layer_norm_forward(x, gamma, beta)
+        found = bits(library.get(b) for b in (y, *gpu.layer_norm_backward(dy, cache)))
+        first = first or found
+        assert found == first
+
+
+@needs_gpu
+@pytest.mark.parametrize("shape", [(8192, 1024), (2048, 4096), (300, 16384), (300, 12289), (100_000, 32)])
+def test_on_the_gpu_many_rows(shape):
+    """Too many for exact arithmetic: lnlib.layernorm in float64 judges, whose own error is 10^8 times smaller.
+
+    kappa of dx, of normal gamma and dy, is about 1, and dgamma and dbeta are sums of terms of either sign, whose
+    condition is ||terms|| / ||sum||, about 1 too: each bar is 4 u times 1.5. (That of y, 3.4 u, is less.)
+    """
+    a = arrays(shape)
+    wide = run(*(b.astype("f8") for b in a), backend=layernorm)
+    for found, expected in zip(run(*a), wide, strict=True):
+        assert np.linalg.norm(found.astype("f8") - expected) <= 6 * U * np.linalg.norm(expected)
+
+
+@needs_gpu
+def test_on_the_gpu_the_interpreters_results(monkeypatch):
+    """Both are within a bar of the exact result, so within two of one another; D = 100, 260, 1027."""
+    for shape in ((7, 100), (5, 260), (2, 1027)):
+        a = arrays(shape)
+        found = run(*a)
+        with monkeypatch.context() as patch:
+            patch.setattr(gpu.cuda, "is_available", lambda: False)
+            interpreted = run(*a)
+        for b, c in zip(found, interpreted, strict=True):
+            assert np.linalg.norm(b.astype("f8") - c) <= 2.1 * 6 * U * np.linalg.norm(c)

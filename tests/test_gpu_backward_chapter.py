@@ -1,0 +1,333 @@
+"""Chapter 12: its exercises refuse wrong answers and say why, its figures draw what they are given."""
+
+import random
+
+import matplotlib
+import numpy as np
+import pytest
+from attempts import failed
+
+matplotlib.use("agg")
+
+from lnlib import gpu_kernels, gpu_plots, simt  # noqa: E402
+from lnlib.cuda_access import cuda, float32  # noqa: E402
+from lnlib.exercises import ch12  # noqa: E402
+from lnlib.gpu_ladder import block_sum  # noqa: E402
+
+# Exercises: each attempt is a mistake a reader may make
+
+
+def answering(**changes):
+    return lambda: ch12.missing_barrier_solution() | changes
+
+
+@pytest.mark.parametrize("attempt, check, words", [
+    (lambda: None, "four words", "is a return missing"),
+    (lambda: {"one_side": "race"}, "four words", "found the keys"),
+    (answering(one_side="a race"), "four words", "expected one of race, divergent, nothing"),
+    (answering(one_side="nothing"), "as the interpreter says", "one_side: you say nothing"),
+    (answering(two_sides="race"), "as the interpreter says", "no complaint"),
+    (answering(some_threads="race"), "as the interpreter says", "has returned"),
+    (answering(one_warp="nothing"), "as the interpreter says", "no barrier orders"),
+])
+def test_missing_barrier_refuses(attempt, check, words):
+    assert failed("missing-barrier", attempt, words) == check
+
+
+def test_the_variant_without_complaint_is_right():
+    x, out = np.arange(192, dtype=np.float32), np.zeros(192, np.float32)
+    simt.launch(ch12.two_sides, 1, 64, x, out)
+    assert np.array_equal(out.reshape(3, 64)[:, 0], x.reshape(3, 64).sum(axis=1))
+    assert np.ptp(out.reshape(3, 64), axis=1).max() == 0
+
+
+def of_xhat(g, d, xhat):
+    return d * xhat
+
+
+def upstream_alone(g, d, xhat):
+    return d
+
+
+def gamma_twice(g, d, xhat):
+    return g * xhat
+
+
+def rms(dx_of, *, term=of_xhat, add=True):
+    """An answer with dx = dx_of(r, g, d, xhat, sum of g, sum of g xhat, D) and some term of dgamma."""
+    def kernel(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
+        parts = cuda.shared.array(32, float32)
+        t, T, mine = cuda.threadIdx.x, cuda.blockDim.x, cuda.blockIdx.x * D
+        for c in range(t, D, T):
+            dgamma_parts[mine + c] = float32(0)
+        for row in range(cuda.blockIdx.x, M, cuda.gridDim.x):
+            base, r, total, g_total = row * D, rstd[row], float32(0), float32(0)
+            for c in range(t, D, T):
+                g = gamma[c] * dy[base + c]
+                total += g * (x[base + c] * r)
+                g_total += g
+            total = block_sum(total, parts)
+            g_total = block_sum(g_total, parts)
+            for c in range(t, D, T):
+                d, xhat = dy[base + c], x[base + c] * r
+                dx[base + c] = dx_of(r, gamma[c] * d, d, xhat, g_total, total, float32(D))
+                more = term(gamma[c] * d, d, xhat)
+                dgamma_parts[mine + c] = dgamma_parts[mine + c] + more if add else more
+    return kernel
+
+
+def right(r, g, d, xhat, a, b, D):
+    return r * (g - xhat * (b / D))
+
+
+def layer_norms(r, g, d, xhat, a, b, D):
+    return r * (g - a / D - xhat * (b / D))
+
+
+def wrong_sign(r, g, d, xhat, a, b, D):
+    return r * (g + xhat * (b / D))
+
+
+def without_projection(r, g, d, xhat, a, b, D):
+    return r * g
+
+
+def without_rstd(r, g, d, xhat, a, b, D):
+    return g - xhat * (b / D)
+
+
+def without_division(r, g, d, xhat, a, b, D):
+    return r * (g - xhat * b)
+
+
+def in_atomics(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
+    parts = cuda.shared.array(32, float32)
+    t, T, mine = cuda.threadIdx.x, cuda.blockDim.x, cuda.blockIdx.x * D
+    for c in range(t, D, T):
+        dgamma_parts[mine + c] = float32(0)
+    cuda.syncthreads()
+    for row in range(cuda.blockIdx.x, M, cuda.gridDim.x):
+        base, r, total = row * D, rstd[row], float32(0)
+        for c in range(t, D, T):
+            total += gamma[c] * dy[base + c] * (x[base + c] * r)
+        mean = block_sum(total, parts) / float32(D)
+        for c in range(t, D, T):
+            d, xhat = dy[base + c], x[base + c] * r
+            dx[base + c] = r * (gamma[c] * d - xhat * mean)
+            cuda.atomic.add(dgamma_parts, mine + c, d * xhat)
+
+
+def nothing(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
+    pass
+
+
+def in_steps(order):
+    """The solution with g kept in dy, with one more loop, or with a look at dx."""
+    def kernel(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
+        parts = cuda.shared.array(32, float32)
+        t, T, mine = cuda.threadIdx.x, cuda.blockDim.x, cuda.blockIdx.x * D
+        for c in range(t, D, T):
+            dgamma_parts[mine + c] = float32(0)
+        for row in range(cuda.blockIdx.x, M, cuda.gridDim.x):
+            base, r, total = row * D, rstd[row], float32(0)
+            for c in range(t, D, T):
+                d, xhat = dy[base + c], x[base + c] * r
+                dgamma_parts[mine + c] += d * xhat
+                total += gamma[c] * d * xhat
+                if order == "in dy":
+                    dy[base + c] = gamma[c] * d
+            mean = block_sum(total, parts) / float32(D)
+            if order == "another loop":
+                for c in range(t, D, T):
+                    total += dy[base + c]
+            for c in range(t, D, T):
+                xhat = x[base + c] * r
+                if order == "in dy":
+                    dx[base + c] = r * (dy[base + c] - xhat * mean)
+                else:
+                    dx[base + c] = r * (gamma[c] * dy[base + c] - xhat * mean)
+                if order == "reads dx":
+                    total += dx[base + c]
+    return kernel
+
+
+def in_one_place(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
+    """All blocks add to the first row of partial sums."""
+    for row in range(cuda.blockIdx.x, M, cuda.gridDim.x):
+        for c in range(cuda.threadIdx.x, D, cuda.blockDim.x):
+            dx[row * D + c] = float32(0)
+            dgamma_parts[c] = x[row * D + c]
+
+
+def neighbours_to_one_thread(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
+    parts = cuda.shared.array(32, float32)
+    t, mine, each = cuda.threadIdx.x, cuda.blockIdx.x * D, (D + 63) // 64
+    for c in range(t * each, min(t * each + each, D)):
+        dgamma_parts[mine + c] = float32(0)
+    for row in range(cuda.blockIdx.x, M, cuda.gridDim.x):
+        base, r, total = row * D, rstd[row], float32(0)
+        for c in range(t * each, min(t * each + each, D)):
+            total += gamma[c] * dy[base + c] * (x[base + c] * r)
+        mean = block_sum(total, parts) / float32(D)
+        for c in range(t * each, min(t * each + each, D)):
+            d, xhat = dy[base + c], x[base + c] * r
+            dx[base + c] = r * (gamma[c] * d - xhat * mean)
+            dgamma_parts[mine + c] += d * xhat
+
+
+@pytest.mark.parametrize("attempt, check, words", [
+    (nothing, "dx", "numbers of dx were not written"),
+    (rms(wrong_sign), "dx", "dx is off by"),
+    (rms(layer_norms), "dx", "layer norm's"),
+    (rms(without_projection), "dx", "lacks the term"),
+    (rms(without_rstd), "dx", "lacks the factor rstd"),
+    (rms(without_division), "dx", "not divided by D"),
+    (rms(right, term=gamma_twice), "partial sums of dgamma", "gamma in them"),
+    (rms(right, add=False), "partial sums of dgamma", "the last row only"),
+    (rms(right, term=upstream_alone), "partial sums of dgamma", "is off by"),
+    (in_one_place, "dx", "raised DataRace"),
+    (in_steps("in dy"), "dx", "changed dy"),
+    (in_steps("reads dx"), "no atomics, two readings, neighbours", "loads of dx"),
+    (in_steps("another loop"), "no atomics, two readings, neighbours", "part of 3 loads"),
+    (in_atomics, "no atomics, two readings, neighbours", "uses atomics"),
+    (neighbours_to_one_thread, "no atomics, two readings, neighbours", "neighbouring threads"),
+])
+def test_rms_backward_refuses(attempt, check, words):
+    assert failed("rms-backward", attempt, words) == check
+
+
+def test_rms_backward_takes_other_ways_to_write_it():
+    assert failed("rms-backward", rms(right)) is None
+
+
+def test_choose_partials_is_the_plan():
+    rng = random.Random(12)
+    for _ in range(500):
+        M, D = rng.choice((1, 5, 100, 1000, 8192, 65536, 300001)), 4 * rng.randint(1, 2048)
+        multiprocessors = rng.choice((1, 40, 108, 132))
+        plan = gpu_kernels.plan_backward(M, D, 4, multiprocessors=multiprocessors)
+        assert ch12.choose_partials_solution(M, D, multiprocessors)[0] == plan.partials
+
+
+def with_share(G_of):
+    def attempt(M, D, multiprocessors):
+        G = G_of(M, multiprocessors, multiprocessors * (512 // threads_of(D)))
+        return G, 16 * G / (12 * M + 16 * G)
+    return attempt
+
+
+def threads_of(D):
+    return next(T for T in (32, 64, 128, 256, 512) if 16 * T >= D)
+
+
+@pytest.mark.parametrize("attempt, check, words", [
+    (with_share(lambda M, P, groups: groups), "few rows", "more than there are rows"),
+    (with_share(lambda M, P, groups: min(M, groups)), "many rows", "one of them has"),
+    (with_share(lambda M, P, groups: min(M, max(groups, -(-M // 64)))), "many rows", "more of"),
+    (with_share(lambda M, P, groups: min(M, groups * (M // (64 * groups) + 1))), "many rows", "will do"),
+    (with_share(lambda M, P, groups: min(M, 2 * groups * -(-M // (64 * groups)))), "many rows", "will do"),
+    (with_share(lambda M, P, groups: min(M, P * -(-M // (64 * P)))), "few rows", "expected"),
+    (lambda M, D, P: (ch12.choose_partials_solution(M, D, P)[0], 0.02), "their share of the bytes", "share is 0.02"),
+    (lambda M, D, P: ch12.choose_partials_solution(M, D, P)[0], "few rows", "expected 2 numbers"),
+    (lambda M, D, P: (float(ch12.choose_partials_solution(M, D, P)[0]), 0.02), "few rows", "expected a whole number"),
+])
+def test_choose_partials_refuses(attempt, check, words):
+    assert failed("choose-partials", attempt, words) == check
+
+
+def unguarded(parts, total, G, D):
+    c, value = cuda.grid(1), float32(0)
+    for part in range(G):
+        value += parts[part * D + c]
+    total[c] = value
+
+
+def last_part_first(parts, total, G, D):
+    c, value = cuda.grid(1), float32(0)
+    if c < D:
+        for part in range(G - 1, -1, -1):
+            value += parts[part * D + c]
+        total[c] = value
+
+
+def a_row_apart(parts, total, G, D):
+    """A thread reads neighbours; its columns lie side by side."""
+    first = cuda.threadIdx.x * 2
+    if cuda.blockIdx.x % 2 == 0:
+        for c in range(first + cuda.blockIdx.x * 64, min(first + cuda.blockIdx.x * 64 + 2, D)):
+            value = float32(0)
+            for part in range(G):
+                value += parts[part * D + c]
+            total[c] = value
+
+
+def without_the_last(parts, total, G, D):
+    c, value = cuda.grid(1), float32(0)
+    if c < D:
+        for part in range(max(G - 1, 1)):
+            value += parts[part * D + c]
+        total[c] = value
+
+
+def read_twice(parts, total, G, D):
+    c, value, largest = cuda.grid(1), float32(0), float32(0)
+    if c < D:
+        for part in range(G):
+            largest = max(largest, parts[part * D + c])
+        for part in range(G):
+            value += parts[part * D + c]
+        total[c] = value
+
+
+def atomics(parts, total, G, D):
+    c = cuda.grid(1)
+    if c < D:
+        total[c] = float32(0)
+        for part in range(G):
+            cuda.atomic.add(total, c, parts[part * D + c])
+
+
+@pytest.mark.parametrize("attempt, check, words", [
+    (unguarded, "sums", "raised OutOfBounds"),
+    (without_the_last, "sums", "is off by"),
+    (read_twice, "four sectors a request", "ask for"),
+    (last_part_first, "in order", "in which order"),
+    (atomics, "in order", "uses atomics"),
+    (a_row_apart, "four sectors a request", "neighbouring columns"),
+])
+def test_second_stage_refuses(attempt, check, words):
+    assert failed("second-stage", attempt, words) == check
+
+
+# Figures
+
+def access(block, address, size=4):
+    return simt.Access(block, 0, "global", "a", "store", address, size, 1, (), 0)
+
+
+def test_writers_draws_what_blocks_touch():
+    panels = {"one place": [access(b, 4 * c) for b in range(3) for c in range(8)],
+              "apart": [access(b, 32 * b + 16 * c, 16) for b in range(2) for c in range(2)]}
+    first, second = gpu_plots.writers(panels).axes
+
+    def boxes(ax):
+        return [path.get_extents().bounds for bars in ax.collections for path in bars.get_paths()]
+
+    assert [(x, y + h / 2, w) for x, y, w, h in boxes(first)] == [(0, 0, 32), (0, 1, 32), (0, 2, 32)]
+    assert [(x, y + h / 2, w) for x, y, w, h in boxes(second)] == [(0, 0, 32), (32, 1, 32)]
+    assert first.get_xlim() == second.get_xlim() and first.get_ylim()[0] > first.get_ylim()[1]
+
+
+def test_sums_by_order_counts_runs():
+    ax, = gpu_plots.sums_by_order(np.array([-1.0, 0.0, 0.0, 2.0]), 0.5).axes
+    heights = [bar.get_height() for bar in ax.patches]
+    assert sum(heights) == 4 and max(heights) == 2
+    assert ax.lines[0].get_xdata()[0] == 0.5
+
+
+def test_partial_traffic_draws_line_points_and_levels():
+    ax, = gpu_plots.partial_traffic({0.25: 16.0, 0.5: 20.0, 1.0: 28.0}, {0.25: 16.0, 1.0: 28.0}, {"two": 20.0}).axes
+    line, points, level = ax.lines
+    assert list(line.get_ydata()) == [16, 20, 28] and list(points.get_xdata()) == [0.25, 1]
+    assert level.get_ydata()[0] == 20
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["1/4", "1"]

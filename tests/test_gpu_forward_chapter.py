@@ -1,0 +1,290 @@
+"""Chapter 11: its exercises refuse wrong answers and say why, its figures draw what they are given."""
+
+import contextlib
+import io
+
+import matplotlib
+import numpy as np
+import pytest
+from attempts import failed
+from pages import BOOK, read
+
+matplotlib.use("agg")
+
+from lnlib import gpu_kernels, gpu_plots, plots, results, simt  # noqa: E402
+from lnlib.cuda_access import FULL, cuda, float32  # noqa: E402
+from lnlib.exercises import ch11  # noqa: E402
+from lnlib.gpu_ladder import warp_sum  # noqa: E402
+
+
+# Exercises: each attempt is a mistake a reader may make. Kernels need their source, so they are functions here.
+
+def whole_sum(value, width):
+    return warp_sum(value)
+
+
+def only_lane_0(value, width):
+    for distance in (16, 8, 4, 2, 1):
+        if distance < width:
+            value += cuda.shfl_down_sync(FULL, value, distance)
+    return value
+
+
+def without_the_last_exchange(value, width):
+    distance = width // 2
+    while distance > 1:
+        value += cuda.shfl_xor_sync(FULL, value, distance)
+        distance //= 2
+    return value
+
+
+def one_by_one(value, width):
+    total, first = float32(0), cuda.laneid // width * width
+    for k in range(width):
+        total += cuda.shfl_sync(FULL, value, first + k)
+    return total
+
+
+def from_below(value, width):
+    distance = 1
+    while distance < width:
+        value = cuda.shfl_xor_sync(FULL, value, distance) + value
+        distance *= 2
+    return value
+
+
+@pytest.mark.parametrize("attempt, check, words", [
+    (whole_sum, "parts of a warp", "width 8"),
+    (only_lane_0, "a whole warp", "lane 0 has it"),
+    (without_the_last_exchange, "a whole warp", "the sum is"),
+    (one_by_one, "the same bits, in few exchanges", "found 32 exchanges, expected 5"),
+    (from_below, None, ""),
+])
+def test_group_sum(attempt, check, words):
+    assert failed("warp-sum", attempt, words) == check
+
+
+def unguarded(x, mean, M, D):
+    total, row = float32(0), cuda.grid(1)
+    for c in range(D):
+        total += x[c * M + row]
+    mean[row] = total / float32(D)
+
+
+def row_by_row(x, mean, M, D):
+    row = cuda.grid(1)
+    if row < M:
+        total = float32(0)
+        for c in range(D):
+            total += x[row * D + c]
+        mean[row] = total / float32(D)
+
+
+def sums_only(x, mean, M, D):
+    row = cuda.grid(1)
+    if row < M:
+        total = float32(0)
+        for c in range(D):
+            total += x[c * M + row]
+        mean[row] = total
+
+
+def in_float64(x, mean, M, D):
+    row = cuda.grid(1)
+    if row < M:
+        total = 0.0
+        for c in range(D):
+            total += x[c * M + row]
+        mean[row] = total / D
+
+
+def twice(x, mean, M, D):
+    row = cuda.grid(1)
+    if row < M:
+        total, rest = float32(0), float32(0)
+        for c in range(D):
+            total += x[c * M + row]
+        for c in range(D):
+            rest += x[c * M + row] - total / float32(D)
+        mean[row] = (total + rest) / float32(D)
+
+
+def odd_rows_missing(x, mean, M, D):
+    row = 2 * cuda.grid(1)
+    if row < M:
+        mean[row] = x[row]
+
+
+@pytest.mark.parametrize("attempt, check, words", [
+    (ch11.slow_means, "four sectors, each number once", "touches 32.0 sectors"),
+    (unguarded, "means", "OutOfBounds"),
+    (row_by_row, "means", "off by"),
+    (sums_only, "means", "off by"),
+    (in_float64, "means", "Promotion"),
+    (odd_rows_missing, "means", "were not written"),
+    (twice, "four sectors, each number once", "16384 numbers were read, expected 8192"),
+])
+def test_means_refuses(attempt, check, words):
+    assert failed("coalesced", attempt, words) == check
+
+
+def plan_of_the_library(D):
+    return tuple(gpu_kernels.plan_forward(1, D, 4)[:4])
+
+
+@pytest.mark.parametrize("attempt, check, words", [
+    (plan_of_the_library, "other rows", "D = 640: T, V, W = (64, 3, 4) has 128 places beyond the row, expected 0"),
+    (lambda D: (192, 1, 4, 1), "768 numbers", "fewer threads"),
+    (lambda D: (32, 6, 4, 4), "768 numbers", "24 numbers, expected 16 at most"),
+    (lambda D: (128, 2, 4, 1), "768 numbers", "256 of 1024"),
+    (lambda D: (64, 2, 4, 1), "768 numbers", "256 too few"),
+    (lambda D: (48, 4, 4, 1), "768 numbers", "multiple of 32"),
+    (lambda D: (64, 12, 1, 1), "768 numbers", "W is 1"),
+    (lambda D: (64, 3, 4, 4), "768 numbers", "R is 4"),
+    (lambda D: (64, 3, 4), "768 numbers", "expected 4 numbers"),
+    (lambda D: (64.0, 3, 4, 1), "768 numbers", "whole numbers"),
+])
+def test_threads_refuses(attempt, check, words):
+    assert failed("threads-for-768", attempt, words) == check
+
+
+def without_padding(x, y):
+    tile = cuda.shared.array(1024, float32)
+    lane = cuda.threadIdx.x
+    for r in range(32):
+        tile[r * 32 + lane] = x[r * 32 + lane]
+    cuda.syncthreads()
+    for c in range(32):
+        y[c * 32 + lane] = tile[lane * 32 + c]
+
+
+def without_a_barrier(x, y):
+    tile = cuda.shared.array(32 * 33, float32)
+    lane = cuda.threadIdx.x
+    for r in range(32):
+        tile[r * 33 + lane] = x[r * 32 + lane]
+    for c in range(32):
+        y[c * 32 + lane] = tile[lane * 33 + c]
+
+
+def straight(x, y):
+    for r in range(32):
+        y[cuda.threadIdx.x * 32 + r] = x[r * 32 + cuda.threadIdx.x]
+
+
+def copied(x, y):
+    for r in range(32):
+        y[r * 32 + cuda.threadIdx.x] = x[r * 32 + cuda.threadIdx.x]
+
+
+def swizzled(x, y):
+    """Another way without conflicts: rows are 32 apart, and turned."""
+    tile = cuda.shared.array(1024, float32)
+    lane = cuda.threadIdx.x
+    for r in range(32):
+        tile[r * 32 + (lane ^ r)] = x[r * 32 + lane]
+    cuda.syncthreads()
+    for c in range(32):
+        y[c * 32 + lane] = tile[lane * 32 + (c ^ lane)]
+
+
+@pytest.mark.parametrize("attempt, check, words", [
+    (without_padding, "no conflicts", "takes 32 turns a request"),
+    (without_a_barrier, "the transpose", "DataRace"),
+    (straight, "neighbours in global memory", "a store of y touches 32 sectors"),
+    (copied, "the transpose", "y is x"),
+    (swizzled, None, ""),
+])
+def test_transpose(attempt, check, words):
+    assert failed("no-conflicts", attempt, words) == check
+
+
+def test_threads_for_every_row():
+    """Whatever D is, a place for each number, and never more places left over than in the library's plan."""
+    for D in range(4, 16385, 28):
+        T, V, W, R = ch11.threads_for_solution(D)
+        assert T % 32 == 0 and T <= 1024 and V * W <= 16 and R == (4 if T == 32 else 1)
+        threads, chunks, width, _ = plan_of_the_library(D)
+        assert 0 <= T * V * W - D <= threads * chunks * width - D
+
+
+# Figures
+
+def copy_of(x, y, stride):
+    i = cuda.threadIdx.x * stride
+    y[i] = x[i]
+
+
+def test_lanes_draws_the_bytes_asked_for_on_the_sectors_moved():
+    requests = {}
+    for stride in (1, 16):
+        y = np.empty(512, np.float32)
+        run = simt.launch(copy_of, 1, 32, np.zeros(512, np.float32), y, stride, log=True)
+        requests[stride] = [a for a in run.accesses if a.kind == "load"]
+    first, second = gpu_plots.lanes(requests).axes
+    for ax, sectors in ((first, 4), (second, 32)):
+        bars = [p for p in ax.patches if p.get_width() == 4]
+        assert len(bars) == 32 and sum(p.get_width() == 32 for p in ax.patches) == sectors
+        # Lane after lane, each a step further to the right, and all within the sectors.
+        assert [bar.get_x() for bar in bars] == [32 * sectors / 32 * lane for lane in range(32)]
+        assert ax.get_xlim() == (0, 1024)
+
+
+def halve(x):
+    numbers = cuda.shared.array(8, float32)
+    t = cuda.threadIdx.x
+    numbers[t] = x[t]
+    cuda.syncthreads()
+    if t < 4:
+        numbers[t] += numbers[t + 4]
+    cuda.syncthreads()
+
+
+def test_timeline_draws_who_writes():
+    run = simt.launch(halve, 1, 8, np.ones(8, np.float32), log=True)
+    ax = gpu_plots.timeline(run).axes[0]
+    busy = ax.collections[0].get_array().reshape(8, 3)
+    assert np.array_equal(busy.sum(axis=0), [8, 4, 0]) and busy[:4, 1].all()
+    assert [line.get_xdata()[0] for line in ax.lines] == [0.5, 1.5]
+
+
+def sum_in_warp(x, sums):
+    sums[cuda.threadIdx.x] = warp_sum(x[cuda.threadIdx.x])
+
+
+def test_butterfly_marks_the_lanes_that_know():
+    one = (np.arange(32) == 3).astype(np.float32)
+    run = simt.launch(sum_in_warp, 1, 32, one, np.empty(32, np.float32), log=True)
+    ax = gpu_plots.butterfly(run.events, (16, 8, 4, 2, 1)).axes[0]
+    unaware, aware = (c.get_offsets() for c in ax.collections)
+    assert [int(np.sum(aware[:, 0] == step)) for step in range(6)] == [1, 2, 4, 8, 16, 32]
+    assert sorted(aware[aware[:, 0] == 1][:, 1]) == [3, 19]
+    assert len(aware) + len(unaware) == 6 * 32
+    ways = {tuple(map(tuple, line.get_xydata().astype(int).tolist())) for line in ax.lines
+            if line.get_color() == plots.COLOURS["orange"]}
+    assert len(ways) == 2 * (1 + 2 + 4 + 8 + 16)
+    assert {way for way in ways if way[0][0] < 2} == {
+        ((0, 3), (1, 3)), ((0, 3), (1, 19)), ((1, 3), (2, 3)), ((1, 3), (2, 11)), ((1, 19), (2, 19)),
+        ((1, 19), (2, 27))}
+
+
+# The table of times, which no run of the page has had data for
+
+def the_cell(monkeypatch, records):
+    source = next(c.source for c in read(BOOK / "11-gpu-forward.md").cells if 'results.read("gpu"' in c.source)
+    monkeypatch.setattr(results, "read", lambda kind, missing=None: {"records": records} if records else missing)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(source, {"results": results})
+    return printed.getvalue()
+
+
+def test_times_are_shown_where_there_are_any(monkeypatch):
+    assert the_cell(monkeypatch, None) == "No GPU has measured these kernels yet.\n"
+    case = {"section": "speed", "shape": [64, 128], "which": "forward", "dtype": "float32"}
+    assert the_cell(monkeypatch, [
+        {"section": "launch", "implementation": "numba", "host_seconds": 1e-5},
+        case | {"implementation": "lnlib", "seconds": [2e-6, 1e-6, 3e-6]},
+        case | {"implementation": "lnlib", "seconds": [5e-6, 1e-6, 3e-6], "which": "backward"},
+        case | {"implementation": "pytorch", "seconds": [4e-6, 1e-6, 3e-6]},
+        case | {"implementation": "warp-per-row", "seconds": [3e-6, 1e-6, 3e-6], "section": "ladder"},
+    ]) == "speed [64, 128], us: lnlib 2, pytorch 4\nladder [64, 128], us: warp-per-row 3\n"

@@ -245,7 +245,8 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
         Receives y, and is returned as y. On the device it may not overlap x, gamma or beta.
     stream : int or Numba stream, optional
         For device arrays: the CUDA stream to work on. Default: PyTorch's current one for its tensors, the one
-        that the array names, or the default stream. Nothing waits for the result.
+        that the array names, or the default stream. Nothing waits for the result. Memory comes from the library
+        of x: if that works on another stream, do not free or reuse arrays before both streams have caught up.
 
     Returns
     -------

@@ -3,7 +3,7 @@ r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA, and how many threads do what
 * **One read, one write.** T threads share a row. Each keeps its part in registers, so what is needed twice is read
   once: forward moves 8 bytes an element in float32, backward 12. Where D is a multiple of 4 every access to them is
   of 16 bytes. Rows that do not fit in the registers of a block (more than 16384 numbers in forward, 8192 in
-  backward) have kernels of their own; their second reading comes from cache.
+  backward; a quarter less where 4 does not divide D) have kernels of their own, whose second reading comes from cache.
 * **Statistics.** With d = x - m for a guess m, mean(d) is the residual and mean(d^2) - mean(d)^2 the variance. The
   first guess is 0. If the residual is more than half a standard deviation, the guess was poor, and m + residual is
   the next one. The row is in registers: another round costs no memory traffic.
@@ -151,7 +151,8 @@ def forward(T, V, W, R, real=float32, storage=float32):
                             total += d
                             squares += d * d
                 if warps > 1:
-                    total, squares, _ = block_sums(total, squares, 0, shared, side, thread, warps)
+                    total, squares, _ = block_sums(total, squares, 0,
+                                                   shared, side, thread, warps)
                     side = int32(2 * warps) - side
                 else:
                     total, squares = warp_sums(total, squares)
@@ -162,13 +163,14 @@ def forward(T, V, W, R, real=float32, storage=float32):
                 better = mean + residual
                 if residual * residual > quarter * variance and better != mean:
                     mean = better
-                elif scale == real(1) and not smallest < variance + e < largest:  # NaN comes here too, and stays
+                elif scale == real(1) and not smallest < variance + e < largest:
+                    # NaN comes here too, and stays NaN.
                     if not variance + e <= smallest:
                         mean, scale, e = real(0), down, eps_down
                     elif mean * mean < real(1):
                         mean, scale, e = mean * up, up, eps_up
                     else:
-                        break  # constant: with such a mean, rounding leaves any other row more variance
+                        break  # constant: any other row with such a mean varies more
                 else:
                     break
 
@@ -181,7 +183,8 @@ def forward(T, V, W, R, real=float32, storage=float32):
                     fetch(gamma, column, weights, 0)
                     fetch(beta, column, weights, W)
                     for k in range(W):
-                        v[j * W + k] = ((v[j * W + k] * scale - mean) - residual) * rstd * weights[k] + weights[W + k]
+                        xhat = ((v[j * W + k] * scale - mean) - residual) * rstd
+                        v[j * W + k] = xhat * weights[k] + weights[W + k]
                     put(y, base + column, v, j * W, storage)
 
     return kernel
@@ -226,7 +229,7 @@ def forward_long(T, W, real=float32, storage=float32):
                 elif mean * mean < real(1):
                     mean, scale, e = mean * up, up, eps_up
                 else:
-                    break  # constant: with such a mean, rounding leaves any other row more variance
+                    break  # constant: any other row with such a mean varies more
             else:
                 break
 
@@ -301,12 +304,13 @@ def backward(T, V, W, R, real=float32, storage=float32):
                                 if g != first:
                                     differs = 1
                     if warps > 1:
-                        g_sum, gx_sum, differs = block_sums(g_sum, gx_sum, differs, shared, side, thread, warps)
+                        g_sum, gx_sum, differs = block_sums(g_sum, gx_sum, differs,
+                                                            shared, side, thread, warps)
                         side = int32(2 * warps) - side
                     else:
                         g_sum, gx_sum = warp_sums(g_sum, gx_sum)
                         differs = cuda.any_sync(FULL, differs)
-                    g_mean, gx_mean = first, real(0)  # exactly so, where g is constant: dx is then 0
+                    g_mean, gx_mean = first, real(0)  # if g is constant: dx is then 0
                     if differs:
                         g_mean, gx_mean = g_sum / real(D), gx_sum / real(D)
                     if math.isfinite(g_sum) and math.isfinite(gx_sum) or small != real(1):
@@ -319,7 +323,8 @@ def backward(T, V, W, R, real=float32, storage=float32):
                         fetch(gamma, column, weights, 0)
                         for k in range(j * W, j * W + W):
                             g = times(upstream[k] * small, weights[k - j * W])
-                            upstream[k] = (rstd * scale) * ((g - g_mean) - xhat[k] * gx_mean) * large
+                            inner = (g - g_mean) - xhat[k] * gx_mean
+                            upstream[k] = (rstd * scale) * inner * large
                         put(dx, base + column, upstream, j * W, storage)
                 row += partials
 
@@ -396,7 +401,8 @@ def backward_long(T, W, real=float32, storage=float32):
                         dgamma[k] += upstream[k] * h
                         dbeta[k] += upstream[k]
                         g = times(upstream[k] * small, weights[k])
-                        upstream[k] = (rstd * scale) * ((g - g_mean) - h * gx_mean) * large
+                        inner = (g - g_mean) - h * gx_mean
+                        upstream[k] = (rstd * scale) * inner * large
                     put(dx, base + column, upstream, 0, storage)
                     put(partial_dgamma, sums + column, dgamma, 0, real)
                     put(partial_dbeta, sums + column, dbeta, 0, real)

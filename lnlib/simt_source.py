@@ -116,6 +116,9 @@ class _Rewriter(ast.NodeTransformer):
         """Wait by a yield; a function that may wait, by a yield from."""
         self.generic_visit(node)
         module, _, name = ast.unparse(node.func).partition(".")
+        if module == "cuda" and name in ("shared.array", "local.array"):
+            # Its name, if it gets no other, and its place: all threads of a block get one shared array at one place.
+            node.args.insert(0, ast.Constant((f"cuda.{name}", node.lineno, node.col_offset)))
         if module == "cuda" and name in WARP_OPERATIONS | BLOCK_OPERATIONS:
             request = ast.Tuple([ast.Constant(name), ast.Constant(node.lineno), *node.args], ast.Load())
             return ast.copy_location(ast.Yield(request), node)
@@ -125,11 +128,13 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_Assign(self, node):
-        """Tell an array its name, and its place: all threads of a block get one shared array at one place."""
+        """Tell arrays the names they are given."""
         self.generic_visit(node)
-        value = node.value
-        if isinstance(value, ast.Call) and ast.unparse(value.func) in ("cuda.shared.array", "cuda.local.array"):
-            value.args.insert(0, ast.Constant((ast.unparse(node.targets[0]), node.lineno, node.col_offset)))
+        target, value = node.targets[0], node.value
+        several = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+        for name, call in zip(target.elts, value.elts) if several else [(target, value)]:
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in ("cuda.shared.array", "cuda.local.array"):
+                call.args[0] = ast.Constant((ast.unparse(name), *call.args[0].value[1:]))
         return node
 
     def visit_Constant(self, node):

@@ -963,3 +963,21 @@ def test_lanes_that_skip_a_loop_catch_up_at_the_next_barrier():
 
     traffic = simt.sectors(simt.launch(kernel, 1, 32, np.zeros(120, np.float32), 40, log=True))
     assert traffic["x", "load"].requests == 6 and traffic["x", "load"].sectors_per_request == (4 + 1) / 2
+
+
+def test_arrays_made_in_one_line():
+    """Two arrays, each with its own name and memory, and one that has no name."""
+    def kernel(out):
+        a, b = cuda.shared.array(32, float32), cuda.shared.array(32, float32)
+        t = cuda.threadIdx.x
+        a[t], b[t] = float32(1), float32(2)
+        out[t] = a[t] + b[t]
+
+    def unnamed(out):
+        out[cuda.threadIdx.x] = cuda.local.array(4, float32)[4]
+
+    out = np.zeros(32, np.float32)
+    run = simt.launch(kernel, 1, 32, out, log=True)
+    assert (out == 3).all() and {access.array for access in run.accesses} == {"a", "b", "out"}
+    with pytest.raises(simt.OutOfBounds, match="cuda.local.array"):
+        simt.launch(unnamed, 1, 32, out)

@@ -121,7 +121,8 @@ def forward(T, V, W, R, real=float32, storage=float32):
     fetch, put = (fetch4, put4) if W == 4 else (load1, store1)
     warps, slots, kept, pair = T // 32, T // 8, V * W, 2 * W
     smallest, largest = _limits(real)
-    smallest, largest, down, up, quarter = real(smallest), real(largest), real(DOWN), real(UP), real(0.25)
+    smallest, largest = real(smallest), real(largest)
+    down, up, quarter = real(DOWN), real(UP), real(0.25)
 
     def kernel(x, gamma, beta, y, statistics, rows, D, eps, eps_down, eps_up):
         v = cuda.local.array(kept, real)
@@ -195,7 +196,8 @@ def forward_long(T, W, real=float32, storage=float32):
     fetch, put = (fetch4, put4) if W == 4 else (load1, store1)
     warps, slots, three = T // 32, T // 8, 3 * W
     smallest, largest = _limits(real)
-    smallest, largest, down, up, quarter = real(smallest), real(largest), real(DOWN), real(UP), real(0.25)
+    smallest, largest = real(smallest), real(largest)
+    down, up, quarter = real(DOWN), real(UP), real(0.25)
 
     def kernel(x, gamma, beta, y, statistics, rows, D, eps, eps_down, eps_up):
         v = cuda.local.array(three, real)

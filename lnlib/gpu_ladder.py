@@ -42,7 +42,7 @@ def block_sum(value, parts):
     total = float32(0)
     for warp in range(cuda.blockDim.x // 32):
         total += parts[warp]
-    cuda.syncthreads()  # nobody writes the parts of the next sum before all have read these
+    cuda.syncthreads()  # the next sum may overwrite these
     return total
 
 
@@ -58,7 +58,7 @@ def tree_sum(value, tree):
         cuda.syncthreads()  # a level is complete before the next one begins
         half //= 2
     total = tree[0]
-    cuda.syncthreads()  # nobody writes the tree of the next sum before all have read this one
+    cuda.syncthreads()  # the next tree may overwrite this one
     return total
 
 
@@ -180,16 +180,18 @@ def row_in_registers(T, V, W):
         kept = cuda.local.array(N, float32)
         scale = cuda.local.array(N, float32)
         shift = cuda.local.array(N, float32)
-        row, t, total, squares = cuda.blockIdx.x, cuda.threadIdx.x, float32(0), float32(0)
+        row, t = cuda.blockIdx.x, cuda.threadIdx.x
+        total, squares = float32(0), float32(0)
         read(x, row * D, t, D, kept)
         for k in range(N):
             total += kept[k]
         m = block_sum(total, parts) / float32(D)
         for k in range(N):
             kept[k] -= m
-            if (k // W * T + t) * W < D:  # no zero from past the end of the row
+            if (k // W * T + t) * W < D:  # none from past the end of the row
                 squares += kept[k] * kept[k]
-        r = float32(1) / math.sqrt(block_sum(squares, parts) / float32(D) + eps)
+        variance = block_sum(squares, parts) / float32(D)
+        r = float32(1) / math.sqrt(variance + eps)
         read(gamma, 0, t, D, scale)
         read(beta, 0, t, D, shift)
         for k in range(N):
@@ -225,13 +227,15 @@ def column_sums(T):
     def kernel(dy, x, mean, rstd, dgamma, dbeta, M, D):
         parts = cuda.shared.array(T, float32)
         warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
-        c, gamma_sum, beta_sum = cuda.blockIdx.x * 32 + lane, float32(0), float32(0)
+        c = cuda.blockIdx.x * 32 + lane
+        gamma_sum, beta_sum = float32(0), float32(0)
         if c < D:
             for row in range(warp, M, T // 32):
                 d = dy[row * D + c]
                 gamma_sum += d * ((x[row * D + c] - mean[row]) * rstd[row])
                 beta_sum += d
-        gamma_sum, beta_sum = sum_over_warps(gamma_sum, parts), sum_over_warps(beta_sum, parts)
+        gamma_sum = sum_over_warps(gamma_sum, parts)
+        beta_sum = sum_over_warps(beta_sum, parts)
         if warp == 0 and c < D:
             dgamma[c] = gamma_sum
             dbeta[c] = beta_sum
@@ -242,14 +246,16 @@ def fused_atomics(dy, x, mean, rstd, gamma, dx, dgamma, dbeta, M, D):
     """A block does a row, and adds what the row has for dgamma and dbeta to theirs, in whatever order blocks come."""
     parts = cuda.shared.array(32, float32)
     row, t, T = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
-    base, m, r, g_sum, gx_sum = row * D, mean[row], rstd[row], float32(0), float32(0)
+    base, m, r = row * D, mean[row], rstd[row]
+    g_sum, gx_sum = float32(0), float32(0)
     for c in range(t, D, T):
         d, xhat = dy[base + c], (x[base + c] - m) * r
         cuda.atomic.add(dgamma, c, d * xhat)
         cuda.atomic.add(dbeta, c, d)
         g_sum += gamma[c] * d
         gx_sum += gamma[c] * d * xhat
-    a, b = block_sum(g_sum, parts) / float32(D), block_sum(gx_sum, parts) / float32(D)
+    a = block_sum(g_sum, parts) / float32(D)
+    b = block_sum(gx_sum, parts) / float32(D)
     for c in range(t, D, T):
         xhat = (x[base + c] - m) * r
         dx[base + c] = r * (gamma[c] * dy[base + c] - (a + xhat * b))
@@ -274,7 +280,8 @@ def fused_partials(T, V, W):
         for row in range(block, M, cuda.gridDim.x):
             read(dy, row * D, t, D, g)  # dy for now
             read(x, row * D, t, D, xhat)
-            m, r, g_sum, gx_sum = mean[row], rstd[row], float32(0), float32(0)
+            m, r = mean[row], rstd[row]
+            g_sum, gx_sum = float32(0), float32(0)
             for k in range(N):  # past the end of the row, dy is zero
                 xhat[k] = (xhat[k] - m) * r
                 dgamma[k] += g[k] * xhat[k]
@@ -282,7 +289,8 @@ def fused_partials(T, V, W):
                 g[k] *= scale[k]
                 g_sum += g[k]
                 gx_sum += g[k] * xhat[k]
-            a, b = block_sum(g_sum, parts) / float32(D), block_sum(gx_sum, parts) / float32(D)
+            a = block_sum(g_sum, parts) / float32(D)
+            b = block_sum(gx_sum, parts) / float32(D)
             for k in range(N):
                 g[k] = r * (g[k] - (a + xhat[k] * b))
             write(dx, row * D, t, D, g)
@@ -317,12 +325,14 @@ def add_partials(T):
     def kernel(dgamma_parts, dbeta_parts, dgamma, dbeta, G, D):
         parts = cuda.shared.array(T, float32)
         warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
-        c, gamma_sum, beta_sum = cuda.blockIdx.x * 32 + lane, float32(0), float32(0)
+        c = cuda.blockIdx.x * 32 + lane
+        gamma_sum, beta_sum = float32(0), float32(0)
         if c < D:
             for part in range(warp, G, T // 32):
                 gamma_sum += dgamma_parts[part * D + c]
                 beta_sum += dbeta_parts[part * D + c]
-        gamma_sum, beta_sum = sum_over_warps(gamma_sum, parts), sum_over_warps(beta_sum, parts)
+        gamma_sum = sum_over_warps(gamma_sum, parts)
+        beta_sum = sum_over_warps(beta_sum, parts)
         if warp == 0 and c < D:
             dgamma[c] = gamma_sum
             dbeta[c] = beta_sum

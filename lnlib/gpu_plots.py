@@ -23,12 +23,12 @@ def lanes(requests):
         for a in accesses:
             left = 32 * sectors.index(a.address // 32) + a.address % 32
             # The edge has the colour of the face: four bytes would be too thin to be seen on a phone.
-            ax.barh(a.thread % 32, a.size, 1, left, color=COLOURS["blue"], edgecolor=COLOURS["blue"], linewidth=1.2)
+            ax.barh(a.thread % 32, a.size, 1, left, color=COLOURS["blue"], edgecolor=COLOURS["blue"], linewidth=2)
         ax.set(xlim=(0, 32 * max(map(len, touched))), ylim=(31.5, -0.5), yticks=(0, 31), ylabel="lane")
         ax.set_title(title, fontsize=12)
         ax.grid(False)
         ax.tick_params(labelbottom=ax is axes[-1])
-    axes[-1].set_xlabel("bytes moved")
+    axes[-1].set_xlabel("bytes moved, sectors side by side")
     return fig
 
 
@@ -69,14 +69,14 @@ def butterfly(events, distances):
     for step, distance in enumerate(distances):
         for lane in given:
             style = {"color": COLOURS["orange"], "linewidth": 1.6, "zorder": 2} if knows[lane, step] else {
-                "color": COLOURS["grey"], "linewidth": 0.5, "alpha": 0.6}
+                "color": COLOURS["grey"], "linewidth": 0.8}
             ax.plot((step, step + 1), (lane, lane ^ distance), **style)
             ax.plot((step, step + 1), (lane, lane), **style)
     at, lane = np.meshgrid(range(knows.shape[1]), list(given))
     ax.scatter(at[~knows], lane[~knows], s=14, color="white", edgecolor=COLOURS["grey"], linewidth=0.8, zorder=3)
     ax.scatter(at[knows], lane[knows], s=26, color=COLOURS["blue"], zorder=3)
     ax.invert_yaxis()
-    ax.set(ylabel="lane", yticks=(0, len(given) - 1), xlabel="distance to the partner")
+    ax.set(ylabel="lane", yticks=sorted({0, *np.flatnonzero(knows[:, 0]), len(given) - 1}), xlabel="distance to the partner")
     ax.set_xticks(np.arange(len(distances)) + 0.5, distances)
     ax.tick_params(axis="x", length=0)
     ax.grid(False)

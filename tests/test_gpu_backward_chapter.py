@@ -279,6 +279,14 @@ def read_twice(parts, total, G, D):
         total[c] = value
 
 
+def in_memory(parts, total, G, D):
+    c = cuda.grid(1)
+    if c < D:
+        total[c] = float32(0)
+        for part in range(G):
+            total[c] += parts[part * D + c]
+
+
 def atomics(parts, total, G, D):
     c = cuda.grid(1)
     if c < D:
@@ -290,10 +298,11 @@ def atomics(parts, total, G, D):
 @pytest.mark.parametrize("attempt, check, words", [
     (unguarded, "sums", "raised OutOfBounds"),
     (without_the_last, "sums", "is off by"),
-    (read_twice, "four sectors a request", "ask for"),
+    (read_twice, "each number once, four sectors a request", "ask for"),
+    (in_memory, "each number once, four sectors a request", "of total"),
     (last_part_first, "in order", "in which order"),
     (atomics, "in order", "uses atomics"),
-    (a_row_apart, "four sectors a request", "neighbouring columns"),
+    (a_row_apart, "each number once, four sectors a request", "neighbouring columns"),
 ])
 def test_second_stage_refuses(attempt, check, words):
     assert failed("second-stage", attempt, words) == check

@@ -53,7 +53,22 @@ def from_below(value, width):
     return value
 
 
+def forgotten_return(value, width):
+    for distance in (16, 8, 4, 2, 1):
+        if distance < width:
+            value += cuda.shfl_xor_sync(FULL, value, distance)
+
+
+def by_recursion(value, width):
+    if width > 1:
+        value += cuda.shfl_xor_sync(FULL, value, width // 2)
+        return by_recursion(value, width // 2)
+    return value
+
+
 @pytest.mark.parametrize("attempt, check, words", [
+    (forgotten_return, "a whole warp", "returns None"),
+    (by_recursion, "a whole warp", "use a loop"),
     (whole_sum, "parts of a warp", "width 8"),
     (only_lane_0, "a whole warp", "lane 0 has it"),
     (without_the_last_exchange, "a whole warp", "the sum is"),
@@ -133,16 +148,18 @@ def plan_of_the_library(D):
 
 
 @pytest.mark.parametrize("attempt, check, words", [
-    (plan_of_the_library, "other rows", "D = 640: T, V, W = (64, 3, 4) has 128 places beyond the row, expected 0"),
-    (lambda D: (192, 1, 4, 1), "768 numbers", "fewer threads"),
-    (lambda D: (32, 6, 4, 4), "768 numbers", "24 numbers, expected 16 at most"),
-    (lambda D: (128, 2, 4, 1), "768 numbers", "256 of 1024"),
-    (lambda D: (64, 2, 4, 1), "768 numbers", "256 too few"),
-    (lambda D: (48, 4, 4, 1), "768 numbers", "multiple of 32"),
-    (lambda D: (64, 12, 1, 1), "768 numbers", "W is 1"),
-    (lambda D: (64, 3, 4, 4), "768 numbers", "R is 4"),
-    (lambda D: (64, 3, 4), "768 numbers", "expected 4 numbers"),
-    (lambda D: (64.0, 3, 4, 1), "768 numbers", "whole numbers"),
+    (plan_of_the_library, "640 numbers", "128 of 768 places are beyond the row"),
+    (lambda D: (160, 1, 4, 1), "other rows", "D = 768: 160 threads with 1 chunks of 4 keep 640 numbers, 128 too few"),
+    (lambda D: (160, 1, 4, 1) if D == 640 else (192, 1, 4, 1), "other rows", "64 threads can do it as well"),
+    (lambda D: (160, 1, 4, 1) if D == 640 else (128, 2, 4, 1), "other rows", "256 places beyond the row, expected 0"),
+    (lambda D: (32, 5, 4, 4), "640 numbers", "20 numbers, expected 16 at most"),
+    (lambda D: (64, 2, 4, 1), "640 numbers", "128 too few"),
+    (lambda D: (80, 2, 4, 1), "640 numbers", "multiple of 32"),
+    (lambda D: (64, 10, 1, 1), "640 numbers", "W is 1"),
+    (lambda D: (160, 1, 4, 4), "640 numbers", "R is 4"),
+    (lambda D: (160, 1, 4), "640 numbers", "expected 4 numbers"),
+    (lambda D: (160.0, 1, 4, 1), "640 numbers", "whole numbers"),
+    (lambda D: None, "640 numbers", "found NoneType"),
 ])
 def test_threads_refuses(attempt, check, words):
     assert failed("threads-for-768", attempt, words) == check

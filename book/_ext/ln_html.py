@@ -32,6 +32,13 @@ def _copy_mathjax(app, exception):
             shutil.copy(source, destination)
 
 
+def _drop_source_maps(app, exception):
+    """The theme's source maps serve those who debug the theme, and are a fifth of the site."""
+    if not exception and app.builder.format == "html":
+        for source_map in Path(app.outdir).rglob("*.map"):
+            source_map.unlink()
+
+
 def _repository_links(app, config):
     """The deploy workflow knows the repository's address; a fork's pages then link to the fork."""
     url = os.environ.get("LN_REPOSITORY_URL") or config.html_theme_options.get("repository_url")
@@ -61,4 +68,5 @@ def setup(app):
     app.connect("config-inited", _repository_links, priority=900)
     app.connect("html-page-context", _clean, priority=900)
     app.connect("build-finished", _copy_mathjax)
+    app.connect("build-finished", _drop_source_maps)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -6,7 +6,7 @@ from .. import gpu_kernels, simt
 from ..cuda_access import FULL, cuda, float32
 from ..gpu_ladder import warp_sum
 from ..layernorm import layer_norm_forward
-from . import Exercise, expect, expect_close, expect_parts
+from . import Exercise, Mismatch, expect, expect_close, expect_parts
 
 U = 2.0**-24
 
@@ -15,10 +15,12 @@ def group_sum(value, width):
     """The sum over groups of `width` neighbouring lanes of a warp.
 
     Lanes 0 to width - 1 are a group, the next `width` are another,
-    and so on.  value: a float32.  width: 1, 2, 4, 8, 16 or 32.  All
-    32 lanes call the function; each gets its group's sum, and lanes
-    of a group the same bits.  A kernel calls it, so it may call
-    cuda.shfl_xor_sync(FULL, value, distance).  Returns a float32.
+    and so on.  value: a float32.  width: 1, 2, 4, 8, 16 or 32; halve
+    it with //, because / of integers is float64.  All 32 lanes call
+    the function; after log2(width) exchanges each gets its group's
+    sum, and lanes of a group the same bits.  A kernel calls it, so
+    it may call cuda.shfl_xor_sync(FULL, value, distance).  Returns a
+    float32.
     """
     raise NotImplementedError("which distances stay in a group?")
 
@@ -35,10 +37,15 @@ def _group_sums(candidate, numbers, width):
     """What the 32 lanes get, and the run."""
     def kernel(numbers, sums, width):
         lane = cuda.threadIdx.x
-        sums[lane] = candidate(numbers[lane], width)
+        value = candidate(numbers[lane], width)
+        expect(value is not None, "your function returns None; is a return missing?")
+        sums[lane] = value
 
     sums = simt.uninitialised(32, np.float32)
-    run = simt.launch(kernel, 1, 32, numbers, sums, width, log=True)
+    try:
+        run = simt.launch(kernel, 1, 32, numbers, sums, width, log=True)
+    except RecursionError:
+        raise Mismatch("your function calls itself, which the interpreter cannot follow; use a loop") from None
     return sums, run
 
 
@@ -88,10 +95,11 @@ def fast_means(x, mean, M, D):
     """Means of M rows of D numbers that are stored by feature.
 
     A kernel.  x: flat; number c of row `row` is x[c * M + row].
-    mean: flat (M,), to fill.  Both float32.  The grid has blocks of
-    64 threads, in all one thread for each row or a few more.  A
-    warp's load of x may touch 4 sectors at most where M is a
-    multiple of 64, and each number is read once.
+    mean: flat (M,), to fill.  Both float32, as all arithmetic must
+    be: float32(0), and float32(D).  The grid has blocks of 64 threads,
+    in all one thread for each row or a few more.  A warp's load of x
+    may touch 4 sectors at most where M is a multiple of 64, and each
+    number is read once.
     """
     raise NotImplementedError("which numbers are neighbours here?")
 
@@ -169,15 +177,14 @@ def _plan(candidate, D):
     return T, V, W, R
 
 
-def _plan_for_768(candidate, rng):
-    T, V, W, _ = _plan(candidate, 768)
-    idle = T * V * W - 768
-    expect(not idle, f"{idle} of {T * V * W} places are beyond the row; there are plans without any")
-    expect(T == 64, f"T is {T}; fewer threads can do it as well")
+def _plan_for_640(candidate, rng):
+    T, V, W, _ = _plan(candidate, 640)
+    idle = T * V * W - 640
+    expect(not idle, f"{idle} of {T * V * W} places are beyond the row; there is a plan without any")
 
 
 def _plans_for_others(candidate, rng):
-    for D in (640, 64, 100, 4, 1000, 5120, 16384, *(4 * rng.integers(1, 4096, 20)).tolist()):
+    for D in (768, 64, 100, 4, 1000, 5120, 16384, *(4 * rng.integers(1, 4096, 20)).tolist()):
         found, right = _plan(candidate, D), threads_for_solution(D)
         idle = [T * V * W - D for T, V, W, _ in (found, right)]
         expect(idle[0] == idle[1], f"D = {D}: T, V, W = {found[:3]} has {idle[0]} places beyond the row, "
@@ -186,7 +193,7 @@ def _plans_for_others(candidate, rng):
 
 
 def _kernel_of_the_plan(candidate, rng):
-    for D in (768, 640, 36):
+    for D in (640, 768, 36):
         T, V, W, R = _plan(candidate, D)
         x, gamma, beta = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, D), D, D))
         y, statistics = simt.uninitialised(3 * D, np.float32), simt.uninitialised(12, np.float32)
@@ -250,8 +257,8 @@ EXERCISES = (
     Exercise("coalesced", 11, "Stored by feature", fast_means, fast_means_solution,
              (("means", _right_means),
               ("four sectors, each number once", _few_sectors))),
-    Exercise("threads-for-768", 11, "Threads for 768 numbers", threads_for, threads_for_solution,
-             (("768 numbers", _plan_for_768),
+    Exercise("threads-for-768", 11, "Threads for 640 numbers", threads_for, threads_for_solution,
+             (("640 numbers", _plan_for_640),
               ("other rows", _plans_for_others),
               ("the kernel of the plan", _kernel_of_the_plan))),
     Exercise("no-conflicts", 11, "A transpose without conflicts", transpose, transpose_solution,

@@ -82,7 +82,7 @@ def missing_barrier():
 
     Returns a dict with the keys "one_side", "two_sides",
     "some_threads", "one_warp"; each value is "race", "divergent"
-    or "nothing".
+    or "nothing".  A block has 64 threads, that of one_warp 32.
     """
     raise NotImplementedError("which thread may be too early?")
 
@@ -127,13 +127,17 @@ def rms_backward(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
     the other.  rstd: M.  gamma: D.  dgamma_parts: a row of D for
     each block, not yet written; cuda.blockIdx.x says which.
     Blocks of 64 threads, cuda.gridDim.x of them; no atomics.
+    Change no input.  Load each number of dy and x twice at most,
+    store each of dx once and never load it; at each of these,
+    neighbouring threads take neighbouring columns.
     """
     raise NotImplementedError("which rows are this block's?")
 
 
 def rms_backward_solution(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
     parts = cuda.shared.array(32, float32)
-    t, T, mine = cuda.threadIdx.x, cuda.blockDim.x, cuda.blockIdx.x * D
+    t, T = cuda.threadIdx.x, cuda.blockDim.x
+    mine = cuda.blockIdx.x * D
     for c in range(t, D, T):
         dgamma_parts[mine + c] = float32(0)
     for row in range(cuda.blockIdx.x, M, cuda.gridDim.x):
@@ -214,14 +218,15 @@ def _rms_traffic(candidate, rng):
 def choose_partials(M, D, multiprocessors):
     """How many partial sums, and their share of the bytes.
 
-    A row of D numbers, a multiple of 4 up to 8192, has T threads: a
-    power of two, the smallest from 32 on with at most 16 numbers for
-    a thread.  A multiprocessor runs 512 // T such groups at once.
-    Returns (G, share).  G: the smallest multiple of the number of
-    groups that the GPU runs at once, such that no sum has more than
-    64 rows; M, if that is smaller.  share: of the bytes that both
-    kernels move, those of the partial sums; 12 bytes an element of x
-    and 16 an element of the partial sums, nothing else counted.
+    A row of D numbers, a multiple of 4 up to 8192, has T threads:
+    a power of two, the smallest from 32 on with at most 16 numbers
+    for a thread.  A multiprocessor runs 512 // T groups at once.
+    Returns (G, share).  G, an int: the smallest multiple of the
+    number of groups that the GPU runs at once such that no sum has
+    more than 64 rows; M, if that is smaller.  share, a float, not
+    rounded: of the bytes that both kernels move, those of the
+    partial sums; 12 bytes an element of x and 16 a column of each
+    of the G partial sums, nothing else counted.
     """
     raise NotImplementedError("how many groups run at once?")
 
@@ -277,8 +282,10 @@ def second_stage(parts, total, G, D):
 
     Flat float32 arrays.  parts: G rows of D numbers, one after the
     other.  total: D, not yet written.  Added in the order of the
-    rows, from 0.  A row apart lie D numbers.  Blocks of 64 threads;
-    all together there is at least one thread for each column.
+    rows, from 0; no atomics.  Blocks of 64 threads; all together
+    there is at least one thread for each column.  Load each number
+    of parts once and write each of total once, with four sectors a
+    request at most.
     """
     raise NotImplementedError("which column is this thread's?")
 
@@ -320,7 +327,7 @@ def _side_by_side(candidate, rng):
                    f"sectors a request, 4 will do; neighbouring threads should take neighbouring columns")
             size = 4 * D * (G if name == "parts" else 1)
             expect(traffic.bytes_used == size,
-                   f"{kind}s of {name} ask for {traffic.bytes_used} bytes, expected {size}")
+                   f"{kind}s of {name} ask for {traffic.bytes_used} bytes, expected {size}: each number once")
 
 
 EXERCISES = (
@@ -338,5 +345,5 @@ EXERCISES = (
     Exercise("second-stage", 12, "The second stage", second_stage, second_stage_solution,
              (("sums", _sums),
               ("in order", _in_order),
-              ("four sectors a request", _side_by_side))),
+              ("each number once, four sectors a request", _side_by_side))),
 )

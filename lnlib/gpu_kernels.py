@@ -491,7 +491,7 @@ def plan_forward(rows, D, width, kept=KEPT):
     """The plan for a forward pass: few threads, which then have much to read at once, and one row a block.
 
     Rows of up to 512 numbers need one warp only; four of these rows are then in a block, because a multiprocessor
-    takes 32 blocks at most and should have more than 32 warps to choose from.
+    takes 16 to 32 blocks at most, and has room for more warps than that.
     """
     threads, chunks = _share(D, width, kept, 1024)
     together = 4 if threads == 32 else 1
@@ -499,7 +499,7 @@ def plan_forward(rows, D, width, kept=KEPT):
 
 
 def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1):
-    """The plan for a backward pass: as many groups of threads as the GPU runs at once, each with many rows.
+    """The plan for a backward pass: :data:`RESIDENT` threads a multiprocessor, in groups with many rows each.
 
     A thread needs four registers for each number it keeps, so 512 threads are the most for a row. Few groups mean
     few partial sums, 16 bytes of traffic for each of their elements, but no sum may have more than

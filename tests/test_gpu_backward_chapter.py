@@ -151,6 +151,24 @@ def in_steps(order):
     return kernel
 
 
+def first_row_stored(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
+    """A block without a row leaves its partial sums unwritten."""
+    parts = cuda.shared.array(32, float32)
+    t, T, mine = cuda.threadIdx.x, cuda.blockDim.x, cuda.blockIdx.x * D
+    for row in range(cuda.blockIdx.x, M, cuda.gridDim.x):
+        base, r, total = row * D, rstd[row], float32(0)
+        for c in range(t, D, T):
+            total += gamma[c] * dy[base + c] * (x[base + c] * r)
+        mean = block_sum(total, parts) / float32(D)
+        for c in range(t, D, T):
+            d, xhat = dy[base + c], x[base + c] * r
+            dx[base + c] = r * (gamma[c] * d - xhat * mean)
+            if row == cuda.blockIdx.x:
+                dgamma_parts[mine + c] = d * xhat
+            else:
+                dgamma_parts[mine + c] += d * xhat
+
+
 def in_one_place(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
     """All blocks add to the first row of partial sums."""
     for row in range(cuda.blockIdx.x, M, cuda.gridDim.x):
@@ -185,6 +203,7 @@ def neighbours_to_one_thread(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
     (rms(right, term=gamma_twice), "partial sums of dgamma", "gamma in them"),
     (rms(right, add=False), "partial sums of dgamma", "the last row only"),
     (rms(right, term=upstream_alone), "partial sums of dgamma", "is off by"),
+    (first_row_stored, "partial sums of dgamma", "100 of 800 numbers of dgamma_parts were not written"),
     (in_one_place, "dx", "raised DataRace"),
     (in_steps("in dy"), "dx", "changed dy"),
     (in_steps("reads dx"), "no atomics, two readings, neighbours", "loads of dx"),

@@ -119,9 +119,11 @@ def _means(candidate, rng, M, D):
     run = simt.launch(candidate, -(-M // 64), 64, x.reshape(-1), mean, M, D, log=True)
     missing = int(np.isnan(mean).sum())
     expect(not missing, f"M = {M}, D = {D}: {missing} of {M} means were not written")
-    # A sum of D terms in any order and a quotient: (D + 1) u times the size of the terms, below 1.
-    off = np.abs(mean - x.mean(axis=0, dtype=float)).max()
-    expect(off <= (D + 1) * U, f"M = {M}, D = {D}: a mean is off by {off:.1e}")
+    # A sum of D terms in any order errs by (D - 1) u times the sum of their sizes; a quotient, or a product with a
+    # rounded 1 / D, adds up to 2 u; and one u is for the terms of second order.
+    off = np.abs(mean - x.mean(axis=0, dtype=float))
+    expect((off <= (D + 2) * U * np.abs(x).mean(axis=0, dtype=float)).all(),
+           f"M = {M}, D = {D}: a mean is off by {off.max():.1e}")
     return run
 
 

@@ -126,7 +126,8 @@ def rms_backward(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
     Flat float32 arrays.  dy, x, dx: M rows of D numbers, one after
     the other.  rstd: M.  gamma: D.  dgamma_parts: a row of D for
     each block, not yet written; cuda.blockIdx.x says which.
-    Blocks of 64 threads, cuda.gridDim.x of them; no atomics.
+    Blocks of 64 threads, cuda.gridDim.x of them, which may be more
+    than M; no atomics.
     Change no input.  Load each number of dy and x twice at most,
     store each of dx once and never load it; at each of these,
     neighbouring threads take neighbouring columns.
@@ -187,7 +188,7 @@ def _rms_dx(candidate, rng):
 
 
 def _rms_dgamma(candidate, rng):
-    for blocks in (1, 3):
+    for blocks in (1, 3, 8):  # of seven rows: the last block of eight has none
         dy, cache, _, parts, _ = _launched(candidate, rng, blocks=blocks)
         _written("dgamma_parts", parts)
         terms = dy * cache.xhat

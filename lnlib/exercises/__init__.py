@@ -5,10 +5,13 @@
 
 Each exercise is registered once, in the module of its chapter. The solution is the source; what a
 reader starts from is its stub. A check answers with the checks passed and the one that failed; it
-never says that everything is right, because checks cannot know that.
+never says that everything is right, because checks cannot know that. Where the answer is a wrong
+backward, it says which mistake that is (:mod:`lnlib.diagnose`).
 """
 
+import html
 import importlib
+import traceback
 from typing import Callable, NamedTuple
 
 import numpy as np
@@ -24,7 +27,8 @@ class Exercise(NamedTuple):
     title : a few words.
     stub : the function a reader completes; its docstring gives shapes, its body raises NotImplementedError.
     solution : a function that passes.
-    checks : (description, test) pairs in the order of their use; ``test(candidate, rng)`` raises ``Mismatch`` or returns.
+    checks : (description, test) pairs, in order; ``test(candidate, rng)`` raises ``Mismatch`` or returns.
+    diagnose : function (candidate) -> :class:`lnlib.diagnose.Diagnosis` or None, called where a check failed.
     """
 
     id: str
@@ -33,6 +37,7 @@ class Exercise(NamedTuple):
     stub: Callable
     solution: Callable
     checks: tuple
+    diagnose: Callable | None = None
 
 
 class Mismatch(Exception):
@@ -40,21 +45,51 @@ class Mismatch(Exception):
 
 
 class Report(NamedTuple):
-    """What :func:`check` found: descriptions of the checks passed, and the (description, message) that failed."""
+    """What :func:`check` found; text where it is printed, HTML in a notebook.
+
+    passed : descriptions of the checks passed.
+    failed : (description, message) of the one that failed, or None.
+    total : number of checks; those after the one that failed were not run.
+    diagnosis : which mistake it is, a :class:`lnlib.diagnose.Diagnosis`, or None.
+    written : False if the stub was returned as it is.
+    """
 
     id: str
     passed: tuple
     failed: tuple | None
     total: int
+    diagnosis: tuple | None = None
+    written: bool = True
+
+    @property
+    def _skipped(self):
+        return self.total - len(self.passed) - 1 if self.failed else 0
 
     def __repr__(self):
         lines = [f"{self.id}: {len(self.passed)} of {self.total} checks passed"]
         lines += [f"  passed: {description}" for description in self.passed]
         if self.failed:
             lines.append(f"  FAILED: {self.failed[0]}\n    {self.failed[1]}")
-            skipped = self.total - len(self.passed) - 1
-            lines += [f"  (not run after that: {skipped})"] if skipped else []
+            lines += [f"  (not run after that: {self._skipped})"] if self._skipped else []
+        lines += [f"  DIAGNOSIS: {self.diagnosis}"] if self.diagnosis else []
         return "\n".join(lines)
+
+    def html(self):
+        """The report as HTML: a heading and lists, every state in words, so that a screen reader reads all of it."""
+        def items(head, *texts):
+            return f"<p>{head}</p><ul>{''.join(f'<li>{html.escape(t)}</li>' for t in texts)}</ul>" if texts else ""
+
+        parts = [f"<h4>{html.escape(self.id)}: {len(self.passed)} of {self.total} checks passed</h4>",
+                 items("Passed:", *self.passed)]
+        if self.failed:
+            parts.append(items("Failed:", ": ".join(self.failed)))
+            parts += [f"<p>Not run after that: {self._skipped}.</p>"] if self._skipped else []
+        parts += [f"<p><strong>Diagnosis.</strong> {html.escape(str(self.diagnosis))}</p>"] if self.diagnosis else []
+        return f'<section aria-label="Report on {html.escape(self.id)}">{"".join(parts)}</section>'
+
+    def _repr_html_(self):
+        # None leaves an untouched stub to the text: a page of stubs needs no headings for them.
+        return self.html() if self.written else None
 
 
 def exercises():
@@ -78,20 +113,44 @@ def check(id, candidate, seed=0):
         raise ValueError(f"id: found {id!r}, expected one of {', '.join(registry)}")
     if not callable(candidate):
         raise TypeError(f"candidate: found {type(candidate).__name__}, expected a function")
-    checks, passed, failed = registry[id].checks, [], None
-    for description, test in checks:
+    exercise, passed, failed, written = registry[id], [], None, True
+    for description, test in exercise.checks:
         try:
             test(candidate, np.random.default_rng(seed))
         except Mismatch as mismatch:
             failed = description, str(mismatch)
         except NotImplementedError as unwritten:
-            failed = description, f"not written yet: {unwritten}"
+            failed, written = (description, f"not written yet: {unwritten}"), False
         except Exception as error:
-            failed = description, f"your function raised {type(error).__name__}: {error}"
+            failed = description, _in_words(error, candidate)
         if failed:
             break
         passed.append(description)
-    return Report(id, tuple(passed), failed, len(checks))
+    diagnosis = _diagnosis(exercise, candidate) if failed and written else None
+    return Report(id, tuple(passed), failed, len(exercise.checks), diagnosis, written)
+
+
+def _in_words(error, candidate):
+    """What the candidate raised, where, and what it usually means."""
+    words = f"your function raised {type(error).__name__}: {error}"
+    file = getattr(getattr(candidate, "__code__", None), "co_filename", None)
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    if lines and lines[-1].line:
+        words += f"; in its line `{lines[-1].line}`"
+    if "could not be broadcast" in str(error):
+        words += "; a mean over the last axis keeps that axis, of length 1, only with keepdims=True"
+    return words
+
+
+def _diagnosis(exercise, candidate):
+    """Which mistake it is, if the exercise can tell; what goes wrong on the way is in the failed check already."""
+    if exercise.diagnose is None:
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            return exercise.diagnose(candidate)
+    except Exception:
+        return None
 
 
 def expect(condition, message):

@@ -4,7 +4,9 @@ import numpy as np
 
 from ..gradcheck import complex_step
 from ..layernorm import layer_norm_backward, layer_norm_forward, rms_norm_forward
+from ..diagnose import diagnose
 from . import Exercise, expect, expect_close
+from .backward import outside_family
 
 # Tolerance of the checks below. The rows drawn here have |mean| < 10 sigma, so a centred row computed in float64
 # is good to about 20 * 2**-53, and no more than 10 such factors and sums of at most 9 terms follow:
@@ -235,6 +237,13 @@ def _eps_outside(eps):
     return f"eps = {eps:g}", test
 
 
+_OUTSIDE = outside_family(with_gamma=True)
+
+
+def _which_mistake(candidate):
+    return diagnose(lambda dy, cache: (candidate(dy, cache.x, cache.gamma, cache.eps),), _OUTSIDE)
+
+
 EXERCISES = (
     Exercise("jacobian-matrix", 2, "The Jacobian of a row, as a matrix", jacobian_matrix, jacobian_matrix_solution,
              (_matrix(0.0), _matrix(1e-5), _matrix(2.0))),
@@ -247,5 +256,5 @@ EXERCISES = (
     Exercise("rms-jacobian", 2, "RMSNorm in SymPy", rms_jacobian, rms_jacobian_solution,
              (_symbolic_rms(4), _symbolic_rms(7))),
     Exercise("eps-outside", 2, "Move eps out of the root", eps_outside_backward, eps_outside_backward_solution,
-             (_eps_outside(0.0), _eps_outside(0.5))),
+             (_eps_outside(0.0), _eps_outside(0.5)), _which_mistake),
 )

@@ -4,49 +4,15 @@ import numpy as np
 
 from .. import reference
 from ..layernorm import layer_norm_backward, layer_norm_forward
-from ..mutants import MUTANTS
 from . import Exercise, call_unchanged, expect, expect_close, expect_parts
+from .backward import Backward, judge, problem
 
-# Tolerance of the gradients below. Of the rows drawn here g keeps more than a hundredth in dx (kappa < 100),
-# sums have at most 7 terms, and about ten roundings meet: a right answer is within 100 * 7 * 10 * 2**-53 = 8e-13.
-# The smallest known mistake is worth more than 1e-7.
+# A right answer in float64, see the tolerances of .backward; here for sums and the residual add.
 _RTOL = 1e-12
-
-
-def _problem(rng, shape=(2, 3, 7)):
-    """dy, cache and the exact (dx, dgamma, dbeta), of rows whose mean is not 0 and whose s is not 1."""
-    x, dy = 5 + 3 * rng.standard_normal(shape), rng.standard_normal(shape)
-    gamma = rng.uniform(0.5, 2, shape[-1]) * rng.choice([-1, 1], shape[-1])
-    _, cache = layer_norm_forward(x, gamma, gamma)
-    exact = reference.layer_norm(x, gamma, gamma, dy)
-    return dy, cache, [reference.to_float64(a) for a in (exact.dx, exact.dgamma, exact.dbeta)]
 
 
 def _same(a, b):
     return a.shape == b.shape and a.dtype.kind == "f" and np.allclose(a, b, rtol=1e-9, atol=1e-9)
-
-
-def _slips(dy, cache):
-    """Slips of the hand in dx that are not in the catalogue: (what it is, the wrong dx)."""
-    xhat, g = cache.xhat, cache.gamma * dy
-    D, total, along = g.shape[-1], g.sum(-1, keepdims=True), (g * xhat).sum(-1, keepdims=True)
-    for mistake, terms in (
-            ("the first term has a sum where a mean belongs", total + xhat * along / D),
-            ("the second term has a sum where a mean belongs", total / D + xhat * along),
-            ("it divides by the sum of xhat**2, which removes all of g along xhat; eps lets a little through",
-             total / D + xhat * along / (xhat * xhat).sum(-1, keepdims=True))):
-        yield mistake, cache.rstd * (g - terms)
-
-
-def _judge(found, name, expected, dy, cache):
-    """expect_close; if ``found`` is a known wrong gradient, say which mistake it is."""
-    expect(found is not None, f"{name} is None; is a return missing?")
-    output, found = ("dx", "dgamma", "dbeta").index(name), np.asarray(found)
-    if not _same(found, expected):
-        known = [(mutant.wrong, mutant.backward(dy, cache)[output]) for mutant in MUTANTS]
-        for mistake, wrong in known + (list(_slips(dy, cache)) if name == "dx" else []):
-            expect(not _same(found, wrong), f"your {name} is that of a known mistake: {mistake}")
-    expect_close(found, expected, _RTOL, name)
 
 
 def backward_dx(dy, xhat, rstd, gamma):
@@ -67,10 +33,14 @@ def backward_dx_solution(dy, xhat, rstd, gamma):
 
 def _dx_for(shape):
     def test(candidate, rng):
-        dy, cache, (dx, _, _) = _problem(rng, shape)
+        dy, cache, (dx, _, _) = problem(rng, shape)
         found = call_unchanged(candidate, dy=dy, xhat=cache.xhat, rstd=cache.rstd, gamma=cache.gamma)
-        _judge(found, "dx", dx, dy, cache)
+        judge(found, "dx", dx)
     return test
+
+
+_DX = Backward(("dx",), lambda dy, cache: {"dy": dy, "xhat": cache.xhat, "rstd": cache.rstd, "gamma": cache.gamma},
+               lambda found: (found, None, None))
 
 
 def backward_parameters(dy, xhat):
@@ -89,11 +59,15 @@ def backward_parameters_solution(dy, xhat):
 
 def _parameters_for(shape):
     def test(candidate, rng):
-        dy, cache, (_, dgamma, dbeta) = _problem(rng, shape)
+        dy, cache, (_, dgamma, dbeta) = problem(rng, shape)
         found = expect_parts(call_unchanged(candidate, dy=dy, xhat=cache.xhat), 2)
-        _judge(found[0], "dgamma", dgamma, dy, cache)
-        _judge(found[1], "dbeta", dbeta, dy, cache)
+        judge(found[0], "dgamma", dgamma)
+        judge(found[1], "dbeta", dbeta)
     return test
+
+
+_PARAMETERS = Backward(("dgamma", "dbeta"), lambda dy, cache: {"dy": dy, "xhat": cache.xhat},
+                       lambda found: (None, *expect_parts(found, 2)))
 
 
 def _no_rows(candidate, rng):
@@ -201,7 +175,7 @@ def residual_backward_solution(dy, dz_other, cache):
 
 def _residual(scale):
     def test(candidate, rng):
-        dy, cache, (dx, dgamma, dbeta) = _problem(rng)
+        dy, cache, (dx, dgamma, dbeta) = problem(rng)
         dz_other = scale * rng.standard_normal(dy.shape)
         found = call_unchanged(candidate, dy=dy, dz_other=dz_other, cache=cache)
         da, db, *parameters = expect_parts(found, 4)
@@ -210,22 +184,35 @@ def _residual(scale):
             for wrong, mistake in ((dx, "lacks what reaches z by its other uses"),
                                    (dz_other, "lacks what reaches z through the norm")):
                 expect(not scale or not _same(np.asarray(found), wrong), f"{name} {mistake}")
-            expect_close(found, dx + dz_other, _RTOL, name)
+            judge(found, name, dx + dz_other)
         for found, expected, name in zip(parameters, (dgamma, dbeta), ("dgamma", "dbeta")):
-            _judge(found, name, expected, dy, cache)
+            judge(found, name, expected)
     return test
 
 
+def _three_of_four(found):
+    da, db, dgamma, dbeta = expect_parts(found, 4)
+    expect(np.array_equal(da, db), "da and db differ, though z = a + b treats a and b alike")
+    return da, dgamma, dbeta
+
+
+_RESIDUAL = Backward(("dx", "dgamma", "dbeta"),
+                     lambda dy, cache: {"dy": dy, "dz_other": np.zeros_like(dy), "cache": cache}, _three_of_four)
+
 EXERCISES = (
     Exercise("backward-dx", 3, "dx from memory", backward_dx, backward_dx_solution,
-             (("shape (2, 3, 7)", _dx_for((2, 3, 7))),
-              ("a single row, shape (7,)", _dx_for((7,))))),
+             (*_DX.layers(),
+              ("shape (2, 3, 7)", _dx_for((2, 3, 7))),
+              ("a single row, shape (7,)", _dx_for((7,))),
+              _DX.stress()), _DX.diagnose),
     Exercise("backward-parameters", 3, "dgamma and dbeta for any leading shape",
              backward_parameters, backward_parameters_solution,
-             (("shape (4, 7)", _parameters_for((4, 7))),
+             (*_PARAMETERS.layers(),
+              ("shape (4, 7)", _parameters_for((4, 7))),
               ("shape (2, 3, 7)", _parameters_for((2, 3, 7))),
               ("a single row, shape (7,)", _parameters_for((7,))),
-              ("no rows, shape (0, 7)", _no_rows))),
+              ("no rows, shape (0, 7)", _no_rows),
+              _PARAMETERS.stress()), _PARAMETERS.diagnose),
     Exercise("dy-with-kappa", 3, "A gradient with a given kappa", dy_with_kappa, dy_with_kappa_solution,
              (("kappa = 3", _kappa_of(3.0)),
               ("kappa = 1", _kappa_of(1.0)),
@@ -234,6 +221,8 @@ EXERCISES = (
              (("float32, tolerance 1e-4", _lost_for(np.float32, 1e-4)),
               ("float64, tolerance 1e-9", _lost_for(np.float64, 1e-9)))),
     Exercise("residual-backward", 3, "Layer norm after a residual add", residual_backward, residual_backward_solution,
-             (("z has no other use", _residual(0)),
-              ("z is used elsewhere too", _residual(1)))),
+             (*_RESIDUAL.layers(),
+              ("z has no other use", _residual(0)),
+              ("z is used elsewhere too", _residual(1)),
+              _RESIDUAL.stress()), _RESIDUAL.diagnose),
 )

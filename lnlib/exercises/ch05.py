@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..diagnose import diagnose
 from ..layernorm import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from ..mutants import CHECKS, MUTANTS
 from . import Exercise, expect, expect_close, expect_parts
@@ -42,6 +43,11 @@ def _is_wrong(candidate, rng):
 
 def _parameters_right(candidate, rng):
     expect(_CHECKS["dgamma-dbeta-only"].run(_three(candidate)), "your dgamma or dbeta is wrong where gamma is not 1")
+
+
+def _which_mistake(candidate):
+    # dx is meant to be wrong.
+    return diagnose(lambda dy, cache: (None, *_three(candidate)(dy, cache)[1:]))
 
 
 def probe(eps):
@@ -226,7 +232,7 @@ EXERCISES = (
     Exercise("survivor", 5, "A wrong backward that survives", survivor, survivor_solution,
              (*map(_survives, ("sum-dx-zero", "dx-orthogonal-xhat", "gamma-one")),
               ("its dx is wrong all the same", _is_wrong),
-              ("its dgamma and dbeta are right", _parameters_right))),
+              ("its dgamma and dbeta are right", _parameters_right)), _which_mistake),
     Exercise("probe-for-eps", 5, "A probe for eps", probe, probe_solution,
              tuple(map(_probe_at, (1e-5, 1e-20, 1.0)))),
     Exercise("write-the-test", 5, "Test a backward of RMSNorm", is_right, is_right_solution,

@@ -3,9 +3,11 @@
 import numpy as np
 
 from .. import backwards, reference, regimes
+from ..diagnose import diagnose
 from ..layernorm import layer_norm_backward, layer_norm_forward
 from ..summation import row_sum_bound, sum_rows
 from . import Exercise, call_unchanged, expect, expect_close
+from .backward import outside_family
 
 
 def _number(found):
@@ -137,6 +139,13 @@ def _constant_among_others(candidate, rng):
                  "dx of the rows beside a constant one")
 
 
+_OUTSIDE = outside_family(with_gamma=False)
+
+
+def _which_mistake(candidate):
+    return diagnose(lambda g, cache: (candidate(g, cache.x, cache.eps),), _OUTSIDE)
+
+
 def sum_in_pairs(terms):
     """Sum over axis 0 in pairs, then pairs of pairs, and so on.
 
@@ -240,7 +249,7 @@ EXERCISES = (
               ("dx is zero", _no_digits))),
     Exercise("constant-rows", 8, "A gradient for constant rows", safe_backward, safe_backward_solution,
              (("rows that vary", _varied_rows),
-              ("constant rows among others", _constant_among_others))),
+              ("constant rows among others", _constant_among_others)), _which_mistake),
     Exercise("sum-in-pairs", 8, "Rows in pairs", sum_in_pairs, sum_in_pairs_solution,
              (("every row counts", _every_row_counts),
               ("pairs, in float32", _in_pairs),

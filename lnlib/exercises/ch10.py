@@ -2,9 +2,11 @@
 
 import numpy as np
 
+from ..diagnose import diagnose
 from ..ladder import ANY_ORDER, Kernel
 from ..layernorm import rms_norm_backward, rms_norm_forward
 from . import Exercise, call_unchanged, expect, expect_close
+from .backward import RMS_NORM
 
 
 def lane_sum(x, lanes):
@@ -320,6 +322,14 @@ def _backward_one_pass(candidate, rng):
     _one_pass(candidate, arguments, ["dy", "x"], "dx")
 
 
+def _which_mistake(candidate):
+    def backward(dy, cache):
+        dx, dgamma = np.full_like(dy, np.nan), np.zeros_like(cache.gamma)
+        candidate(dy, cache.xhat / cache.rstd, cache.rstd[:, 0], cache.gamma, dx, dgamma)
+        return dx, dgamma
+    return diagnose(backward, RMS_NORM)
+
+
 EXERCISES = (
     Exercise("lane-sum", 10, "A sum in lanes", lane_sum, lane_sum_solution,
              (("whole numbers, with a remainder", _integers),
@@ -335,5 +345,5 @@ EXERCISES = (
     Exercise("rms-backward-rows", 10, "Its gradient in one pass", rms_backward_rows, rms_backward_rows_solution,
              (("dx and dgamma", _backward_right),
               ("row after row, dy and x read twice, dx written once", _backward_one_pass),
-              ("compiled, in float32", _compiled(_backward_right)))),
+              ("compiled, in float32", _compiled(_backward_right))), _which_mistake),
 )

@@ -4,9 +4,11 @@ import numpy as np
 
 from .. import simt
 from ..cuda_access import cuda, float32
+from ..diagnose import diagnose
 from ..gpu_ladder import block_sum, warp_sum
 from ..layernorm import rms_norm_backward, rms_norm_forward
 from . import Exercise, expect, expect_close, expect_parts
+from .backward import RMS_NORM
 
 # Four kernels for the first exercise. Their arrays: x to read, out to write.
 
@@ -216,6 +218,16 @@ def _rms_traffic(candidate, rng):
                    f"sectors a request; neighbouring threads should take neighbouring columns")
 
 
+def _which_mistake(candidate):
+    def backward(dy, cache):
+        (M, D), blocks = dy.shape, 2
+        given = [a.astype(np.float32).ravel() for a in (dy, cache.xhat / cache.rstd, cache.rstd, cache.gamma)]
+        dx, parts = simt.uninitialised(M * D, np.float32), simt.uninitialised(blocks * D, np.float32)
+        simt.launch(candidate, blocks, 64, *given, dx, parts, M, D)
+        return dx.reshape(M, D), parts.reshape(blocks, D).sum(axis=0)
+    return diagnose(backward, RMS_NORM)
+
+
 def choose_partials(M, D, multiprocessors):
     """How many partial sums, and their share of the bytes.
 
@@ -338,7 +350,7 @@ EXERCISES = (
     Exercise("rms-backward", 12, "RMS norm, backwards in one kernel", rms_backward, rms_backward_solution,
              (("dx", _rms_dx),
               ("partial sums of dgamma", _rms_dgamma),
-              ("no atomics, two readings, neighbours", _rms_traffic))),
+              ("no atomics, two readings, neighbours", _rms_traffic)), _which_mistake),
     Exercise("choose-partials", 12, "How many partial sums?", choose_partials, choose_partials_solution,
              (("few rows", _few_rows),
               ("many rows", _many_rows),

@@ -1,0 +1,524 @@
+"""A wrong backward is told which mistake it is; a right one is never faulted."""
+
+import inspect
+import re
+
+import numpy as np
+import pytest
+
+import lnlib.diagnose
+from lnlib import exercises
+from lnlib.diagnose import LAYER_NORM, Diagnosis, diagnose
+from lnlib.exercises import check
+from lnlib.exercises.backward import RMS_NORM, outside_family
+from lnlib.exercises.ch05 import _RMS_WRONG
+from lnlib.layernorm import LayerNormCache, layer_norm_backward
+from lnlib.mutants import HARMLESS, MUTANTS
+
+
+def m(a, axis=-1):
+    return a.mean(axis=axis, keepdims=True)
+
+
+def rows(a):
+    return a.mean(axis=tuple(range(a.ndim - 1)), keepdims=True)
+
+
+def s(a):
+    return a.sum(axis=-1, keepdims=True)
+
+
+# ---- How a backward (dy, cache) -> (dx, dgamma, dbeta) becomes an answer to each exercise -------------
+
+def as_dx(backward):
+    return lambda dy, xhat, rstd, gamma: backward(dy, LayerNormCache(xhat, rstd, gamma, xhat.dtype))[0]
+
+
+def as_parameters(backward):
+    def candidate(dy, xhat):
+        # gamma and rstd are not given: what needs them is NaN.
+        nan = np.full((*dy.shape[:-1], 1), np.nan), np.full(dy.shape[-1], np.nan)
+        return backward(dy, LayerNormCache(xhat, *nan, xhat.dtype))[1:]
+    return candidate
+
+
+def as_residual(backward):
+    def candidate(dy, dz_other, cache):
+        dx, dgamma, dbeta = backward(dy, cache)
+        return dx + dz_other, dx + dz_other, dgamma, dbeta
+    return candidate
+
+
+def _wrong_dx():
+    right = LAYER_NORM.right(*LAYER_NORM.probes[1])[0]
+    return [k for k in MUTANTS if not np.allclose(k.backward(*LAYER_NORM.probes[1])[0], right, rtol=1e-9)]
+
+
+_PARAMETERS_ONLY = ("dgamma-averaged", "dgamma-over-features", "parameters-over-first-axis",
+                    "parameters-keep-an-axis", "parameters-swapped")
+_CASES = [*(("backward-dx", as_dx, k) for k in _wrong_dx()),
+          *(("residual-backward", as_residual, k) for k in MUTANTS),
+          *(("backward-parameters", as_parameters, k) for k in MUTANTS if k.name in _PARAMETERS_ONLY)]
+
+
+def test_the_cases_are_all_there_can_be():
+    assert len([k for id, _, k in _CASES if id == "backward-dx"]) == 31
+    assert {k.name for k in MUTANTS} - {k.name for k in _wrong_dx()} >= set(_PARAMETERS_ONLY)
+
+
+@pytest.mark.parametrize("id, answer, mutant", _CASES, ids=[f"{id}-{k.name}" for id, _, k in _CASES])
+def test_every_mutant_is_named_as_itself(id, answer, mutant):
+    report = check(id, answer(mutant.backward))
+    assert report.failed, report
+    assert report.diagnosis and mutant.name in report.diagnosis.names, report
+    assert mutant.wrong in str(report.diagnosis)
+    twins = {"missing-projection": ("missing-projection", "product-of-means")}
+    assert report.diagnosis.names == twins.get(mutant.name, (mutant.name,))
+    assert report.diagnosis.kind == ("one of" if mutant.name in twins else "known")
+
+
+def test_what_cannot_be_told_apart_is_one_of():
+    diagnosis = diagnose(lambda dy, c: (c.rstd * (c.gamma * dy - m(c.gamma * dy)
+                                                  - c.xhat * m(c.gamma * dy) * m(c.xhat)), None, None))
+    assert diagnosis.kind == "one of" and set(diagnosis.names) == {"missing-projection", "product-of-means"}
+    assert "one of" in str(diagnosis) and " Or: " in str(diagnosis)
+
+
+# ---- Combinations: d = dy, g = gamma, h = xhat, r = rstd ------------------------------------------------
+
+PAIRS = [
+    (lambda d, g, h, r: g * r * (d - m(d) - h * rows(d * h)), {"gamma-outside", "batch-axis-second"}),
+    (lambda d, g, h, r: g * r * (d - rows(d) - h * m(d * h)), {"gamma-outside", "batch-axis-first"}),
+    (lambda d, g, h, r: r * (d - m(d) - 2 * h * m(d * h)), {"gamma-missing", "projection-times-two"}),
+    (lambda d, g, h, r: r * (d - m(d) - 2 * h * m(d * h) / d.shape[-1]),
+     {"gamma-missing", "projection-times-two", "projection-over-d"}),
+    (lambda d, g, h, r: r * (g * d - h * m(g * d * h)) / d.shape[-1], {"missing-mean", "dx-over-d"}),
+    (lambda d, g, h, r: r / d.shape[-1] * (g * d - s(g * d) - h * s(g * d * h)), {"sums-for-means", "dx-over-d"}),
+    (lambda d, g, h, r: g * d - m(g * d), {"missing-rstd", "missing-projection"}),
+    (lambda d, g, h, r: g * d - m(g * d) + h * m(g * d * h), {"missing-rstd", "projection-added"}),
+    (lambda d, g, h, r: r * (d - h * m(d * h)), {"gamma-missing", "missing-mean"}),
+    (lambda d, g, h, r: r * (g * d - h / r * m(g * d * h / r)), {"centred-for-xhat", "missing-mean"}),
+    (lambda d, g, h, r: r**2 * (g * d - m(g * d) - 2 * h * m(g * d * h)),
+     {"variance-for-std", "projection-times-two"}),
+    (lambda d, g, h, r: r * (g * d - s(g * d)), {"mean-d", "missing-projection"}),
+    (lambda d, g, h, r: r * (g * g * d - m(g * g * d)), {"gamma-twice", "missing-projection"}),
+    (lambda d, g, h, r: r * (g * d - h * (g * d * h).sum() / d.shape[-1]), {"whole-tile", "missing-mean"}),
+    (lambda d, g, h, r: r * (g * d - g * h * m(g * d * h)), {"gamma-twice-in-projection", "missing-mean"}),
+    (lambda d, g, h, r: g * r * (d - m(d)), {"gamma-outside", "missing-projection"}),
+    (lambda d, g, h, r: r * (g * d + m(g * d) - g * h * m(d * h)), {"mean-sign", "gamma-outside-projection"}),
+    (lambda d, g, h, r: r * (g * d - (g * d).mean() - h * (g * d * h).mean()), {"no-axis"}),
+    (lambda d, g, h, r: g * r * (d - d.mean() - h * m(d * h)), {"no-axis-first", "gamma-outside"}),
+    (lambda d, g, h, r: -r * (g * d - m(g * d) - h * m(g * d * h)), {"dx-negated"}),
+    (lambda d, g, h, r: r * (g * d - 0.37 * m(g * d) - h * m(g * d * h)), {"mean-other"}),
+]
+
+
+# Where sigma is 3e-3, squares of x - mean are below the digits of float32: nothing of the projection is left to read.
+_IN_FLOAT32 = [(*pair, np.float32) for pair in PAIRS if "centred-for-xhat" not in pair[1]]
+
+
+@pytest.mark.parametrize("dx, names, dtype", [(*pair, np.float64) for pair in PAIRS] + _IN_FLOAT32,
+                         ids=lambda v: " and ".join(sorted(v)) if isinstance(v, set) else getattr(v, "__name__", ""))
+def test_mistakes_that_come_together_are_read_off_the_terms(dx, names, dtype):
+    def candidate(*arguments):
+        return dx(*(a.astype(dtype) for a in (arguments[0], arguments[3], *arguments[1:3])))
+
+    report = check("backward-dx", candidate)
+    assert report.failed and set(report.diagnosis.names) == names, report
+    assert report.diagnosis.kind == ("combination" if len(names) > 1 else "known")
+    for name in names:
+        assert next(k.wrong for k in LAYER_NORM.known if k.name == name) in str(report.diagnosis)
+
+
+def test_eps_and_the_projection():
+    def candidate(dy, cache):
+        c = cache.xhat / cache.rstd
+        r, g = 1 / np.sqrt(m(c * c)), cache.gamma * dy
+        return r * (g - m(g) - c * r * m(g * c * r) / 2), None, None
+
+    assert set(diagnose(candidate).names) == {"eps-dropped", "projection-halved"}
+
+
+def test_each_output_has_its_own_mistake():
+    def candidate(dy, cache):
+        _, dgamma, dbeta = layer_norm_backward(dy, cache)
+        return layer_norm_backward(dy / cache.gamma, cache)[0], dgamma[None] / dy[..., 0].size, -dbeta
+
+    diagnosis = diagnose(candidate)
+    assert diagnosis.kind == "combination"
+    assert diagnosis.names == ("gamma-missing", "dgamma-averaged", "parameters-keep-an-axis", "dbeta-sign")
+    assert all(f" {name}" in str(diagnosis) for name in ("dx", "dgamma", "dbeta"))
+
+    def averaged(dy, cache):
+        dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+        return dx, dgamma / dy[..., 0].size, dbeta / dy[..., 0].size
+
+    assert diagnose(averaged).names == ("dgamma-averaged", "dbeta-averaged")
+    first_axis = check("backward-parameters", lambda dy, xhat: ((dy * xhat).mean(axis=0), dy.mean(axis=0)))
+    assert set(first_axis.diagnosis.names) == {"dgamma-averaged", "dbeta-averaged", "parameters-over-first-axis"}
+    no_xhat = diagnose(lambda dy, cache: (None, dy.sum(axis=(0, 1)), dy.sum(axis=(0, 1))))
+    assert no_xhat.names == ("dgamma-without-xhat",)
+
+
+def test_digits_of_float32_in_float64():
+    assert "float32" in str(check("backward-dx", lambda *a: float32(*a).astype(float)).diagnosis)
+
+
+def test_the_nearest_entry_by_direction():
+    def candidate(dy, cache):  # a median where the mean belongs, no projection: nothing that the terms can give
+        g = cache.gamma * dy
+        return cache.rstd * (g - np.median(g, axis=-1, keepdims=True)), None, None
+
+    near = diagnose(candidate)
+    assert near.kind == "nearest" and near.names == ("missing-projection",) and "none of the known" in str(near)
+    far = diagnose(lambda dy, cache: (np.cos(np.arange(dy.size)).reshape(dy.shape) * 50, None, None))
+    assert far.kind == "nearest" and far.names == () and "no known mistake comes near" in str(far)
+
+
+# ---- Other exercises ----------------------------------------------------------------------------------
+
+_RMS_NAMES = {
+    "the projection is left out": "missing-projection", "the projection is halved": "projection-halved",
+    "the mean is subtracted too, as in layer norm": "mean-subtracted", "the division by s is missing": "missing-rstd",
+    "dx is divided by D": "dx-over-d", "gamma is forgotten": "gamma-missing", "dgamma carries gamma": "dgamma-from-y",
+    "gamma is pulled out of the mean": "gamma-outside", "the mean runs over all rows at once": "no-axis",
+    "the sum over D is divided by the number of rows": "projection-d-over-rows",
+    "dgamma is summed over the first axis only": None, "dgamma is averaged over the rows": "dgamma-averaged",
+    "dgamma has shape (1, D)": "parameters-keep-an-axis", "backward computes s again without eps": "eps-dropped",
+}
+
+
+_RMS_CASES = [pair for group in _RMS_WRONG.values() for pair in group.items() if _RMS_NAMES.get(pair[0])]
+
+
+@pytest.mark.parametrize("wrong, backward", _RMS_CASES, ids=[wrong for wrong, _ in _RMS_CASES])
+def test_rms_norm_mistakes(wrong, backward):
+    assert diagnose(backward, RMS_NORM).names == (_RMS_NAMES[wrong],)
+
+
+def test_rms_norm_in_one_loop_and_in_one_kernel():
+    def loops(dy, x, rstd, gamma, dx, dgamma):
+        for i in range(len(x)):
+            mean = 0.0
+            for j in range(x.shape[1]):
+                mean += gamma[j] * dy[i, j] * x[i, j] * rstd[i] / x.shape[1]
+            for j in range(x.shape[1]):
+                dx[i, j] = gamma[j] * dy[i, j] - 2 * x[i, j] * rstd[i] * mean
+                dgamma[j] += dy[i, j] * x[i, j] * rstd[i]
+
+    report = check("rms-backward-rows", loops)
+    assert set(report.diagnosis.names) == {"missing-rstd", "projection-times-two"}, report
+
+    from lnlib.cuda_access import cuda
+
+    def kernel(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
+        t = cuda.threadIdx.x
+        for c in range(t, D, cuda.blockDim.x):
+            dgamma_parts[cuda.blockIdx.x * D + c] = 0
+        for row in range(cuda.blockIdx.x, M, cuda.gridDim.x):
+            for c in range(t, D, cuda.blockDim.x):
+                dx[row * D + c] = dy[row * D + c] * rstd[row]
+                dgamma_parts[cuda.blockIdx.x * D + c] += dy[row * D + c] * x[row * D + c] * rstd[row]
+
+    report = check("rms-backward", kernel)
+    assert set(report.diagnosis.names) == {"gamma-missing", "missing-projection"}, report
+
+
+def outside(r=1.0, projection=1.0, outer=lambda sigma, s: 1 / sigma):
+    """Chapter 2's exercise with a factor on dx and on the projection, or another last factor."""
+    def candidate(dy, x, gamma, eps):
+        g, c = gamma * dy, x - m(x)
+        sigma = np.sqrt(m(c * c))
+        s = sigma + eps
+        return r * (g - m(g) - projection * c * outer(sigma, s) * m(g * c / s)) / s
+    return candidate
+
+
+@pytest.mark.parametrize("candidate, names", [
+    (outside(outer=lambda sigma, s: 1 / s), {"only-s-replaced"}), (outside(projection=2), {"projection-times-two"}),
+    (outside(outer=lambda sigma, s: 2 / s), {"only-s-replaced", "projection-times-two"}),
+    (outside(projection=-1, r=2), {"dx-two", "projection-added"}),
+])
+def test_eps_outside_the_root(candidate, names):
+    assert set(check("eps-outside", candidate).diagnosis.names) == names
+    report = check("constant-rows", lambda g, x, eps: candidate(g, x, 1, eps))
+    assert set(report.diagnosis.names) == names, report
+    assert diagnose(lambda dy, c: (outside()(dy, c.x, c.gamma, c.eps),), outside_family(True)) is None
+
+
+def test_survivor_is_told_of_its_parameters_only():
+    def candidate(dy, cache):
+        return layer_norm_backward(cache.gamma * dy, cache)  # dgamma carries gamma, too
+
+    assert check("survivor", candidate).diagnosis.names == ("dgamma-from-y", "dbeta-from-g")
+
+
+# ---- Right answers ------------------------------------------------------------------------------------
+
+def einsum(dy, xhat, rstd, gamma):
+    g = np.einsum("...d,d->...d", dy, gamma)
+    mean, along = (np.einsum("...d->...", a)[..., None] / g.shape[-1] for a in (g, g * xhat))
+    return np.einsum("...d,...o->...d", g - mean - xhat * along, rstd)
+
+
+def loops(dy, xhat, rstd, gamma):
+    dx = np.empty(dy.shape)
+    for i in np.ndindex(dy.shape[:-1]):
+        g = [dy[i][j] * gamma[j] for j in range(len(gamma))]
+        mean, along = sum(g) / len(g), sum(a * b for a, b in zip(g, xhat[i])) / len(g)
+        for j in range(len(g)):
+            dx[i][j] = rstd[i][0] * (g[j] - mean - xhat[i][j] * along)
+    return dx
+
+
+def jacobian(dy, xhat, rstd, gamma):
+    D = len(gamma)
+    J = rstd[..., None] * (np.eye(D) - 1 / D - xhat[..., :, None] * xhat[..., None, :] / D)
+    return ((gamma * dy)[..., None, :] @ J)[..., 0, :]
+
+
+def float32(dy, xhat, rstd, gamma):
+    g, xhat, rstd = (a.astype(np.float32) for a in (gamma * dy, xhat, rstd))
+    return rstd * (g - m(g) - xhat * m(g * xhat))
+
+
+def in_place_on_copies(dy, xhat, rstd, gamma):
+    dx = dy.copy()
+    dx *= gamma
+    along = m(dx * xhat)
+    dx -= m(dx)
+    dx -= xhat * along
+    dx *= rstd
+    return dx
+
+
+def saved_statistics(dy, xhat, rstd, gamma):
+    mean, x = 2.0, xhat / rstd + 2.0  # as where x, mean and rstd are what forward saved
+    g, N = gamma * dy, xhat.shape[-1]
+    ds, db = s(g * (x - mean)), s(g)
+    b = -ds * rstd**3 / N
+    return rstd * g + b * (x - mean) - rstd * db / N
+
+
+def with_sums(dy, xhat, rstd, gamma):
+    N = dy.shape[-1]
+    g = dy * gamma
+    return rstd / N * (N * g - s(g) - xhat * s(g * xhat))
+
+
+def step_by_step(dy, xhat, rstd, gamma):
+    c, N, dxhat = xhat / rstd, dy.shape[-1], dy * gamma
+    dvar = (dxhat * c * -0.5 * rstd**3).sum(-1, keepdims=True)
+    dmean = (-dxhat * rstd).sum(-1, keepdims=True) + dvar * -2 * c.mean(-1, keepdims=True)
+    return dxhat * rstd + dvar * 2 * c / N + dmean / N
+
+
+def one_projection_at_a_time(dy, xhat, rstd, gamma):
+    g = dy * gamma
+    g = g - xhat * m(g * xhat)
+    return (g - m(g)) * rstd
+
+
+def matrix_of_rows(dy, xhat, rstd, gamma):
+    D = gamma.size
+    g, h = (dy * gamma).reshape(-1, D), xhat.reshape(-1, D)
+    dots = np.array([a @ b for a, b in zip(g, h)])[:, None]
+    return ((g - g @ np.full((D, D), 1 / D) - h * dots / D) * rstd.reshape(-1, 1)).reshape(dy.shape)
+
+
+RIGHT = [einsum, loops, jacobian, float32, in_place_on_copies, saved_statistics, with_sums, step_by_step,
+         one_projection_at_a_time, matrix_of_rows]
+
+
+def right_parameters(dy, xhat):
+    dy, xhat = (a.reshape(-1, a.shape[-1]) for a in (dy, xhat))
+    return np.einsum("nd,nd->d", dy, xhat), np.einsum("nd->d", dy)
+
+
+def looped_parameters(dy, xhat):
+    dgamma, dbeta = np.zeros((2, dy.shape[-1]))
+    for i in np.ndindex(dy.shape[:-1]):
+        dgamma, dbeta = dgamma + dy[i] * xhat[i], dbeta + dy[i]
+    return [dgamma, dbeta]
+
+
+def ones_times_matrix(dy, xhat):
+    ones = np.ones(dy[..., 0].size)
+    return ones @ (dy * xhat).reshape(-1, dy.shape[-1]), ones @ dy.reshape(-1, dy.shape[-1])
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("candidate", RIGHT, ids=lambda f: f.__name__)
+def test_a_right_answer_is_never_faulted(candidate, seed):
+    def residual(dy, dz_other, cache):
+        dx = candidate(dy, cache.xhat, cache.rstd, cache.gamma)
+        dz = dx + dz_other.astype(dx.dtype)
+        return dz, dz, *looped_parameters(dy, cache.xhat)
+
+    for id, answer in (("backward-dx", candidate), ("residual-backward", residual)):
+        report = check(id, answer, seed)
+        assert report.failed is None and report.diagnosis is None, report
+        assert len(report.passed) == report.total
+    assert diagnose(lambda dy, c: (candidate(dy, c.xhat, c.rstd, c.gamma), None, None)) is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("candidate", [right_parameters, looped_parameters, ones_times_matrix])
+def test_right_parameters_are_never_faulted(candidate, seed):
+    report = check("backward-parameters", candidate, seed)
+    assert report.failed is None and report.diagnosis is None, report
+
+
+@pytest.mark.parametrize("harmless", HARMLESS, ids=lambda h: h.name)
+def test_harmless_simplifications_are_accepted(harmless):
+    assert diagnose(harmless.backward) is None
+    assert check("backward-dx", as_dx(harmless.backward)).failed is None
+    assert check("residual-backward", as_residual(harmless.backward)).failed is None
+
+
+# ---- What else can go wrong ---------------------------------------------------------------------------
+
+def right(dy, xhat, rstd, gamma):
+    g = gamma * dy
+    return rstd * (g - m(g) - xhat * m(g * xhat))
+
+
+def raises(dy, xhat, rstd, gamma):
+    return dy * missing_name  # noqa: F821
+
+
+def broadcasts(dy, xhat, rstd, gamma):
+    return dy - dy.mean(axis=-1)
+
+
+def writes(dy, xhat, rstd, gamma):
+    dx = right(dy, xhat, rstd, gamma)
+    dy *= gamma
+    return dx
+
+
+@pytest.mark.parametrize("candidate, description, words", [
+    (raises, "it runs, and shapes fit", ("NameError", "missing_name", "`return dy * missing_name")),
+    (broadcasts, "it runs, and shapes fit", ("ValueError", "keepdims=True", "`return dy - dy.mean(axis=-1)`")),
+    (lambda *a: None, "it runs, and shapes fit", ("dx is None", "return")),
+    (lambda *a: right(*a)[None], "it runs, and shapes fit", ("shape (1, 2, 3, 7)", "expected (2, 3, 7)")),
+    (lambda *a: right(*a).astype(int), "numbers of the right kind", ("int64", "expected float32 or float64")),
+    (lambda *a: right(*a) + 0j, "numbers of the right kind", ("complex128",)),
+    (lambda *a: right(*a).astype(np.float16), "numbers of the right kind", ("float16",)),
+    (lambda *a: right(*a) * np.nan, "numbers of the right kind", ("NaN",)),
+    (writes, "no argument is changed", ("changed its argument dy",)),
+    (lambda *a: 1.001 * right(*a), "the derivative in one direction", ("your dx predicts",)),
+])
+def test_the_first_layer_that_fails_says_what_it_saw(candidate, description, words):
+    report = check("backward-dx", candidate)
+    assert report.failed[0] == description, report
+    assert all(word in report.failed[1] for word in words), report
+
+
+def test_only_the_hard_rows_see_eps_in_float32():
+    def candidate(dy, xhat, rstd, gamma):
+        c = xhat / rstd
+        r = 1 / np.sqrt(np.maximum(m(c * c), 1e-300))
+        return right(dy.astype("f"), (c * r).astype("f"), r.astype("f"), gamma.astype("f"))
+
+    report = check("backward-dx", candidate)
+    assert report.failed[0] == "rows that are hard" and "sqrt(eps)" in report.failed[1], report
+    assert report.diagnosis.names == ("eps-dropped",)
+
+
+@pytest.mark.parametrize("dx, description", [
+    (lambda dy, h, r, g: right(dy, h, r, g) + 1, "dx adds up to 0 along a row"),
+    (lambda dy, h, r, g: right(g * dy, h, r, g) / g, "with gamma = 1, dx is its own adjoint"),
+    (lambda dy, h, r, g: r * right(dy, h, r, g), "rows shifted and scaled"),
+])
+def test_each_invariant_can_fail(dx, description):
+    (test,) = [t for name, t in exercises.exercises()["backward-dx"].checks if name == description]
+    broken = dx if "adjoint" not in description else lambda dy, h, r, g: r * (dy - m(dy) - h[..., ::-1] * m(dy * h))
+    test(right, np.random.default_rng(0))
+    with pytest.raises(exercises.Mismatch):
+        test(broken, np.random.default_rng(0))
+
+
+def test_a_diagnosis_that_fails_is_none():
+    calls = []
+
+    def sometimes(dy, xhat, rstd, gamma):  # wrong on the checks, an exception on the probes
+        if dy.shape == LAYER_NORM.probes[0][0].shape:
+            calls.append(1)
+            raise RuntimeError("not here")
+        return 2 * right(dy, xhat, rstd, gamma)
+
+    report = check("backward-dx", sometimes)
+    assert calls and report.failed and report.diagnosis is None and "DIAGNOSIS" not in repr(report)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1j])
+def test_what_is_no_finite_real_number_has_no_diagnosis(value):
+    assert diagnose(lambda dy, cache: (dy * value, None, None)) is None
+
+
+def test_candidates_cannot_spoil_the_probes():
+    def spoils(dy, cache):
+        dy.fill(0)
+        cache.xhat.fill(0)
+        return dy, None, None
+
+    diagnose(spoils)
+    assert diagnose(MUTANTS[1].backward).names == (MUTANTS[1].name,)
+
+
+# ---- What it says -------------------------------------------------------------------------------------
+
+def everything_said():
+    wrongs = [as_dx(k.backward) for k in _wrong_dx()] + [lambda d, h, r, g, f=f: f(d, g, h, r) for f, _ in PAIRS]
+    return [repr(check("backward-dx", f)) for f in wrongs]
+
+
+def test_nothing_said_gives_the_answer_away():
+    source = inspect.getsource(exercises.exercises()["backward-dx"].solution)
+    answers = [line.split("=", 1)[-1].removeprefix("    return ") for line in source.splitlines()[2:]]
+    answers += ["g - mean", "mean_g", "g * xhat", "dy * xhat).sum", "axis=-1"]
+    for text in everything_said():
+        for answer in answers:
+            assert re.sub(r"\s", "", answer) not in re.sub(r"\s", "", text), text
+        assert "correct" not in text
+
+
+def test_every_name_has_one_sentence():
+    readable = {lnlib.diagnose._slip(place, factor) for place in lnlib.diagnose._PLACES
+                for factor in lnlib.diagnose._FACTORS}
+    for family in (LAYER_NORM, RMS_NORM, outside_family(True)):
+        names = [k.name for k in family.known]
+        assert len(set(names)) == len(names)
+        read = {name for mistakes, _ in lnlib.diagnose._bases(family) for name in mistakes}
+        assert readable | read <= set(names)
+        for k in family.known:
+            assert "\n" not in k.wrong and not k.wrong.endswith(".") and (not k.hint or k.hint.endswith((".", "?")))
+    assert set(lnlib.diagnose._HINTS) <= {k.name for k in LAYER_NORM.known}
+    assert {k.name for k in MUTANTS} <= set(lnlib.diagnose._HINTS)
+
+
+def test_faces_of_the_report():
+    report = check("backward-dx", as_dx(_wrong_dx()[1].backward))
+    text, page = repr(report), report._repr_html_()
+    assert "DIAGNOSIS: Your dx" in text and "FAILED: " in text and "3 of 10 checks passed" in text
+    for words in ("<h4>backward-dx: 3 of 10 checks passed</h4>", "Passed:", "Failed:", "<li>", "Diagnosis.",
+                  "Not run after that: 6", "aria-label"):
+        assert words in page, words
+    assert not re.search("color|style=|class=|<img|✓|✗", page)
+    assert isinstance(report.diagnosis, Diagnosis) and str(report.diagnosis) == report.diagnosis.sentence
+    odd = report._replace(failed=("a < b", "<script>"), diagnosis=None)
+    assert "<script>" not in odd.html() and "&lt;script&gt;" in odd.html()
+
+
+def test_zeros_have_no_direction():
+    report = check("residual-backward", lambda dy, dz, cache: (dz, dz, *layer_norm_backward(dy, cache)[1:]))
+    assert report.failed and report.diagnosis is None, report
+
+
+def test_a_stub_shows_as_text():
+    exercise = exercises.exercises()["backward-dx"]
+    stub = check(exercise.id, exercise.stub)
+    assert stub._repr_html_() is None and stub.diagnosis is None and "not written yet" in stub.html()
+    done = check(exercise.id, exercise.solution)
+    assert "10 of 10 checks passed" in done.html() and "Failed" not in done.html()

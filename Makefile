@@ -7,6 +7,7 @@ PORT ?= 8000
 help:
 	@echo 'make book    install the environment, execute the chapters, build the site'
 	@echo 'make test    the tests, with a strict build of the book and checks of the site'
+	@echo 'make site    the book, and its notebooks running in the browser; PYODIDE=<folder of its release 0.27.7>'
 	@echo 'make serve   show the built site at http://127.0.0.1:$(PORT)'
 	@echo 'make lab     open the chapters as notebooks in JupyterLab'
 	@echo 'make clean   remove all that was built, the environment too'
@@ -24,6 +25,14 @@ book: .venv/installed
 test: .venv/installed
 	$(BIN)/python -m pytest
 
+# Pyodide's release archive, unpacked: github.com/pyodide/pyodide, release 0.27.7, pyodide-0.27.7.tar.bz2.
+.venv/installed-site: .venv/installed requirements-site.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-site.txt
+	@touch $@
+
+site: .venv/installed-site
+	$(BIN)/python tools/build_site.py $(PYODIDE)
+
 serve: book
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
 
@@ -36,4 +45,4 @@ lab: .venv/installed
 clean:
 	rm -rf .venv _build .pytest_cache .hypothesis
 
-.PHONY: help book test serve lab clean
+.PHONY: help book test site serve lab clean

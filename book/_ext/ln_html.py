@@ -43,8 +43,9 @@ def _repository_links(app, config):
     """The deploy workflow knows the repository's address; a fork's pages then link to the fork."""
     url = os.environ.get("LN_REPOSITORY_URL") or config.html_theme_options.get("repository_url")
     known = bool(url)
+    # Edit and Issues stand in the row under the title (ln_launch).
     config.html_theme_options.update(repository_url=url or "", use_repository_button=known,
-                                     use_issues_button=known, use_edit_page_button=known)
+                                     use_issues_button=False, use_edit_page_button=False)
 
 
 def _clean(app, pagename, templatename, context, doctree):

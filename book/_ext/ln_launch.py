@@ -1,0 +1,57 @@
+"""The row of buttons under a chapter's title. A button stands there only if it works."""
+
+import os
+from pathlib import Path
+from urllib.parse import quote
+
+from ln_notebook import COLAB_BRANCH
+
+# Numba, which these chapters compile with, does not run in a browser.
+NEEDS_A_MACHINE = {"10-fused-on-the-cpu": "This chapter compiles loops with Numba, which no browser can run: "
+                                          "it needs a real machine, yours or one in Colab."}
+
+
+def buttons(name, repository, source, live):
+    """(label, address) of each button of the chapter ``name``, whose text is ``source`` in the repository."""
+    found = []
+    if live and name not in NEEDS_A_MACHINE:
+        found.append(("Run in the browser", f"../lite/notebooks/index.html?path=book/{name}.ipynb"))
+    if repository.startswith("https://github.com/"):
+        where = repository.removeprefix("https://github.com/").rstrip("/")
+        found.append(("Open in Colab", "https://colab.research.google.com/github/"
+                                       f"{where}/blob/{COLAB_BRANCH}/book/{name}.ipynb"))
+    found.append(("Download notebook", f"../notebooks/{name}.ipynb"))
+    if repository:
+        found += [("Edit", f"{repository}/edit/{source}"),
+                  ("Issues", f"{repository}/issues/new?title={quote(f'Chapter {name}: ')}")]
+    return found
+
+
+def row(name, found, live):
+    """The row as HTML. What needs a server is hidden where the page was opened from disk."""
+    extra = {"Run in the browser": ' data-ln-served', "Download notebook": " download"}
+    links = "".join(f'<a class="ln-button" href="{address}"{extra.get(label, "")}>{label}</a>'
+                    for label, address in found)
+    note = NEEDS_A_MACHINE.get(name, "") if live else ""
+    script = ("<script>if (location.protocol === 'file:') document.documentElement.classList.add('ln-from-disk')"
+              "</script>" if "data-ln-served" in links else "")
+    return f'{script}<p class="ln-launch">{links}</p>' + (f'<p class="ln-launch-note">{note}</p>' if note else "")
+
+
+def _insert(app, pagename, templatename, context, doctree):
+    if pagename not in getattr(app.env, "ln_notebooks", ()) or "body" not in context:
+        return
+    options = app.config.html_theme_options
+    path = Path(app.env.doc2path(pagename)).relative_to(app.srcdir).as_posix()
+    source = f"{options.get('repository_branch') or 'main'}/{path}"
+    name = pagename.split("/")[-1]
+    found = buttons(name, options.get("repository_url", ""), source, app.config.ln_live)
+    head, tail, rest = context["body"].partition("</h1>")
+    context["body"] = head + tail + row(name, found, app.config.ln_live) + rest
+
+
+def setup(app):
+    # A value of the configuration, so that a change of it writes all pages again.
+    app.add_config_value("ln_live", bool(os.environ.get("LN_LIVE")), "html")
+    app.connect("html-page-context", _insert, priority=950)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

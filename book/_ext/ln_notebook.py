@@ -1,0 +1,323 @@
+"""Write each chapter as a notebook of plain Markdown: ``notebooks/<chapter>.ipynb`` beside the book's pages.
+
+Other programs know nothing of MyST. So the text is written from what Sphinx has resolved, in which every number,
+citation and cross reference says what the page says. Solutions stay in the book.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import jupytext
+import nbformat
+from docutils import nodes
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from pybtex.plugin import find_plugin
+from sphinx import addnodes
+from sphinx_exercise.nodes import is_exercise_node, is_solution_node
+
+COLAB_BRANCH = "notebooks"
+SETUP = """\
+# In a browser or in Colab this installs what is missing. Elsewhere it does nothing.
+import sys
+
+if sys.platform == "emscripten":
+    %pip install -q {packages}
+    import logging
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it reports on its cache
+"""
+SETUP_COLAB = """\
+elif "google.colab" in sys.modules:
+    !git clone -q --depth 1 --branch {branch} {url} layer-norm-backwards
+    %cd -q layer-norm-backwards/book
+    %pip install -q ../wheels/lnlib-*.whl
+"""
+NOT_RUN = "# As on the page, this cell does not run with the others. To run it, remove '# ' from each line.\n"
+KEEP = ("*In the browser, what you change stays in this browser and ends with the next release of the book; "
+        "in Colab it ends with the session. To keep it, download the notebook (File menu) or save a copy in Drive.*")
+
+
+def without_glue(code):
+    """The cell's code without ``plots.glue(...)``, which serves the page only; ``None`` if nothing else is left."""
+    plain = re.sub(r"^(\s*)[%!]", r"\1#", code, flags=re.M)
+    body = ast.parse(plain).body
+    glue = [s for s in body if isinstance(s, ast.Expr) and ast.unparse(s).startswith("plots.glue(")]
+    lines = code.split("\n")
+    if glue and glue[-1] is body[-1]:
+        kept = [s for s in body if s not in glue]
+        if kept and isinstance(kept[-1], ast.Expr):  # which glue kept from being shown as the cell's value
+            lines[kept[-1].end_lineno - 1] += ";"
+    for statement in reversed(glue):
+        del lines[statement.lineno - 1:statement.end_lineno]
+    code = "\n".join(lines).strip("\n")
+    return code if code.strip() else None
+
+
+def escaped(text):
+    """Text in which Markdown sees no markup."""
+    return re.sub(r"([\\`*_$<])", r"\\\1", text)
+
+
+def names(code):
+    """The names that a cell reads, and those that it binds."""
+    tree = ast.parse(re.sub(r"^(\s*)[%!]", r"\1#", code, flags=re.M))
+    found = [(n.id, isinstance(n.ctx, ast.Load)) for n in ast.walk(tree) if isinstance(n, ast.Name)]
+    bound = {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    imports = [a for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names]
+    bound |= {(a.asname or a.name).split(".")[0] for a in imports}
+    return {name for name, load in found if load}, bound | {name for name, load in found if not load}
+
+
+def needed(cells):
+    """The cells a reader of the notebook needs: all that the page shows, and what these read of hidden ones.
+
+    Most hidden cells only compute numbers for the text, in which they stand already.
+    """
+    kept, wanted = [], set()
+    for cell in reversed(cells):
+        code = without_glue(cell.source)
+        if code is None:
+            continue
+        reads, binds = names(code)
+        # A hidden cell that draws random numbers moves all later draws.
+        if "remove-cell" not in cell.metadata.get("tags", []) or binds & wanted or "rng" in reads:
+            wanted |= reads
+            kept.insert(0, cell)
+    return kept
+
+
+class Writer:
+    """Walks a resolved document and collects the notebook's cells."""
+
+    def __init__(self, app, docname, sources):
+        self.env, self.docname, self.builder = app.env, docname, app.builder
+        self.sources = iter(needed(sources))
+        self.cells, self.text, self.cited = [], [], {}
+
+    # Cells
+
+    def flush(self):
+        if text := "\n\n".join(block for block in self.text if block.strip()):
+            self.cells.append(new_markdown_cell(text))
+        self.text = []
+
+    def code(self, container):
+        """One visible cell, after the hidden ones before it that do more than hand numbers to the text."""
+        shown = next(n for n in container.findall(nodes.literal_block)).astext().rstrip()
+        self.flush()
+        for source in self.sources:
+            visible = source.source.rstrip() == shown
+            tags, code = source.metadata.get("tags", []), without_glue(source.source)
+            if visible or "remove-cell" in tags:
+                if "skip-execution" in tags:
+                    code = NOT_RUN + "\n".join(f"# {line}".rstrip() for line in code.split("\n"))
+                folded = {} if visible else {"jupyter": {"source_hidden": True}}
+                self.cells.append(new_code_cell(code, metadata=folded))
+            if visible:
+                return
+        raise ValueError(f"{self.docname}: a cell of the page is not in the source: {shown[:80]!r}")
+
+    # Numbers
+
+    def number(self, node, kind):
+        ids = self.env.toc_fignumbers.get(self.docname, {}).get(kind, {})
+        return next((".".join(map(str, ids[i])) for i in node["ids"] if i in ids), "")
+
+    # Text inside a paragraph
+
+    def inline(self, node):
+        if isinstance(node, nodes.Text):
+            return escaped(node.astext())
+        if isinstance(node, nodes.literal):
+            return f"`{node.astext()}`"
+        if isinstance(node, nodes.math):
+            return f"${node.astext().strip()}$"
+        if isinstance(node, (nodes.target, nodes.system_message, nodes.comment)):
+            return ""
+        inner = "".join(map(self.inline, node.children))
+        if isinstance(node, nodes.emphasis):
+            return f"*{inner}*"
+        if isinstance(node, nodes.strong):
+            return f"**{inner}**"
+        if isinstance(node, nodes.image):
+            return f"*[{node.get('alt', 'image')}]*"
+        if isinstance(node, nodes.reference):
+            return self.reference(node, inner)
+        if isinstance(node, (nodes.inline, addnodes.number_reference, nodes.paragraph, nodes.title, nodes.term,
+                             nodes.caption)):
+            return inner
+        raise NotImplementedError(f"{self.docname}: no Markdown for {type(node).__name__}: {node.astext()[:60]!r}")
+
+    def reference(self, node, inner):
+        uri = node.get("refuri", "")
+        if re.match(r"[a-z]+:", uri):
+            return f"[{inner}]({uri})"
+        page, _, fragment = uri.partition("#")
+        fragment = fragment or node.get("refid", "")
+        if page.startswith("bibliography") or fragment in self.entries:
+            self.cited[fragment] = None
+            return inner
+        # Other chapters lie beside this one as notebooks; the rest of the book does not.
+        other = Path(page).stem
+        return f"[{inner}]({other}.ipynb)" if other and other != self.here and other in self.chapters else inner
+
+    @property
+    def here(self):
+        return self.docname.split("/")[-1]
+
+    @property
+    def chapters(self):
+        return {d.split("/")[-1] for d in self.env.found_docs if d in self.env.ln_notebooks}
+
+    @property
+    def entries(self):
+        return {c.citation_id: c for c in self.env.get_domain("cite").citations}
+
+    # Blocks
+
+    def block(self, node):
+        """The Markdown of a block, or what it adds to ``self.cells`` and ``self.text``."""
+        if is_solution_node(node) or isinstance(node, (nodes.target, nodes.comment, nodes.substitution_definition,
+                                                       nodes.system_message, addnodes.index, nodes.raw)):
+            return
+        if isinstance(node, nodes.section):
+            self.flush()
+            self.level += 1
+            self.blocks(node)
+            self.level -= 1
+        elif isinstance(node, nodes.container) and node.get("nb_element") == "cell_code":
+            self.code(node)
+            for figure in node.findall(nodes.figure):
+                self.caption(figure)
+        elif is_exercise_node(node):
+            self.exercise(node)
+        elif isinstance(node, nodes.figure):
+            self.caption(node)
+        elif isinstance(node, nodes.container) and node.get("literal_block"):
+            title = "".join(self.inline(c) for c in node.findall(nodes.caption))
+            self.text.append(f"*{title}*")
+            self.blocks(node, skip=nodes.caption)
+        elif isinstance(node, (nodes.container, nodes.compound)):
+            self.blocks(node)
+        else:
+            self.text.append(self.markdown(node))
+
+    def blocks(self, node, skip=()):
+        for child in node.children:
+            if not (skip and isinstance(child, skip)):
+                self.block(child)
+
+    def markdown(self, node):
+        """A block that holds no code cells."""
+        if isinstance(node, nodes.title):
+            return f"{'#' * self.level} {self.inline(node)}"
+        if isinstance(node, nodes.paragraph):
+            return "".join(map(self.inline, node.children))
+        if isinstance(node, nodes.math_block):
+            return self.equation(node)
+        if isinstance(node, nodes.literal_block):
+            return f"```{node.get('language', '').replace('ipython3', 'python')}\n{node.astext()}\n```"
+        if isinstance(node, (nodes.bullet_list, nodes.enumerated_list)):
+            marks = ("- " if isinstance(node, nodes.bullet_list) else f"{i}. " for i in range(1, 1000))
+            return "\n".join(mark + self.inside(item).replace("\n", "\n" + " " * len(mark))
+                             for mark, item in zip(marks, node.children))
+        if isinstance(node, nodes.definition_list):
+            return "\n\n".join(f"**{self.inline(item.children[0])}**: {self.inside(item.children[-1])}"
+                               for item in node.children)
+        if isinstance(node, nodes.table):
+            return self.table(node)
+        if isinstance(node, nodes.transition):
+            return "---"
+        if isinstance(node, nodes.Admonition):
+            return self.admonition(node)
+        if isinstance(node, nodes.block_quote):
+            return self.quoted(self.inside(node))
+        if isinstance(node, (nodes.compound, nodes.container)):
+            return self.inside(node)
+        return self.inline(node)
+
+    def inside(self, node, skip=()):
+        return "\n\n".join(filter(None, (self.markdown(c) for c in node.children
+                                         if not isinstance(c, (nodes.target, *skip)))))
+
+    @staticmethod
+    def quoted(text):
+        return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
+
+    def admonition(self, node):
+        title = next((self.inline(c) for c in node.children if isinstance(c, nodes.title)),
+                     type(node).__name__.capitalize())
+        body = self.inside(node, skip=(nodes.title,))
+        if "dropdown" in node["classes"]:
+            return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
+        return self.quoted(f"**{title}**\n\n{body}")
+
+    def equation(self, node):
+        formula = node.astext().strip()
+        if r"\\" in formula and r"\begin{" not in formula:
+            formula = f"\\begin{{aligned}}\n{formula}\n\\end{{aligned}}"
+        number = self.number(node, "displaymath")
+        return f"$$\n{formula}" + (f" \\tag{{{number}}}" if number else "") + "\n$$"
+
+    def caption(self, figure):
+        for caption in figure.findall(nodes.caption):
+            self.text.append(f"**Fig. {self.number(figure, 'figure')}** {self.inline(caption).strip()}")
+
+    def table(self, node):
+        rows = [[re.sub(r"\s*\n\s*", " ", self.inside(entry)).replace(r"\|", r"\Vert ").replace("|", r"\vert "
+                 if "$" in entry.rawsource else r"\|") for entry in row.children] for row in node.findall(nodes.row)]
+        lines = ["| " + " | ".join(row) + " |" for row in rows]
+        return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+    def exercise(self, node):
+        title, *rest = node.children
+        subtitle = self.inline(title).removeprefix(" (").removesuffix(")")
+        self.flush()
+        number = self.number(node, "exercise")
+        self.text.append(f"### Exercise {number}".rstrip() + (f": {subtitle}" if subtitle else ""))
+        for child in rest:
+            self.blocks(child) if isinstance(child, nodes.section) else self.block(child)
+        self.flush()
+
+    def references(self):
+        backend = find_plugin("pybtex.backends", "markdown")("utf-8")
+        found = [self.entries[i] for i in self.cited if i in self.entries]
+        return ["- " + re.sub(r"\s*\n\s*", " ", c.formatted_entry.text.render(backend)) for c in found]
+
+    def write(self, doctree, setup):
+        self.level = 0
+        self.blocks(doctree)
+        if items := self.references():
+            self.flush()
+            self.text.append("## References\n\n" + "\n".join(items))
+        self.flush()
+        self.cells[1:1] = [new_markdown_cell(KEEP), new_code_cell(setup)]
+        for index, cell in enumerate(self.cells):
+            cell["id"] = f"cell-{index}"  # nbformat's own are random, and two builds would differ
+        kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+        return new_notebook(cells=self.cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
+
+
+def _chapters(app, env):
+    """Pages with cells become notebooks."""
+    env.ln_notebooks = {name for name in env.found_docs
+                        if "{code-cell}" in Path(env.doc2path(name)).read_text(encoding="utf-8")}
+
+
+def _write(app, doctree, docname):
+    if app.builder.format != "html" or docname not in app.env.ln_notebooks:
+        return
+    source = Path(app.env.doc2path(docname)).read_text(encoding="utf-8")
+    code = [cell for cell in jupytext.reads(source, fmt="md:myst").cells if cell.cell_type == "code"]
+    url = app.config.html_theme_options.get("repository_url")
+    packages = "lnlib matplotlib" + (" sympy" if re.search(r"sympy|symbolic", source) else "")
+    setup = SETUP.format(packages=packages) + (SETUP_COLAB.format(branch=COLAB_BRANCH, url=url) if url else "")
+    target = Path(app.outdir) / "notebooks" / f"{docname.split('/')[-1]}.ipynb"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(Writer(app, docname, code).write(doctree, setup.rstrip()), target)
+
+
+def setup(app):
+    app.connect("env-updated", lambda app, env: _chapters(app, env))
+    app.connect("doctree-resolved", _write, priority=900)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

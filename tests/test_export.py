@@ -1,0 +1,156 @@
+"""The chapters as notebooks: plain Markdown with the page's words and code and no solutions. Every button works."""
+
+import re
+import sys
+from types import SimpleNamespace
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+from pages import BOOK, CHAPTERS, ROOT, read
+
+from lnlib.exercises import exercises
+
+pytest.importorskip("jupytext")  # the environment of the book; the library is also tested without it
+import nbformat  # noqa: E402
+from bs4 import BeautifulSoup  # noqa: E402
+
+sys.path[:0] = [str(BOOK / "_ext"), str(ROOT / "tools")]
+import build_site  # noqa: E402
+import ln_launch  # noqa: E402
+import ln_notebook  # noqa: E402
+
+pytestmark = pytest.mark.site
+
+NAMES = [path.stem for path in CHAPTERS] + ["claims-audited"]
+
+
+@pytest.fixture(scope="module")
+def notebooks(site):
+    return {name: nbformat.read(site / f"notebooks/{name}.ipynb", as_version=4) for name in NAMES}
+
+
+def markdown(notebook):
+    return "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+
+
+def letters(text):
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def test_notebooks_are_valid_and_alike_in_two_builds(notebooks):
+    for notebook in notebooks.values():
+        nbformat.validate(notebook)
+        assert [cell.id for cell in notebook.cells] == [f"cell-{i}" for i in range(len(notebook.cells))]
+        assert not any(cell.get("outputs") for cell in notebook.cells)
+
+
+def test_nothing_of_myst_is_left(notebooks):
+    for name, notebook in notebooks.items():
+        text = markdown(notebook)
+        assert not re.search(r"\{[\w:-]+\}`|^\s*(`{3,}|:{3,})\{|^\([\w-]+\)=|<script|x-thebe", text, re.M), name
+        assert text.count("$$") % 2 == 0 and text.count("```") % 2 == 0, name
+
+
+def test_the_text_is_the_pages(site, notebooks):
+    """Each paragraph of the page without maths, numbers and citations included, stands in the notebook."""
+    for name, notebook in notebooks.items():
+        page = BeautifulSoup((site / f"book/{name}.html").read_text(encoding="utf-8"), "html.parser").article
+        for part in page.select(".math"):
+            part.replace_with("MATHS")
+        for part in page.select(".solution, .cell_output, .ln-launch, .ln-launch-note, .admonition-title"):
+            part.extract()
+        text = letters(re.sub(r"\]\([^)]*\)", "", markdown(notebook)))
+        paragraphs = [p.text for p in page.find_all("p") if "MATHS" not in p.text]
+        assert len(paragraphs) > 10
+        for paragraph in paragraphs:
+            plain = letters(paragraph)
+            assert plain in text, f"{name}: {paragraph}"
+
+
+def test_numbers_of_equations_and_figures_are_the_pages(site, notebooks):
+    for name, notebook in notebooks.items():
+        page, text = (site / f"book/{name}.html").read_text(encoding="utf-8"), markdown(notebook)
+        assert re.findall(r"\\tag\{([\d.]+)\}", text) == re.findall(r'class="eqno">\(([\d.]+)\)', page), name
+        figures = [n for n in re.findall(r'caption-number">Fig. ([\d.]+)', page)]
+        assert re.findall(r"^\*\*Fig. ([\d.]+)\*\*", text, re.M) == figures, name
+
+
+def test_all_visible_code_is_there(notebooks):
+    for path in CHAPTERS:
+        code = [cell.source for cell in notebooks[path.stem].cells if cell.cell_type == "code"]
+        assert "emscripten" in code[0]
+        for cell in read(path).cells:
+            if "skip-execution" in cell.tags:
+                assert any("\n# " + cell.source.replace("\n", "\n# ") in c for c in code)
+            elif "remove-cell" not in cell.tags:
+                assert ln_notebook.without_glue(cell.source) in code
+
+
+def test_no_solutions(site, notebooks):
+    everything = "\n".join(cell.source for notebook in notebooks.values() for cell in notebook.cells)
+    for exercise in exercises().values():
+        assert f"def {exercise.stub.__name__}(" in everything
+        assert f"def {exercise.solution.__name__}(" not in everything, exercise.id
+    text, seen = letters(everything), 0
+    for path in CHAPTERS:
+        page = BeautifulSoup((site / f"book/{path.stem}.html").read_text(encoding="utf-8"), "html.parser")
+        for paragraph in page.select(".solution section p"):
+            if not paragraph.select(".math"):
+                seen += 1
+                assert letters(paragraph.text) not in text, paragraph
+    assert seen > 10
+
+
+def test_without_glue():
+    assert ln_notebook.without_glue("plots.glue(a=1,\n           b=2)") is None
+    assert ln_notebook.without_glue("x = 1\nplots.glue(x=x)\ny = x") == "x = 1\ny = x"
+    # A value that the call of glue kept from being shown stays unshown.
+    assert ln_notebook.without_glue("ax.legend()\nplots.glue(x=1)") == "ax.legend();"
+
+
+def test_hidden_cells_are_kept_where_they_matter():
+    def cells(*codes, tags=("remove-cell",)):
+        hidden = [SimpleNamespace(source=c, metadata={"tags": list(tags)}) for c in codes]
+        return [*hidden, SimpleNamespace(source="print(b)", metadata={})]
+
+    def kept(*codes):
+        return [cell.source for cell in ln_notebook.needed(cells(*codes))]
+
+    assert kept("c = 1") == ["print(b)"]
+    assert kept("a = 1", "b = a") == ["a = 1", "b = a", "print(b)"]
+    assert kept("from m import b") == ["from m import b", "print(b)"]
+    assert kept("c = rng.random()") == ["c = rng.random()", "print(b)"]
+
+
+def test_every_launch_address_leads_to_a_file(site, tmp_path):
+    build_site.collect_contents(site, tmp_path / "content")
+    for name in NAMES:
+        page = (site / f"book/{name}.html").read_text(encoding="utf-8")
+        row = re.search(r'<p class="ln-launch">(.*?)</p>', page, re.S)[1]
+        # Built without an address of the repository and without `make site`: only the download works.
+        assert re.findall(r">([^<]+)</a>", row) == ["Download notebook"]
+        assert (site / "book" / re.search(r'href="([^"]+)"', row)[1]).is_file()
+
+        found = dict(ln_launch.buttons(name, "https://github.com/owner/book", f"main/book/{name}.md", True))
+        assert ("Run in the browser" in found) == (name != "10-fused-on-the-cpu")
+        if run := found.get("Run in the browser"):
+            assert (tmp_path / "content" / parse_qs(urlparse(run).query)["path"][0]).is_file()
+        host, colab = found["Open in Colab"].split("/github/owner/book/blob/notebooks/")
+        assert host == "https://colab.research.google.com" and (tmp_path / "content" / colab).is_file()
+        assert (ROOT / found["Edit"].removeprefix("https://github.com/owner/book/edit/main/")).is_file()
+        assert found["Issues"].startswith("https://github.com/owner/book/issues/new?title=")
+
+
+def test_a_chapter_that_needs_a_machine_says_so():
+    row = ln_launch.row("10-fused-on-the-cpu", [("Download notebook", "x.ipynb")], True)
+    assert "real machine" in row and "data-ln-served" not in row
+
+
+def test_pyodide_files_are_checked(tmp_path):
+    folder = tmp_path / "release"
+    folder.mkdir()
+    with pytest.raises(FileNotFoundError, match="pyodide.js"):
+        build_site.collect_pyodide([folder], tmp_path / "a")
+    (folder / "pyodide.js").write_text("something else")
+    with pytest.raises(ValueError, match="SHA-256"):
+        build_site.collect_pyodide([folder], tmp_path / "b")

@@ -1,0 +1,135 @@
+"""Chapters run in the reader's browser: top to bottom, with nothing from elsewhere, and print what the page prints.
+
+Needs requirements-site.txt, a Chromium, and Pyodide's files in the folders that LN_PYODIDE names.
+LN_LIVE_CHAPTERS=all runs every chapter that offers to.
+"""
+
+import functools
+import http.server
+import importlib.util
+import os
+import re
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from pages import BOOK, CHAPTERS, ROOT
+from test_browser import CHROME, FLAGS
+
+pytest.importorskip("jupytext")  # the environment of the book; the library is also tested without it
+from bs4 import BeautifulSoup  # noqa: E402
+
+sys.path[:0] = [str(BOOK / "_ext"), str(ROOT / "tools")]
+import build_site  # noqa: E402
+from ln_launch import NEEDS_A_MACHINE  # noqa: E402
+
+pytestmark = pytest.mark.site
+
+ALL = [path.stem for path in CHAPTERS if path.stem not in NEEDS_A_MACHINE] + ["claims-audited"]
+NAMES = ALL if os.environ.get("LN_LIVE_CHAPTERS") == "all" else ["01-forward-pass", "11-gpu-forward"]
+KERNEL_READY, CHAPTER_RUN = 15, 90  # seconds
+NOISE = 1e-12  # Numbers below this are roundings, which depend on the order in which a processor adds.
+
+OPEN = "window.jupyterapp?.shell?.currentWidget"
+RUN = """() => { window.jupyterapp.commands.execute('notebook:run-all-cells')
+         .then(() => window.lnDone = true, () => window.lnDone = true) }"""
+
+
+@pytest.fixture(scope="module")
+def address(site, tmp_path_factory):
+    """The JupyterLite site of the built book, served under a sub-path."""
+    missing = [what for what, there in (
+        ("Chromium or Chrome on the PATH", CHROME),
+        ("requirements-site.txt", importlib.util.find_spec("jupyterlite_core")),
+        ("LN_PYODIDE, the folder of Pyodide's release", os.environ.get("LN_PYODIDE"))) if not there]
+    if missing:
+        message = f"not here: {'; '.join(missing)}"
+        pytest.fail(message) if os.environ.get("LN_REQUIRE_LIVE") else pytest.skip(message)
+    root = tmp_path_factory.mktemp("live")
+    folders = [Path(folder) for folder in os.environ["LN_PYODIDE"].split(os.pathsep)]
+    build_site.build_lite(folders, site, root / "work", root / "served/some/where/lite")
+    size = sum(p.stat().st_size for folder in (site, root / "served") for p in folder.rglob("*") if p.is_file())
+    assert size <= build_site.MOST_BYTES
+    handler = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *args: None})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0),
+                                             functools.partial(handler, directory=str(root / "served")))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser(address):
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROME, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+def printed_on_page(path):
+    """What each visible cell of the built page prints or shows as text."""
+    page = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+    return ["\n".join(output.text.rstrip("\n") for output in
+                      cell.select(".cell_output .stream pre, .cell_output .text_plain pre"))
+            for cell in page.select("div.cell")]
+
+
+def printed(cell):
+    """The same of a notebook's cell."""
+    found = []
+    for output in cell["outputs"]:
+        data = output.get("data", {})
+        if output["output_type"] == "stream":
+            found.append("".join(output["text"]))
+        elif not any(kind.startswith(("image/", "text/html", "text/latex", "text/markdown")) for kind in data):
+            found.append("".join(data.get("text/plain", "")))
+    return "\n".join(text.rstrip("\n") for text in found)
+
+
+def same(here, there):
+    """Whether two texts agree in words and in the digits printed, roundings of zero apart."""
+    here, there = here.split(), there.split()
+    number = re.compile(r"[\[(]*([-+]?\d+\.?\d*(?:e[-+]?\d+)?)[\]),;]*$")
+
+    def agree(a, b):
+        numbers = [float(m[1]) for m in map(number.match, (a, b)) if m]
+        return a == b or (len(numbers) == 2 and max(map(abs, numbers)) < NOISE)
+
+    return len(here) == len(there) and all(map(agree, here, there))
+
+
+def test_same_forgives_roundings_of_zero_only():
+    assert same("error 1.1e-15, y [0.25 1.5]", "error  1.4e-15, y [0.25 1.5]")
+    assert not same("error 1.1e-07", "error 1.2e-07")
+    assert not same("0.2500", "0.25") and not same("a 1e-15", "b 1e-15") and not same("a", "a b")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_chapter_runs_in_the_browser(site, address, browser, name):
+    busy = os.getloadavg()[0] > os.cpu_count()  # with the work of others; then times say nothing of the site
+    context, requests, start = browser.new_context(), [], time.perf_counter()
+    context.on("request", lambda request: requests.append(request.url))
+    page = context.new_page()
+    page.goto(f"{address}/some/where/lite/notebooks/index.html?path=book/{name}.ipynb")
+    page.wait_for_function(f"() => {OPEN}?.sessionContext?.session?.kernel?.status === 'idle'", timeout=120_000)
+    ready = time.perf_counter() - start
+    page.evaluate(RUN)
+    page.wait_for_function("() => window.lnDone", timeout=240_000)
+    run = time.perf_counter() - start - ready
+    cells = [c for c in page.evaluate(f"() => {OPEN}.content.model.toJSON()")["cells"] if c["cell_type"] == "code"]
+    context.close()
+    print(f"{name}: kernel ready after {ready:.1f} s, chapter run in {run:.1f} s")
+
+    errors = [o["evalue"] for c in cells for o in c["outputs"] if o["output_type"] == "error"]
+    assert not errors and all(c["execution_count"] for c in cells)
+    assert all(url.startswith((address, "data:", "blob:")) for url in requests)
+    shown = [c for c in cells[1:] if not c["metadata"].get("jupyter", {}).get("source_hidden")]
+    expected = printed_on_page(site / f"book/{name}.html")
+    assert len(shown) == len(expected)
+    for cell, text in zip(shown, expected):
+        assert same(printed(cell), text), f"{cell['source']}\nbrowser: {printed(cell)}\npage: {text}"
+    assert busy or (ready <= KERNEL_READY and run <= CHAPTER_RUN), f"kernel {ready:.1f} s, chapter {run:.1f} s"

@@ -24,8 +24,16 @@ _TYPES = {"float16": float16, "float32": float32, "float64": float64}
 
 @functools.lru_cache(maxsize=None)
 def _kernel(factory, *constants):
-    """The kernel that ``factory`` makes of these constants, made once."""
-    return factory(*constants)
+    """The kernel that ``factory`` makes of these constants, the last two of them dtypes; made once."""
+    *numbers, real, storage = constants
+    return factory(*numbers, _TYPES[real.name], _TYPES[storage.name])
+
+
+def _planned(plan, short, long, real, storage):
+    """The kernel for a plan: made by ``short``, or by ``long`` where no row fits into registers."""
+    if plan.chunks:
+        return _kernel(short, plan.threads, plan.chunks, plan.width, plan.rows, real, storage)
+    return _kernel(long, plan.threads, plan.width, real, storage)
 
 
 @functools.lru_cache(maxsize=None)
@@ -212,6 +220,16 @@ def _check_out(out, device, shape, dtype):
     return out
 
 
+def _dtype(array):
+    """NumPy's dtype for that of an array of any library."""
+    return np.dtype(str(array.dtype).removeprefix("torch."))
+
+
+def _machine(device, like, stream):
+    """Where kernels run: a GPU if there is one, or if the array ``like`` is on one; else the interpreter."""
+    return (_Gpu if device or cuda.is_available() else _Interpreter)(like if device else None, stream)
+
+
 def _width(machine, D, *arrays):
     """4 if every row of every array begins where an access of four numbers may begin, else 1."""
     return 4 if D % 4 == 0 and all(machine.address(a) % 16 == 0 for a in arrays) else 1
@@ -268,7 +286,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
     device = _on_device(x)
     if out is not None:
         out = _check_out(out, device, shape, dtype)
-    machine = (_Gpu if device or cuda.is_available() else _Interpreter)(x if device else None, stream)
+    machine = _machine(device, x, stream)
     if not device:
         x, gamma, beta = machine.put(x), machine.put(gamma), machine.put(beta)
     D = shape[-1]
@@ -277,9 +295,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
     statistics = machine.empty((rows, 4), real)
     if rows:
         plan = kernels.plan_forward(rows, D, _width(machine, D, x, gamma, beta, y), kernels.KEPT * 4 // real.itemsize)
-        dtypes = _TYPES[real.name], _TYPES[dtype.name]
-        kernel = (_kernel(kernels.forward, *plan[:4], *dtypes) if plan.chunks
-                  else _kernel(kernels.forward_long, plan.threads, plan.width, *dtypes))
+        kernel = _planned(plan, kernels.forward, kernels.forward_long, real, dtype)
         machine.launch(kernel, plan.blocks, plan.threads * plan.rows, x, gamma, beta, y, statistics,
                        np.int32(rows), np.int32(D), *_scaled_eps(eps, real))
     cache = GpuLayerNormCache(x, statistics, gamma, parameters, device)
@@ -325,7 +341,7 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
     """
     contract.check_cache(cache, GpuLayerNormCache)
     x, statistics, gamma, parameters, device = cache
-    shape, dtype = tuple(x.shape), np.dtype(str(x.dtype).removeprefix("torch."))
+    shape, dtype, real = tuple(x.shape), _dtype(x), _dtype(statistics)
     if device:
         _device_array("dy", dy, dtype, shape)
     elif _on_device(dy):
@@ -334,12 +350,11 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
         dy = contract.check_like_x("dy", dy, shape, dtype)
     if out is not None:
         out = _check_out(out, device, shape, dtype)
-    machine = (_Gpu if device or cuda.is_available() else _Interpreter)(dy if device else None, stream)
+    machine = _machine(device, dy, stream)
     if not device:
         dy = machine.put(dy)
     D = shape[-1]
     rows = math.prod(shape[:-1])
-    real = np.dtype(str(statistics.dtype).removeprefix("torch."))
     dx = out if device and out is not None else machine.empty(shape, dtype)
     dgamma, dbeta = machine.empty((D,), parameters), machine.empty((D,), parameters)
     width = _width(machine, D, dy, x, gamma, dx)
@@ -348,14 +363,12 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
     direct = plan.partials == 1 and parameters == real
     sums = (dgamma, dbeta) if direct else [machine.empty((plan.partials, D), real) for _ in range(2)]
     if rows:
-        dtypes = _TYPES[real.name], _TYPES[dtype.name]
-        kernel = (_kernel(kernels.backward, *plan[:4], *dtypes) if plan.chunks
-                  else _kernel(kernels.backward_long, plan.threads, plan.width, *dtypes))
+        kernel = _planned(plan, kernels.backward, kernels.backward_long, real, dtype)
         machine.launch(kernel, plan.blocks, plan.threads * plan.rows, dy, x, statistics, gamma, dx, *sums,
                        np.int32(rows), np.int32(D), np.int32(plan.partials))
     if not direct:
         columns, lanes = kernels.plan_add(plan.partials)
-        kernel = _kernel(kernels.add_partials, columns, lanes, _TYPES[real.name], _TYPES[parameters.name])
+        kernel = _kernel(kernels.add_partials, columns, lanes, real, parameters)
         machine.launch(kernel, -(-D // columns), columns * lanes, *sums, dgamma, dbeta,
                        np.int32(plan.partials), np.int32(D))
     if device:

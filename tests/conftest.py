@@ -1,10 +1,12 @@
 """One Hypothesis profile for all tests, and the site, built strictly and once."""
 
+import os
 import shutil
 import subprocess
 import sys
 
 import pytest
+from browsing import CHROME, FLAGS
 from hypothesis import settings
 from pages import ROOT
 
@@ -22,3 +24,16 @@ def site():
     if run.returncode:
         pytest.fail(f"the book does not build:\n{run.stdout}\n{run.stderr}", pytrace=False)
     return ROOT / "_build" / "html"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium. Playwright allows one of its kind at a time, and no other event loop beside it."""
+    if not CHROME:
+        message = "no Chromium or Chrome on the PATH"
+        pytest.fail(message) if os.environ.get("LN_REQUIRE_BROWSER") else pytest.skip(message)
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROME, args=FLAGS)
+        yield browser
+        browser.close()

@@ -1,42 +1,18 @@
 """The built pages in a real browser: maths, phone width, both themes, search, from disk and from a server."""
 
-import functools
-import http.server
-import os
-import shutil
-import threading
-
 import pytest
+from browsing import Visit, served, violations
 from pages import CHAPTERS
 
 pytestmark = pytest.mark.site
 
-CHROME = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser", "chrome"))), None)
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]
-PAGES = ["index", "notation", "api", *(path.stem for path in CHAPTERS)]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if not CHROME:
-        message = "no Chromium or Chrome on the PATH"
-        pytest.fail(message) if os.environ.get("LN_REQUIRE_BROWSER") else pytest.skip(message)
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROME, args=FLAGS)
-        yield browser
-        browser.close()
+PAGES = ["index", "notation", "api", "claims-audited", "bibliography", *(path.stem for path in CHAPTERS)]
 
 
 @pytest.fixture(scope="module")
 def address(site):
-    handler = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *args: None})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(site)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    with served(site) as address:
+        yield address
 
 
 # Elements of the article that stick out on the right with no scrolling box around them.
@@ -49,27 +25,6 @@ TOO_WIDE = """() => [...document.querySelectorAll('article *')].filter(e => {
 }).map(e => e.tagName + '.' + e.className)"""
 
 
-class Visit:
-    """One page, loaded; what it asked for and what went wrong."""
-
-    def __init__(self, browser, url, width=1200, theme="light"):
-        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
-        self.page = self.context.new_page()
-        self.requests, self.problems = [], []
-        self.page.on("request", lambda r: self.requests.append(r.url))
-        self.page.on("pageerror", lambda e: self.problems.append(str(e)))
-        self.page.on("console", lambda m: self.problems.append(m.text) if m.type == "error" else None)
-        self.page.on("requestfailed", lambda r: self.problems.append(f"failed: {r.url}"))
-        self.page.goto(url)
-        self.page.evaluate("async () => { await window.MathJax?.startup?.promise; }")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.context.close()
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_page_on_a_phone_from_a_server(browser, address, name):
     with Visit(browser, f"{address}/book/{name}.html", width=360, theme="dark") as visit:
@@ -79,9 +34,10 @@ def test_page_on_a_phone_from_a_server(browser, address, name):
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         # What is wider than the phone scrolls in its own box.
         assert page.evaluate(TOO_WIDE) == []
-        if name not in ("api",):
+        if name not in ("api", "bibliography"):
             assert page.evaluate("document.querySelectorAll('mjx-container').length") > 0
         assert page.evaluate("document.querySelectorAll('mjx-merror, .MathJax_Error').length") == 0
+        assert PAGES.index(name) % 2 or violations(page) == []  # axe takes seconds: a page in one theme, the next in the other
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -90,6 +46,7 @@ def test_page_from_disk(browser, site, name):
         assert not visit.problems
         assert all(url.startswith(("file:", "data:", "blob:")) for url in visit.requests)
         assert visit.page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+        assert PAGES.index(name) % 2 == 0 or violations(visit.page) == []
 
 
 def test_search_works_from_disk_and_from_a_server(browser, site, address):
@@ -115,3 +72,24 @@ def test_answers_are_folded_and_open_by_keyboard(browser, site):
         visit.page.focus(".solution.dropdown button.toggle-button")
         visit.page.keyboard.press("Enter")
         assert visit.page.evaluate(hidden)[0] is False
+
+
+def test_the_keyboard_reaches_an_exercise(browser, site):
+    """From the title, by Tab alone: every stop can be seen and is marked (so none lies in a folded answer), and one opens."""
+    stop = """() => { const e = document.activeElement, box = e.getBoundingClientRect(), style = getComputedStyle(e);
+        return {key: e.outerHTML.slice(0, 200), solution: !!e.closest('.solution'),
+                button: e.classList.contains('toggle-button'), seen: box.width > 0 && box.height > 0,
+                marked: style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0
+                        || style.boxShadow !== 'none' || style.textDecorationThickness !== 'auto'}; }"""
+    with Visit(browser, (site / f"book/{CHAPTERS[2].stem}.html").as_uri()) as visit:
+        page = visit.page
+        page.wait_for_selector(".solution button.toggle-button")
+        page.evaluate("const h = document.querySelector('article h1'); h.tabIndex = -1; h.focus()")
+        stops = []
+        while not (stops and stops[-1]["solution"] and stops[-1]["button"]) and len(stops) < 400:
+            page.keyboard.press("Tab")
+            stops.append(page.evaluate(stop))
+        assert stops[-1]["button"] and all(s["seen"] for s in stops)
+        assert not [s["key"] for s in stops if not s["marked"]]
+        page.keyboard.press("Enter")
+        assert page.evaluate("!document.activeElement.closest('.toggle-hidden')")

@@ -4,19 +4,16 @@ Needs requirements-site.txt, a Chromium, and Pyodide's files in the folders that
 LN_LIVE_CHAPTERS=all runs every chapter that offers to.
 """
 
-import functools
-import http.server
 import importlib.util
 import os
 import re
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
+from browsing import CHROME, served
 from pages import BOOK, CHAPTERS, ROOT
-from test_browser import CHROME, FLAGS
 
 pytest.importorskip("jupytext")  # the environment of the book; the library is also tested without it
 from bs4 import BeautifulSoup  # noqa: E402
@@ -52,22 +49,8 @@ def address(site, tmp_path_factory):
     build_site.build_lite(folders, site, root / "work", root / "served/some/where/lite")
     size = sum(p.stat().st_size for folder in (site, root / "served") for p in folder.rglob("*") if p.is_file())
     assert size <= build_site.MOST_BYTES
-    handler = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *args: None})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0),
-                                             functools.partial(handler, directory=str(root / "served")))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture(scope="module")
-def browser(address):
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROME, args=FLAGS)
-        yield browser
-        browser.close()
+    with served(root / "served") as address:
+        yield address
 
 
 def printed_on_page(path):

@@ -62,7 +62,9 @@ def _clean(app, pagename, templatename, context, doctree):
         body = re.sub(r'\s*<script type="text/x-thebe-config">.*?</script>\s*<script>kernelName = .*?</script>',
                       "", context["body"], flags=re.S)
         # sphinx-exercise gives every exercise and solution of a page the same id.
-        context["body"] = re.sub(r' id="(exercise|solution)-content"', "", body)
+        body = re.sub(r' id="(exercise|solution)-content"', "", body)
+        # Docutils' roles for citations are deprecated or do not fit what stands in the list.
+        context["body"] = re.sub(r' role="(list|doc-biblioentry)"', "", body)
 
 
 def setup(app):

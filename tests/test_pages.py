@@ -47,7 +47,7 @@ def test_has_the_parts_of_a_chapter(path):
     for part in ("**You will be able to**", "**You need**", "**Time**"):
         assert part in text, part
     headings = re.findall(r"^## (.+)$", text, re.M)
-    assert headings[-3:] == ["Takeaways", "Exercises", "Further reading"]
+    assert headings[-4:] == ["Takeaways", "Questions", "Exercises", "Further reading"]
     assert re.search(r"^# .+\n(?:.*\n)*?## ", text, re.M)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import jupytext
 import nbformat
 from docutils import nodes
+from ln_question import answer, question
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from pybtex.plugin import find_plugin
 from sphinx import addnodes
@@ -191,6 +192,11 @@ class Writer:
                 self.caption(figure)
         elif is_exercise_node(node):
             self.exercise(node)
+        elif isinstance(node, question):
+            self.flush()
+            number = self.number(node, "question")
+            self.text.append(f"**Question {number}**\n\n{self.inside(node)}")
+            self.flush()
         elif isinstance(node, nodes.figure):
             self.caption(node)
         elif isinstance(node, nodes.container) and node.get("literal_block"):
@@ -230,6 +236,8 @@ class Writer:
             return "---"
         if isinstance(node, nodes.Admonition):
             return self.admonition(node)
+        if isinstance(node, answer):
+            return self.folded("Answer", self.inside(node))
         if isinstance(node, nodes.block_quote):
             return self.quoted(self.inside(node))
         if isinstance(node, (nodes.compound, nodes.container)):
@@ -241,6 +249,10 @@ class Writer:
                                          if not isinstance(c, (nodes.target, *skip)))))
 
     @staticmethod
+    def folded(title, body):
+        return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
+
+    @staticmethod
     def quoted(text):
         return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
 
@@ -249,7 +261,7 @@ class Writer:
                      type(node).__name__.capitalize())
         body = self.inside(node, skip=(nodes.title,))
         if "dropdown" in node["classes"]:
-            return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
+            return self.folded(title, body)
         return self.quoted(f"**{title}**\n\n{body}")
 
     def equation(self, node):

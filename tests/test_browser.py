@@ -1,5 +1,10 @@
 """The built pages in a real browser: maths, phone width, both themes, search, from disk and from a server."""
 
+import os
+import re
+import shutil
+import subprocess
+
 import pytest
 from browsing import Visit, served, violations
 from pages import CHAPTERS
@@ -72,6 +77,42 @@ def test_answers_are_folded_and_open_by_keyboard(browser, site):
         visit.page.focus(".solution.dropdown button.toggle-button")
         visit.page.keyboard.press("Enter")
         assert visit.page.evaluate(hidden)[0] is False
+        # Answers to questions are native: closed at first, no script.
+        answer = visit.page.locator("details.ln-answer").first
+        assert not answer.locator("p").first.is_visible()
+        answer.locator("summary").focus()
+        visit.page.keyboard.press("Enter")
+        assert answer.locator("p").first.is_visible()
+
+
+@pytest.mark.parametrize("javascript", (True, False))
+def test_paper_shows_what_is_folded(browser, site, tmp_path, javascript):
+    from bs4 import BeautifulSoup
+
+    if not shutil.which("pdftotext"):
+        message = "no pdftotext (poppler-utils) to read what was printed"
+        pytest.fail(message) if os.environ.get("LN_REQUIRE_BROWSER") else pytest.skip(message)
+    path = site / f"book/{CHAPTERS[2].stem}.html"
+    context = browser.new_context(java_script_enabled=javascript)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    if javascript:
+        page.evaluate("async () => { await window.MathJax?.startup?.promise; }")
+        page.wait_for_selector(".solution.toggle-hidden")
+    page.pdf(path=tmp_path / "page.pdf")
+    context.close()
+    printed = subprocess.run(["pdftotext", "-raw", tmp_path / "page.pdf", "-"], capture_output=True, text=True, check=True)
+    article = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").article
+    for part in article.select(".math, .headerlink"):
+        part.replace_with("MATHS")
+    sentences = [s for p in article.select(".ln-answer p, .solution p") for s in re.split(r"[.:;]\s", p.text)
+                 if "MATHS" not in s and len(s) > 30]
+    assert len(sentences) > 10
+
+    def letters(text):
+        return re.sub(r"[^a-z0-9]", "", text.lower().replace("ﬁ", "fi").replace("ﬂ", "fl"))
+
+    assert [s for s in sentences if letters(s) not in letters(printed.stdout)] == []
 
 
 def test_the_keyboard_reaches_an_exercise(browser, site):

@@ -222,7 +222,7 @@ class Writer:
         if isinstance(node, nodes.math_block):
             return self.equation(node)
         if isinstance(node, nodes.literal_block):
-            return f"```{node.get('language', '').replace('ipython3', 'python')}\n{node.astext()}\n```"
+            return f"```{node.get('language', '').replace('ipython3', 'python')}\n{node.astext().rstrip()}\n```"
         if isinstance(node, (nodes.bullet_list, nodes.enumerated_list)):
             marks = ("- " if isinstance(node, nodes.bullet_list) else f"{i}. " for i in range(1, 1000))
             return "\n".join(mark + self.inside(item).replace("\n", "\n" + " " * len(mark))

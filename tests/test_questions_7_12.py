@@ -93,6 +93,11 @@ def test_7_4_which_tests_notice():
     assert 0.5 < naive["c"] / lines[0] < 2
     assert all(0.5 < found / lines[1] < 2 for found in (two_pass["c"], two_pass["d"], naive["d"]))
     assert 9.5 < -math.log10(naive["b"]) < 10.5
+    # In (d) the variance's part is about as large as the mean's; together they are less than twice the mean's alone.
+    hidden = regimes.naive_loss(1000, 1e-3, 256, "pairwise")
+    assert hidden == pytest.approx(lines[0] / 1000, rel=0.01) and 0.5 < hidden / lines[1] < 1.5
+    assert 1 < naive["d"] / two_pass["d"] < 2
+    says("7.4", "a thousandth of the 0.04")
     says("7.4", "Only (c)", f"= {lines[0]:.2f}$", power(lines[1]), "ten digits")
 
 
@@ -110,6 +115,13 @@ def test_8_1_three_losses():
     # w and t are random: 8 * 256 entries scatter norms by 2 %.
     assert np.allclose(kappa, [math.sqrt(2), 1, 1000], rtol=0.05)
     assert np.allclose(np.divide(dx, dx[0]), [1, 1e-3, 1e-3], rtol=0.05)
+    # (b): y in float32 has lost a rounding, and y - t a thousand times as much of g; the backward pass adds nothing.
+    rounded = y.astype(np.float32).astype(float)
+    lost_of_y, lost_of_g = relative_error(rounded, y), relative_error(rounded - (y + 1e-3 * w), gradients[1])
+    assert 2.5 < math.log10(lost_of_g / lost_of_y) < 3.5
+    exact = layer_norm_backward(gradients[1], cache)[0]
+    lost_of_dx = relative_error(layer_norm_backward(rounded - (y + 1e-3 * w), cache)[0], exact)
+    assert 0.9 < lost_of_dx / lost_of_g < 1.1
     says("8.1", "1000", "three digits")
 
 
@@ -123,7 +135,8 @@ def test_8_2_statistics_in_bfloat16():
     one = TYPICAL * FORMATS["bfloat16"].u
     shift = 50 * one
     in_dx = shift * math.sqrt(2 / D), one
-    says("8.2", f"{shift:.2f}", percent(shift), f"{in_dx[0]:.4f}", f"{math.hypot(*in_dx):.4f}")
+    printed = [part / TYPICAL * 0.42 for part in in_dx]  # the answer rounds t
+    says("8.2", f"{shift:.2f}", percent(shift), *(f"{part:.4f}" for part in printed), f"{math.hypot(*printed):.4f}")
     # 64 roundings of a mean and of rstd scatter their root mean square by some 10 %.
     assert 0.7 < relative_error((dy * xhat).sum(axis=0, dtype=float), exact.dgamma) / shift < 1.4
     found = relative_error(backwards.centred(dy, xhat, rstd), exact.dx)
@@ -142,6 +155,12 @@ def test_8_3_gamma_stays_zero():
         assert not dgamma.any() and abs(layer_norm_backward(dy, cache)[1]).min() > 0
         gamma = gamma - 0.1 * dgamma
     assert not gamma.any()
+
+    gamma = np.full(16, -5e-4)  # below the limit, too, and it becomes positive
+    y, cache = layer_norm_forward(x, gamma, beta)
+    xhat = (y - beta) / np.where(abs(gamma) < 1e-3, 1e-3, gamma)
+    assert np.all((dy * xhat).sum(axis=0) * layer_norm_backward(dy, cache)[1] < 0)
+    says("8.3", "the wrong sign")
 
 
 def test_8_4_a_sum_of_ones():
@@ -189,6 +208,15 @@ def test_9_3_new_memory():
 def test_9_4_what_a_network_keeps():
     kept = 4 * 8 * 1024 * 768
     says("9.4", of(kept / 1e6, "MB"), f"{48 * kept / 1e9:.1f} GB")
+    rng = np.random.default_rng(13)
+    xhat = rng.standard_normal(10**4, np.float32)
+    gamma, beta = (10.0 ** -rng.integers(0, 4, 10**4)).astype(np.float32), np.float32(1)
+    lost = abs((gamma * xhat + beta - beta) / gamma - xhat)
+    for size in np.unique(gamma):
+        # The rounding of y, of size |beta| + |gamma xhat|, is t u in the root mean square, divided by gamma.
+        wanted = TYPICAL * 2.0**-24 * np.sqrt(beta / size**2 + 1)
+        assert 0.5 < np.sqrt(np.mean(lost[gamma == size] ** 2)) / wanted < 3
+    says("9.4", "\\beta/\\gamma|$ roundings")
 
 
 # Chapter 10
@@ -239,6 +267,9 @@ def test_10_3_a_row_longer_than_the_cache():
     short, long = (n * 4 / 2**20 for n in (2**20, 2**24))  # MB; in the model a line is a MB
     found = [missed(loops, int(row), 32) for row in (short, long) for loops in (fused, one_reading)]
     assert found == [2, 2, 4, 3]
+    # gamma and beta, as long as the row, would add two accesses to each.
+    loops = ("x", "x", "xgby"), ("x", "xgby")
+    assert [missed(way, int(row), 32) for row in (short, long) for way in loops] == [4, 4, 6, 5]
     says("10.3", of(short, "MB"), of(long, "MB"), "two accesses", "four accesses", "three")
 
 
@@ -252,6 +283,12 @@ def test_10_4_rows_taken_in_turn():
 
     runs = [stages(rng.integers(2, size=400), 2) for _ in range(5)]
     assert len(np.unique(runs, axis=0)) == 5
+
+    # A partial sum for each block does not do it alone: the order in which blocks are done must not count either.
+    blocks = np.array([sum_rows(block, "sequential") for block in terms.reshape(8, 50, 16)])
+    done = [sum_rows(rng.permutation(blocks), "sequential") for _ in range(5)]
+    assert len(np.unique(done, axis=0)) == 5
+    says("10.4", "in the order of the blocks")
 
 
 # Chapter 11
@@ -340,6 +377,9 @@ def test_12_2_integers_do_not_round():
     assert 9 * 100_000 < 2**24
     for order in (terms, rng.permutation(terms), rng.permutation(terms)):
         assert np.array_equal(sum_rows(order, "sequential"), terms.sum(axis=0, dtype=float))
+    # A block of rows that every run misses leaves equal bits, and only the exact sum shows it.
+    assert np.array_equal(sum_rows(terms[32:], "sequential"), sum_rows(rng.permutation(terms[32:]), "sequential"))
+    assert not np.array_equal(sum_rows(terms[32:], "sequential"), terms.sum(axis=0, dtype=float))
 
 
 def test_12_3_three_blocks_have_an_order():

@@ -168,7 +168,8 @@ def test_chapter_3(rng):
     assert np.abs(dx[:, 2]).min() > 1e-2 and abs(dgamma[2]) > 0.1
 
     numbers = 8 * 1024 * 4096  # 3.4
-    says("3.4", r"small against its $\beta$", f"{numbers / 1e6:.1f} million", f"{4 * numbers / 1e6:.0f} MB", f"{64 * 4 * numbers / 1e9:.1f} GB",
+    says("3.4", r"small against its $\beta$")
+    says("3.4", f"{numbers / 1e6:.1f} million", f"{4 * numbers / 1e6:.0f} MB", f"{64 * 4 * numbers / 1e9:.1f} GB",
          f"{64 * 4 * numbers / 4096 / 1e6:.0f} MB", "4096 times less")
 
 

@@ -84,7 +84,8 @@ class Diagnosis(NamedTuple):
     """What a wrong backward is.
 
     * ``kind``: "known" (an entry, exactly), "one of" (entries that agree), "combination", "nearest", or "precision"
-      (float64 comes with the digits of float32).
+      (float64 comes with the digits of float32); of an exercise's own mistakes also "may be" (no more than what the
+      check said agrees) and "relation" (no mistake agrees, but the numbers are twice the right ones, say).
     * ``names``: the names of the mistakes, of the alternatives if ``kind`` is "one of".
     * ``sentence``: str for its author; also what ``str`` gives.
     """

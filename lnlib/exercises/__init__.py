@@ -5,16 +5,20 @@
 
 Each exercise is registered once, in the module of its chapter. The solution is the source; what a
 reader starts from is its stub. A check answers with the checks passed and the one that failed; it
-never says that everything is right, because checks cannot know that. Where the answer is a wrong
-backward, it says which mistake that is (:mod:`lnlib.diagnose`).
+never says that everything is right, because checks cannot know that. Where an answer is wrong, it
+says which mistake that is: of a backward by its terms (:mod:`lnlib.diagnose`), else by comparison with
+the exercise's own list (:mod:`lnlib.exercises.mistakes`).
 """
 
+import contextlib
 import html
 import importlib
 import traceback
 from typing import Callable, NamedTuple
 
 import numpy as np
+
+from .mistakes import Mistake, note, recognise, uncompiled  # noqa: F401  (the chapters take them from here)
 
 CHAPTERS = ("ch01", "ch02", "ch03", "ch04", "ch05", "ch06", "ch07", "ch08", "ch09", "ch10", "ch11", "ch12")
 
@@ -29,6 +33,7 @@ class Exercise(NamedTuple):
     solution : a function that passes.
     checks : (description, test) pairs, in order; ``test(candidate, rng)`` raises ``Mismatch`` or returns.
     diagnose : function (candidate) -> :class:`lnlib.diagnose.Diagnosis` or None, called where a check failed.
+    mistakes : :class:`Mistake` tuples, compared where ``diagnose`` is None or says nothing.
     """
 
     id: str
@@ -38,6 +43,7 @@ class Exercise(NamedTuple):
     solution: Callable
     checks: tuple
     diagnose: Callable | None = None
+    mistakes: tuple = ()
 
 
 class Mismatch(Exception):
@@ -116,18 +122,28 @@ def check(id, candidate, seed=0):
     exercise, passed, failed, written = registry[id], [], None, True
     for description, test in exercise.checks:
         try:
-            test(candidate, np.random.default_rng(seed))
-        except Mismatch as mismatch:
-            failed = description, str(mismatch)
+            message = _run(test, candidate, seed)
         except NotImplementedError as unwritten:
-            failed, written = (description, f"not written yet: {unwritten}"), False
-        except Exception as error:
-            failed = description, _in_words(error, candidate)
-        if failed:
+            message, written = f"not written yet: {unwritten}", False
+        if message:
+            failed = description, message
             break
         passed.append(description)
-    diagnosis = _diagnosis(exercise, candidate) if failed and written else None
+    diagnosis = _diagnosis(exercise, candidate, test, seed) if failed and written else None
     return Report(id, tuple(passed), failed, len(exercise.checks), diagnosis, written)
+
+
+def _run(test, candidate, seed):
+    """What one check finds wrong, None if nothing. That a stub is not written is an exception."""
+    try:
+        test(candidate, np.random.default_rng(seed))
+    except Mismatch as mismatch:
+        return str(mismatch)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return _in_words(error, candidate)
+    return None
 
 
 def _in_words(error, candidate):
@@ -142,15 +158,18 @@ def _in_words(error, candidate):
     return words
 
 
-def _diagnosis(exercise, candidate):
-    """Which mistake it is, if the exercise can tell; what goes wrong on the way is in the failed check already."""
-    if exercise.diagnose is None:
-        return None
-    try:
-        with np.errstate(all="ignore"):
-            return exercise.diagnose(candidate)
-    except Exception:
-        return None
+def _diagnosis(exercise, candidate, test, seed):
+    """Which mistake it is, if that can be told; what goes wrong on the way is in the failed check already."""
+    told = None
+    with np.errstate(all="ignore"):
+        if exercise.diagnose is not None:
+            with contextlib.suppress(Exception):
+                told = exercise.diagnose(candidate)
+        # An exact match is worth more than the nearest entry of a catalogue.
+        if told is None or told.kind == "nearest":
+            with contextlib.suppress(Exception):
+                told = recognise(exercise, lambda answer: _run(test, answer, seed), candidate) or told
+    return told
 
 
 def expect(condition, message):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..layernorm import layer_norm_forward
-from . import Exercise, call_unchanged, expect, expect_close
+from . import Exercise, Mistake, call_unchanged, expect, expect_close
 
 
 def _plain(x, eps=1e-5):
@@ -139,16 +139,81 @@ def _shape_of(kind):
 EXERCISES = (
     Exercise("eps-for-radius", 1, "How much eps is half the radius?", eps_for_radius, eps_for_radius_solution,
              (("a row lands at the radius asked for", _radius_of_a_row),
-              ("radius 1 needs eps = 0", _radius_one))),
+              ("radius 1 needs eps = 0", _radius_one)),
+             mistakes=(Mistake("sigma**2 *", "sigma *",
+                               "Your eps grows like sigma. If x is in metres, in which unit is the eps of layer "
+                               "norm?"),
+                       Mistake("1 / radius**2", "1 / radius",
+                               "It treats the radius as a ratio of variances. Of what is it a ratio?"),
+                       Mistake("sigma**2 * (1 / radius**2 - 1)", "sigma * (1 / radius - 1)",
+                               "This eps would be added to sigma itself. Where does layer norm add it?"),
+                       Mistake("(1 / radius**2 - 1)", "(1 - radius**2)",
+                               "It is right near radius 1 only. Let the radius go to 0: how large must eps "
+                               "become?"),
+                       Mistake("radius**2 - 1)", "radius**2)",
+                               "It gives eps the whole length, and leaves sigma no share. How large is your eps "
+                               "for radius 1?"))),
     Exercise("same-output", 1, "Two rows, one output", same_output, same_output_solution,
              (("the same xhat", _same_xhat),
               ("shifted and scaled", _shifted_and_scaled),
-              _leaves_x_alone(6))),
+              _leaves_x_alone(6)),
+             mistakes=(Mistake("3 * x + 1", "3 * x",
+                               "Your row is scaled, and that is all. Which other change of a row does layer norm "
+                               "not see?"),
+                       Mistake("3 * x + 1", "x + 1",
+                               "Your row is shifted, and that is all. Which other change of a row does layer norm "
+                               "not see?"),
+                       Mistake("3 * x + 1", "-3 * x + 1",
+                               "Your factor turns xhat round: sigma is never negative. Which factors does layer "
+                               "norm not see?"),
+                       Mistake("3 * x + 1", "3 * x[::-1] + 1",
+                               "Your row has other places for the same numbers. Mean and sigma do not see that; "
+                               "does xhat?"))),
     Exercise("group-norm", 1, "Group norm is layer norm of a reshaped array", group_norm, group_norm_solution,
              (("one group is layer norm", _one_group),
               ("three groups, each with its own scale", _three_groups),
               ("eps is used", _uses_eps),
-              _leaves_x_alone((4, 6), groups=2))),
+              _leaves_x_alone((4, 6), groups=2)),
+             mistakes=(Mistake("groups, x.shape[-1] // groups)", "x.shape[-1] // groups, groups)",
+                               "The number of groups and their size have changed places, so a group has numbers "
+                               "of another count and from other neighbours."),
+                       Mistake("x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)", "x[..., None, :]",
+                               "The whole row is one group, whatever groups is."),
+                       Mistake("parts.mean(axis=-1, keepdims=True)", "parts.mean(axis=(-2, -1), keepdims=True)",
+                               "All groups of a row subtract one common mean. Which numbers may a group see?"),
+                       Mistake("(c * c).mean(axis=-1, keepdims=True)",
+                               "(c * c).sum(axis=-1, keepdims=True) / (c.shape[-1] - 1)",
+                               "The sum of squares is divided by one less than the size of a group. Is this "
+                               "variance an estimate or a definition?"),
+                       Mistake("np.sqrt(var + eps)", "np.sqrt(var)",
+                               "Your result does not depend on eps. On which rows does that show?"),
+                       Mistake("np.sqrt(var + eps)", "(np.sqrt(var) + eps)",
+                               "In your answer eps is added after the root. What is its unit then?"),
+                       Mistake("np.sqrt(var + eps)", "(var + eps)",
+                               "Each group is divided by its variance. If x is in metres, in which unit is your "
+                               "result?"))),
     Exercise("statistics-shape", 1, "Read the axes off the statistics", statistics_shape, statistics_shape_solution,
-             tuple(_shape_of(kind) for kind in ("batch", "layer", "instance", "group"))),
+             tuple(_shape_of(kind) for kind in ("batch", "layer", "instance", "group")),
+             mistakes=(Mistake('"batch": (1, C, 1, 1)', '"batch": (N, 1, 1, 1)',
+                               "For batch norm you keep a mean for each image. Which images share a mean there?"),
+                       Mistake('"batch": (1, C, 1, 1)', '"batch": (1, C, H, W)',
+                               "For batch norm you average over the images alone. Do two pixels of one channel "
+                               "have different means?"),
+                       Mistake('"layer": (N, 1, 1, 1)', '"layer": (N, 1, H, W)',
+                               "For layer norm you average over the channels at each pixel, as if the image were "
+                               "a sequence. What belongs to one image?"),
+                       Mistake('"layer": (N, 1, 1, 1)', '"layer": (1, C, H, W)',
+                               "For layer norm you average over the images. May one image change another's "
+                               "result?"),
+                       Mistake('"instance": (N, C, 1, 1)', '"instance": (N, 1, 1, 1)',
+                               "For instance norm you average over the channels too. Which kind does that "
+                               "already?"),
+                       Mistake('"instance": (N, C, 1, 1)', '"instance": (1, C, 1, 1)',
+                               "For instance norm you average over the images too. Which kind does that already?"),
+                       Mistake('"group": (N, groups, 1, 1, 1)', '"group": (N, groups, C // groups, 1, 1)',
+                               "For group norm every channel still has a mean of its own. Who shares one in a "
+                               "group?"),
+                       Mistake('"group": (N, groups, 1, 1, 1)', '"group": (N, groups, 1, 1)',
+                               "For group norm an axis is lost. How many axes has x after the reshape, and what "
+                               "does keepdims do?"))),
 )

@@ -5,7 +5,7 @@ import numpy as np
 from ..gradcheck import complex_step
 from ..layernorm import layer_norm_backward, layer_norm_forward, rms_norm_forward
 from ..diagnose import diagnose
-from . import Exercise, expect, expect_close
+from . import Exercise, Mistake, expect, expect_close
 from .backward import outside_family
 
 # Tolerance of the checks below. The rows drawn here have |mean| < 10 sigma, so a centred row computed in float64
@@ -246,15 +246,68 @@ def _which_mistake(candidate):
 
 EXERCISES = (
     Exercise("jacobian-matrix", 2, "The Jacobian of a row, as a matrix", jacobian_matrix, jacobian_matrix_solution,
-             (_matrix(0.0), _matrix(1e-5), _matrix(2.0))),
+             (_matrix(0.0), _matrix(1e-5), _matrix(2.0)),
+             mistakes=(Mistake("np.eye(D) - 1 / D", "np.eye(D)",
+                               "Nothing in your J stands for the mean. Move the whole row by a constant: does "
+                               "xhat move?"),
+                       Mistake(" - np.outer(xhat, xhat) / D", "",
+                               "Nothing in your J stands for the variance. Stretch the row a little: how much "
+                               "does xhat change?"),
+                       Mistake("- np.outer", "+ np.outer",
+                               "One path has the wrong sign. If a deviation grows, do the other entries of xhat "
+                               "grow or shrink?"),
+                       Mistake("/ D) / s", "/ D)",
+                               "Your J does not depend on the size of x. If x is in metres, in which unit is J?"),
+                       Mistake(".mean() + eps)", ".mean())", "Your s has no eps in it."),
+                       Mistake("xhat = c / s", "xhat = c",
+                               "The centred row stands where xhat belongs. Check the units of your terms."),
+                       Mistake("np.outer(xhat, xhat) / D) / s", "np.outer(xhat, xhat)) / s",
+                               "One path lacks a factor: how much of the variance is due to one entry of the row?"))),
     Exercise("eigenvalues", 2, "Eigenvalues without a matrix", eigenvalues, eigenvalues_solution,
              (_eigenvalues_of(7, 2.0), _eigenvalues_of(9, 1e-5), _eigenvalues_of(2, 2.0),
-              ("two zeros at eps = 0", _zeros_without_eps))),
+              ("two zeros at eps = 0", _zeros_without_eps)),
+             mistakes=(Mistake("eps / s**3", "0.0",
+                               "Two of your eigenvalues are 0 for every eps. With eps > 0, is the length of xhat "
+                               "still the same for every row?"),
+                       Mistake("eps / s**3", "eps / s**2", "One of the eigenvalues has another unit than the rest."),
+                       Mistake("eps / s**3", "eps / s",
+                               "One of the eigenvalues has another unit than the rest. Multiply J by xhat and "
+                               "collect what remains."),
+                       Mistake("[1 / s] *", "[1.0] *",
+                               "Your eigenvalues are those of a projection. Is J one, or a projection times "
+                               "something?"),
+                       Mistake("x.var() + eps", "x.var()", "Your s has no eps in it."),
+                       Mistake("x.var()", "x.var(ddof=1)",
+                               "Your variance divides by D - 1. Is it an estimate or a definition?"),
+                       Mistake("[0.0, eps / s**3] + [1 / s] * (len(x) - 2)",
+                               "[1 / s] * (len(x) - 2) + [eps / s**3, 0.0]",
+                               "Your eigenvalues are in descending order."))),
     Exercise("null-direction", 2, "A gradient that does not get through", null_direction, null_direction_solution,
              (("dx vanishes", _vanishes),
-              ("gamma * dy is not constant", _not_constant))),
+              ("gamma * dy is not constant", _not_constant)),
+             mistakes=(Mistake(" / gamma", "",
+                               "Your dy would do it if gamma were 1. What does J meet: dy, or something made of "
+                               "it?"),
+                       Mistake("/ gamma", "* gamma",
+                               "In your dy gamma stands on the wrong side: what is gamma * dy now?"),
+                       Mistake("(x - x.mean())", "1",
+                               "Your gamma * dy is constant. That vanishes for every eps; J has one more such "
+                               "direction at eps = 0."),
+                       Mistake("(x - x.mean())", "(x - x.mean())**2",
+                               "What your dy makes of x is no direction that J sends to zero. Which rows changed "
+                               "in size only?"))),
     Exercise("rms-jacobian", 2, "RMSNorm in SymPy", rms_jacobian, rms_jacobian_solution,
-             (_symbolic_rms(4), _symbolic_rms(7))),
+             (_symbolic_rms(4), _symbolic_rms(7)),
+             mistakes=(Mistake(" + normalised.diff(q) * 2 * x[j] / D", "",
+                               "Only the direct path is there. Does q not change when x[j] does?"),
+                       Mistake("* 2 * x[j] / D", "* 2 * x[j]",
+                               "The path through q is too large. How much of a mean is due to one of its entries?"),
+                       Mistake("* 2 * x[j] / D", "* x[j] / D",
+                               "The path through q counts half. Differentiate c**2 at c = 3 by hand."),
+                       Mistake("* 2 * x[j] / D", "* 2 * x[i] / D",
+                               "The path through q is differentiated by the wrong entry of x."),
+                       Mistake("x[j]: s * xhat[j]", "x[j]: xhat[j]",
+                               "An x became an xhat as if they were equal. What stands between them?"))),
     Exercise("eps-outside", 2, "Move eps out of the root", eps_outside_backward, eps_outside_backward_solution,
              (_eps_outside(0.0), _eps_outside(0.5)), _which_mistake),
 )

@@ -4,7 +4,7 @@ import numpy as np
 
 from .. import reference
 from ..layernorm import layer_norm_backward, layer_norm_forward
-from . import Exercise, call_unchanged, expect, expect_close, expect_parts
+from . import Exercise, Mistake, call_unchanged, expect, expect_close, expect_parts
 from .backward import Backward, judge, problem
 
 # A right answer in float64, see the tolerances of .backward; here for sums and the residual add.
@@ -216,10 +216,44 @@ EXERCISES = (
     Exercise("dy-with-kappa", 3, "A gradient with a given kappa", dy_with_kappa, dy_with_kappa_solution,
              (("kappa = 3", _kappa_of(3.0)),
               ("kappa = 1", _kappa_of(1.0)),
-              ("kappa = 10000", _kappa_of(1e4)))),
+              ("kappa = 10000", _kappa_of(1e4))),
+             mistakes=(Mistake("return g / gamma", "return g",
+                               "This is the g that you planned. What must dy be, so that the layer's g is this "
+                               "one?"),
+                       Mistake("return g / gamma", "return g * gamma",
+                               "From g to dy, gamma is applied the wrong way round."),
+                       Mistake("np.sqrt(kappa**2 - 1)", "kappa",
+                               "What you add to the part that survives has size kappa. Is kappa a ratio of two "
+                               "parts, or of the whole to a part?"),
+                       Mistake("np.sqrt(kappa**2 - 1)", "(kappa - 1)",
+                               "You add the sizes of two parts that are orthogonal. How long is their sum?"),
+                       Mistake("    rest -= xhat * (rest @ xhat) / (xhat @ xhat)\n", "",
+                               "The part that should come through whole still has some of xhat in it."),
+                       Mistake(" - (xhat**2).mean()", "",
+                               "The part that should come through whole still has a constant in it."),
+                       Mistake("rest / np.sqrt((rest**2).mean())", "rest / np.linalg.norm(rest)",
+                               "One part has length 1, the other has entries of a given size. Measure both in the "
+                               "same way."))),
     Exercise("lost-in-y", 3, "What y cannot give back", lost_in_y, lost_in_y_solution,
              (("float32, tolerance 1e-4", _lost_for(np.float32, 1e-4)),
-              ("float64, tolerance 1e-9", _lost_for(np.float64, 1e-9)))),
+              ("float64, tolerance 1e-9", _lost_for(np.float64, 1e-9))),
+             mistakes=(Mistake(" | (gamma == 0)", "",
+                               "Where gamma and beta are both 0, you say that xhat can be had. From which number?"),
+                       Mistake("inaccurate | (gamma == 0)", "gamma == 0",
+                               "You call xhat lost only where gamma is exactly 0. What does rounding do to y "
+                               "where beta is much larger than gamma?"),
+                       Mistake("np.abs(beta)", "beta",
+                               "A large negative beta does not count in your answer. Does rounding care for "
+                               "signs?"),
+                       Mistake("np.abs(gamma)", "gamma",
+                               "A negative gamma always counts as lost in your answer. Does rounding care for "
+                               "signs?"),
+                       Mistake("u * np.abs(beta)", "np.abs(beta)",
+                               "The unit roundoff has no part in your answer. How large is the rounding error of "
+                               "y?"),
+                       Mistake("u * np.abs(beta) > tolerance * np.abs(gamma)", "u > tolerance * np.abs(gamma)",
+                               "The size of beta has no part in your answer. How large is the rounding error of "
+                               "y?"))),
     Exercise("residual-backward", 3, "Layer norm after a residual add", residual_backward, residual_backward_solution,
              (*_RESIDUAL.layers(),
               ("z has no other use", _residual(0)),

@@ -5,7 +5,7 @@ import numpy as np
 from ..diagnose import diagnose
 from ..layernorm import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from ..mutants import CHECKS, MUTANTS
-from . import Exercise, expect, expect_close, expect_parts
+from . import Exercise, Mistake, expect, expect_close, expect_parts
 
 _CHECKS = {check.id: check for check in CHECKS}
 _MUTANTS = {mutant.name: mutant.backward for mutant in MUTANTS}
@@ -232,11 +232,49 @@ EXERCISES = (
     Exercise("survivor", 5, "A wrong backward that survives", survivor, survivor_solution,
              (*map(_survives, ("sum-dx-zero", "dx-orthogonal-xhat", "gamma-one")),
               ("its dx is wrong all the same", _is_wrong),
-              ("its dgamma and dbeta are right", _parameters_right)), _which_mistake),
+              ("its dgamma and dbeta are right", _parameters_right)), _which_mistake,
+             mistakes=(Mistake("cache.gamma * dy", "dy",
+                               "Your dx is right. It must be wrong in a way that shows only where gamma is not 1."),
+                       Mistake("_, dgamma, dbeta = layer_norm_backward(dy, cache)",
+                               "_, dgamma, dbeta = layer_norm_backward(cache.gamma * dy, cache)",
+                               "The mistake has reached dgamma and dbeta, too; only dx may be wrong."),
+                       Mistake("return dx,", "return cache.gamma * dx,",
+                               "In your dx gamma comes last. Does a row of it still add up to 0?"),
+                       Mistake("dx, _, _ = layer_norm_backward(cache.gamma * dy, cache)",
+                               "dx = 2 * layer_norm_backward(dy, cache)[0]",
+                               "Your dx has a factor too much, and with gamma = 1 that shows."))),
     Exercise("probe-for-eps", 5, "A probe for eps", probe, probe_solution,
-             tuple(map(_probe_at, (1e-5, 1e-20, 1.0)))),
+             tuple(map(_probe_at, (1e-5, 1e-20, 1.0))),
+             mistakes=(Mistake("np.sqrt(eps) * ", "",
+                               "The size of your x does not depend on eps. When does adding eps to the variance "
+                               "matter?"),
+                       Mistake("np.sqrt(eps) * ", "100 * np.sqrt(eps) * ",
+                               "Your sigma is much larger than the root of eps. How much does eps add to the "
+                               "variance then?"),
+                       Mistake("np.array([1.0, 2.0, 3.0, 5.0])", "np.ones(4)",
+                               "Your dy is constant, and gamma too: what is dx then, with eps or without?"),
+                       Mistake("np.ones(4), np.zeros(4)", "np.zeros(4), np.zeros(4)",
+                               "Your gamma is 0, so nothing reaches x."),
+                       Mistake("np.array([1.0, -1.0, 1.0, -1.0])", "np.ones(4)",
+                               "Your x is constant, so that without eps the backward divides 0 by 0."))),
     Exercise("write-the-test", 5, "Test a backward of RMSNorm", is_right, is_right_solution,
-             (("accepts right backwards", _accepts_right), *map(_rejects, _RMS_WRONG))),
+             (("accepts right backwards", _accepts_right), *map(_rejects, _RMS_WRONG)),
+             mistakes=(Mistake("    if dx.shape != x.shape or dgamma.shape != gamma.shape:\n        return False\n",
+                               "",
+                               "Your test multiplies arrays without looking at their shapes. What does "
+                               "broadcasting do?"),
+                       Mistake("gamma, v = rng.standard_normal((2, 7))",
+                               "gamma, v = np.ones(7), rng.standard_normal(7)",
+                               "Your test runs with gamma = 1. Which mistakes does that hide?"),
+                       Mistake("(3, 3, 4, 7)", "(3, 1, 1, 7)",
+                               "Your test has a single row. Which mistakes need two?"),
+                       Mistake("rtol=1e-9", "rtol=0.1", "Your tolerance lets mistakes of some per cent pass."),
+                       Mistake("x, u = 0.01 * x, 0.01 * u", "x, u = 1e4 * x, 1e4 * u",
+                               "In your test sigma is much larger than the root of eps."),
+                       Mistake("dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])",
+                               "cache = rms_norm_forward(x, gamma)[1]\n    dx = backward(dy, cache)[0]\n"
+                               "    dgamma = (dy * cache.xhat).sum(axis=(0, 1))",
+                               "Your test does not look at dgamma."))),
     Exercise("read-the-mistake", 5, "Read the mistake off dx", coefficients, coefficients_solution,
              (_coefficients_of("the right backward", 1, -1, -1),
               _coefficients_of("missing-projection", 1, -1, 0),
@@ -245,5 +283,18 @@ EXERCISES = (
               _coefficients_of("sums-for-means", 1, -7, -7),
               # D / N = 7 / 12: no rounding to a tidy number finds it.
               _coefficients_of("rows-for-features", 1, -7 / 12, -7 / 12),
-              ("closest where nothing fits", _closest))),
+              ("closest where nothing fits", _closest)),
+             mistakes=(Mistake("cache.rstd * term", "term",
+                               "Your columns lack r. In which unit are they, and in which is dx?"),
+                       Mistake("cache.gamma * dy, cache.xhat", "dy, cache.xhat",
+                               "Your columns are made from dy. What is g?"),
+                       Mistake(" * np.ones_like(g)", "",
+                               "One of your columns has one number for each row, the others one for each element."),
+                       Mistake("xhat * (g * xhat).mean(axis=-1, keepdims=True)",
+                               "xhat * (g * xhat).sum(axis=-1, keepdims=True)",
+                               "A sum stands in one of your columns where the formula has a mean."),
+                       Mistake("xhat * (g * xhat).mean(axis=-1, keepdims=True)", "g * xhat",
+                               "One of your columns has no mean in it."),
+                       Mistake("rcond=None)[0]", "rcond=None)[0].round(1)",
+                               "You round the numbers. Must they be tidy?"))),
 )

@@ -128,7 +128,7 @@ def recognise(exercise, run, candidate):
         theirs = _answers(wrong, model.calls) if model.calls else trace.noted
         if their_message is None:
             continue  # it passes the check that the candidate failed
-        if mine and agree(mine, theirs, bits=True):
+        if mine and agree(mine, theirs, bits=True) and not agree(right, theirs, bits=True):
             bits.append(mistake)
         elif mine and agree(mine, theirs) and not agree(right, theirs):
             close.append(mistake)
@@ -136,15 +136,19 @@ def recognise(exercise, run, candidate):
         elif message == their_message and not (mine and "off by" in message):
             told.append(mistake)
     says = list(dict.fromkeys(mistake.says for mistake in bits or close))
-    if len(says) == 1:
-        return Diagnosis("known", (), says[0])
-    if says:
-        return Diagnosis("one of", (), "It is one of these, which give the same here: " + " Or: ".join(says))
+    if says and not _of_truth_values(mine):
+        together = "It is one of these, which give the same here: " + " Or: ".join(says)
+        return Diagnosis("one of", (), together) if len(says) > 1 else Diagnosis("known", (), says[0])
     relation = _relation(mine, right)
     if relation:
         return relation
-    says = list(dict.fromkeys(mistake.says for mistake in told))
+    says = says or list(dict.fromkeys(mistake.says for mistake in told))
     return Diagnosis("may be", (), "It may be this: " + " Or: ".join(says)) if says else None
+
+
+def _of_truth_values(records):
+    """Whether the results are True or False only, which a wrong answer of another kind may give as well."""
+    return all(isinstance(result, (bool, np.bool_)) for result, *_ in records)
 
 
 # ---- Comparing --------------------------------------------------------------------------------------

@@ -303,7 +303,7 @@ def gamma_twice_in_projection(dy, cache):
     return r * (g - _mean(g) - cache.gamma * xhat * _mean(g * xhat)), *_sums(dy, xhat)
 
 
-@_register("gamma is forgotten: dy is used where gamma * dy belongs", _DX - _UNIT)
+@_register("gamma is forgotten: dx is the same whatever gamma is", _DX - _UNIT)
 def gamma_missing(dy, cache):
     return _dx(dy, cache.xhat, cache.rstd), *_sums(dy, cache.xhat)
 

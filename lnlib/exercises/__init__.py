@@ -208,4 +208,15 @@ def expect_close(found, expected, rtol, name="the result"):
     expect(found.dtype.kind in "iuf", f"{name} has dtype {found.dtype}, expected real numbers")
     expect(np.isfinite(found).all(), f"{name} contains NaN or Inf")
     error = np.linalg.norm(found - expected) / max(np.linalg.norm(expected), np.finfo(float).tiny)
-    expect(error <= rtol, f"{name} is off by {error:.1e} (relative L2 error; {rtol:.0e} is allowed)")
+    expect(error <= rtol, f"{name} is off by {error:.1e} (relative L2 error; {rtol:.0e} is allowed)"
+                          + of_small_error(error, found))
+
+
+def of_small_error(error, *arrays):
+    """What to add to a message on float64 arrays whose relative error is of the size that float32 makes."""
+    arrays = [np.asarray(a) for a in arrays]
+    if error > 1e-5 or any(a.dtype != np.float64 for a in arrays):
+        return ""
+    if all(np.array_equal(a, a.astype(np.float32)) for a in arrays):
+        return "; it is right to the digits of float32, and has no more: somewhere your work leaves float64"
+    return "; so small an error is that of a step in float32, or of a small term such as eps" if error > 1e-9 else ""

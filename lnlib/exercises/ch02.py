@@ -4,9 +4,8 @@ import numpy as np
 
 from ..gradcheck import complex_step
 from ..layernorm import layer_norm_backward, layer_norm_forward, rms_norm_forward
-from ..diagnose import diagnose
 from . import Exercise, Mistake, expect, expect_close
-from .backward import outside_family
+from .backward import Backward, outside
 
 # Tolerance of the checks below. The rows drawn here have |mean| < 10 sigma, so a centred row computed in float64
 # is good to about 20 * 2**-53, and no more than 10 such factors and sums of at most 9 terms follow:
@@ -224,7 +223,7 @@ def _eps_outside(eps):
         found = candidate(dy.copy(), x.copy(), gamma.copy(), eps)
         g, sigma, whole = gamma * dy, x.std(axis=-1, keepdims=True), x.std()
         s = sigma + eps
-        wrongs = [(gamma * _two_means(dy, x, s, s / sigma), "has gamma last; gamma * dy comes first"),
+        wrongs = [(gamma * _two_means(dy, x, s, s / sigma), "has gamma last; what does J meet first?"),
                   (_two_means(g, x, whole + eps, (whole + eps) / whole, axis=None),
                    "takes its means over the whole array; take them row by row")]
         if eps:  # without it these three are right
@@ -237,12 +236,8 @@ def _eps_outside(eps):
     return f"eps = {eps:g}", test
 
 
-_OUTSIDE = outside_family(with_gamma=True)
-
-
-def _which_mistake(candidate):
-    return diagnose(lambda dy, cache: (candidate(dy, cache.x, cache.gamma, cache.eps),), _OUTSIDE)
-
+_DX = Backward(("dx",), lambda dy, cache: {"dy": dy, "x": cache.x, "gamma": cache.gamma, "eps": cache.eps},
+               lambda found, given: (found, None, None), outside(with_gamma=True))
 
 EXERCISES = (
     Exercise("jacobian-matrix", 2, "The Jacobian of a row, as a matrix", jacobian_matrix, jacobian_matrix_solution,
@@ -309,5 +304,5 @@ EXERCISES = (
                        Mistake("x[j]: s * xhat[j]", "x[j]: xhat[j]",
                                "An x became an xhat as if they were equal. What stands between them?"))),
     Exercise("eps-outside", 2, "Move eps out of the root", eps_outside_backward, eps_outside_backward_solution,
-             (_eps_outside(0.0), _eps_outside(0.5)), _which_mistake),
+             (*_DX.layers()[:3], _eps_outside(0.0), _eps_outside(0.5), *_DX.layers()[3:], _DX.stress()), _DX.diagnose),
 )

@@ -5,7 +5,7 @@ import numpy as np
 from .. import reference
 from ..layernorm import layer_norm_backward, layer_norm_forward
 from . import Exercise, Mistake, call_unchanged, expect, expect_close, expect_parts
-from .backward import Backward, judge, problem
+from .backward import LAYER, Backward, judge, problem
 
 # A right answer in float64, see the tolerances of .backward; here for sums and the residual add.
 _RTOL = 1e-12
@@ -40,7 +40,7 @@ def _dx_for(shape):
 
 
 _DX = Backward(("dx",), lambda dy, cache: {"dy": dy, "xhat": cache.xhat, "rstd": cache.rstd, "gamma": cache.gamma},
-               lambda found: (found, None, None))
+               lambda found, given: (found, None, None), LAYER)
 
 
 def backward_parameters(dy, xhat):
@@ -67,7 +67,7 @@ def _parameters_for(shape):
 
 
 _PARAMETERS = Backward(("dgamma", "dbeta"), lambda dy, cache: {"dy": dy, "xhat": cache.xhat},
-                       lambda found: (None, *expect_parts(found, 2)))
+                       lambda found, given: (None, *expect_parts(found, 2)), LAYER)
 
 
 def _no_rows(candidate, rng):
@@ -190,14 +190,14 @@ def _residual(scale):
     return test
 
 
-def _three_of_four(found):
+def _three_of_four(found, given):
     da, db, dgamma, dbeta = expect_parts(found, 4)
     expect(np.array_equal(da, db), "da and db differ, though z = a + b treats a and b alike")
     return da, dgamma, dbeta
 
 
 _RESIDUAL = Backward(("dx", "dgamma", "dbeta"),
-                     lambda dy, cache: {"dy": dy, "dz_other": np.zeros_like(dy), "cache": cache}, _three_of_four)
+                     lambda dy, cache: {"dy": dy, "dz_other": np.zeros_like(dy), "cache": cache}, _three_of_four, LAYER)
 
 EXERCISES = (
     Exercise("backward-dx", 3, "dx from memory", backward_dx, backward_dx_solution,

@@ -3,11 +3,10 @@
 import numpy as np
 
 from .. import backwards, reference, regimes
-from ..diagnose import diagnose
 from ..layernorm import layer_norm_backward, layer_norm_forward
 from ..summation import row_sum_bound, sum_rows
 from . import Exercise, call_unchanged, expect, expect_close
-from .backward import outside_family
+from .backward import Backward, outside
 
 
 def _number(found):
@@ -139,11 +138,8 @@ def _constant_among_others(candidate, rng):
                  "dx of the rows beside a constant one")
 
 
-_OUTSIDE = outside_family(with_gamma=False)
-
-
-def _which_mistake(candidate):
-    return diagnose(lambda g, cache: (candidate(g, cache.x, cache.eps),), _OUTSIDE)
+_DX = Backward(("dx",), lambda g, cache: {"g": g, "x": cache.x, "eps": cache.eps},
+               lambda found, given: (found, None, None), outside(with_gamma=False))
 
 
 def sum_in_pairs(terms):
@@ -248,8 +244,10 @@ EXERCISES = (
               ("few digits, or none", _few_digits),
               ("dx is zero", _no_digits))),
     Exercise("constant-rows", 8, "A gradient for constant rows", safe_backward, safe_backward_solution,
-             (("rows that vary", _varied_rows),
-              ("constant rows among others", _constant_among_others)), _which_mistake),
+             (*_DX.layers()[:3],
+              ("rows that vary", _varied_rows),
+              ("constant rows among others", _constant_among_others),
+              *_DX.layers()[3:], _DX.stress()), _DX.diagnose),
     Exercise("sum-in-pairs", 8, "Rows in pairs", sum_in_pairs, sum_in_pairs_solution,
              (("every row counts", _every_row_counts),
               ("pairs, in float32", _in_pairs),

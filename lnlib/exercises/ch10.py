@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from ..diagnose import diagnose
 from ..ladder import ANY_ORDER, Kernel
 from ..layernorm import rms_norm_backward, rms_norm_forward
 from . import Exercise, call_unchanged, expect, expect_close
-from .backward import RMS_NORM
+from .backward import RMS, Backward
 
 
 def lane_sum(x, lanes):
@@ -322,13 +321,11 @@ def _backward_one_pass(candidate, rng):
     _one_pass(candidate, arguments, ["dy", "x"], "dx")
 
 
-def _which_mistake(candidate):
-    def backward(dy, cache):
-        dx, dgamma = np.full_like(dy, np.nan), np.zeros_like(cache.gamma)
-        candidate(dy, cache.xhat / cache.rstd, cache.rstd[:, 0], cache.gamma, dx, dgamma)
-        return dx, dgamma
-    return diagnose(backward, RMS_NORM)
-
+_GRADIENTS = Backward(
+    ("dx", "dgamma"), lambda dy, cache: {"dy": dy, "x": cache.xhat / cache.rstd, "rstd": cache.rstd[:, 0],
+                                         "gamma": cache.gamma, "dx": np.full_like(dy, np.nan),
+                                         "dgamma": np.zeros_like(cache.gamma)},
+    lambda found, given: (given["dx"], given["dgamma"], None), RMS, shapes=((5, 7),))
 
 EXERCISES = (
     Exercise("lane-sum", 10, "A sum in lanes", lane_sum, lane_sum_solution,
@@ -344,6 +341,8 @@ EXERCISES = (
               ("compiled, in float32", _compiled(_forward_right)))),
     Exercise("rms-backward-rows", 10, "Its gradient in one pass", rms_backward_rows, rms_backward_rows_solution,
              (("dx and dgamma", _backward_right),
+              *_GRADIENTS.layers()[3:],  # shapes and dtypes are the caller's
+              _GRADIENTS.stress(),
               ("row after row, dy and x read twice, dx written once", _backward_one_pass),
-              ("compiled, in float32", _compiled(_backward_right))), _which_mistake),
+              ("compiled, in float32", _compiled(_backward_right))), _GRADIENTS.diagnose),
 )

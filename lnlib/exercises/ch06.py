@@ -4,7 +4,7 @@ import numpy as np
 
 from .. import reference
 from ..variance import naive, normalise, recentred_short, wide
-from . import Exercise, call_unchanged, expect, expect_close, expect_parts
+from . import Exercise, Mistake, call_unchanged, expect, expect_close, expect_parts
 
 _U = 2.0**-24
 
@@ -162,14 +162,48 @@ def _safe_or_not(order, offset, D, sigma=1.0):
 
 EXERCISES = (
     Exercise("negative-variance", 6, "A negative variance", negative_row, negative_row_solution,
-             tuple(map(_negative_at, (1e4, 123456.0, 1e6)))),
+             tuple(map(_negative_at, (1e4, 123456.0, 1e6))),
+             mistakes=(Mistake("if naive(row)[2] < 0 and np.ptp(row) > 0", "if np.ptp(row) > 0",
+                               "The first random row is returned. Which number of naive's says whether it is "
+                               "the one looked for?"),
+                       Mistake("uniform(-0.9, 0.9, 3)", "uniform(-9, 9, 3)",
+                               "The numbers are drawn from too wide an interval. How far from centre may they "
+                               "be?"),
+                       Mistake("return row", "return row.astype(float)",
+                               "The row is right, but it is returned as float64. In which dtype does the "
+                               "variance turn negative?"))),
     Exercise("digits-left", 6, "How many digits are left?", digits_left, digits_left_solution,
              (_digits_at(0), _digits_at(1e2), _digits_at(1e3, 50.0), _digits_at(-1e3), _digits_at(1e5),
-              ("a row with mean 0", _mean_zero))),
+              ("a row with mean 0", _mean_zero)),
+             mistakes=(Mistake("[u * ratio**2, u * ratio]", "[u * ratio, u * ratio**2]",
+                               "The two predictions have changed places. Which algorithm subtracts squares?"),
+                       Mistake("[u * ratio**2, u * ratio]", "[u * ratio, u * ratio]",
+                               "Both algorithms get the loss of a rounded mean. What does the naive one "
+                               "subtract, and how large is that?"),
+                       Mistake(", u, 1)", ", 0, 1)",
+                               "Near a mean of 0 more digits are promised than float32 has. What does every "
+                               "result lose?"),
+                       Mistake("abs(x.mean(dtype=float))", "x.mean(dtype=float)",
+                               "The ratio keeps the sign of the mean: a row far below 0 counts as one near 0."),
+                       Mistake("x.std(", "x.var(",
+                               "The mean is divided by the variance. Multiply the row by 10: should the digits "
+                               "change?"))),
     Exercise("repair-the-mean", 6, "Repair a rounded mean", repaired, repaired_solution,
              (*map(_repaired_at, (0, 1e4, 1e7)),
               ("each row has its own mean", _each_row),
-              ("eps is used", _repaired_eps))),
+              ("eps is used", _repaired_eps)),
+             mistakes=(Mistake("d - d.mean(axis=-1, keepdims=True)", "d",
+                               "The mean is subtracted once and no more. It was rounded: what is left in every "
+                               "element of the row?"),
+                       Mistake("d.mean(axis=-1, keepdims=True)", "d.mean()",
+                               "One mean over all rows is taken off. Does every row have the same left over?"),
+                       Mistake("d - d.mean(axis=-1, keepdims=True)", "d + d.mean(axis=-1, keepdims=True)",
+                               "What is left of the mean is added: the error is doubled, and not removed."),
+                       Mistake("np.sqrt(v + np.float32(eps))", "(np.sqrt(v) + np.float32(eps))",
+                               "Your eps is added to sigma. Does layer norm add it before or after the root?"),
+                       Mistake("d = x - m", "d = x.astype(float) - m",
+                               "The work leaves float32 for float64. The exercise asks for what float32 can do "
+                               "by itself."))),
     Exercise("short-form", 6, "Is the short form safe?", short_form_is_safe, short_form_is_safe_solution,
              # r, in sigma: far below 1, below 1, -900, 190; 17 and -17 with a positive v; the rest in other units,
              # the last two with |r| = 3 sigma below v and |r| = 0.03 to 0.3 sigma above it.
@@ -177,5 +211,17 @@ EXERCISES = (
                  ("pairwise", 1e2, 1024), ("pairwise", 1e7, 65536), ("sequential", 1e7, 65536),
                  ("accumulators", 1e7, 65536), ("sequential", 3e4, 65536), ("sequential", -3e4, 65536),
                  ("sequential", 1e3, 65536, 1e3), ("sequential", 1e7, 65536, 1e-3),
-                 ("sequential", 1e4, 65536, 10), ("accumulators", 1e4, 65536, 1e-3)))),
+                 ("sequential", 1e4, 65536, 10), ("accumulators", 1e4, 65536, 1e-3))),
+             mistakes=(Mistake("r[0] ** 2 < v[0]", "abs(r[0]) < v[0]",
+                               "A length is compared with a square. Multiply the row by 10: does the answer "
+                               "stay?"),
+                       Mistake("r[0] ** 2 < v[0]", "r[0] * abs(r[0]) < v[0]",
+                               "The residual mean keeps its sign: a large negative one counts as small."),
+                       Mistake("r[0] ** 2 < v[0]", "v[0] > 0",
+                               "Only the sign of the variance is asked for. Can a wrong variance be positive?"),
+                       Mistake("r[0] ** 2 < v[0]", "abs(r[0]) < 1",
+                               "The residual mean is compared with 1. In which unit is it to be measured?"),
+                       Mistake("_, r, v", "r, _, v",
+                               "It is the mean that is compared with sigma, not what is left once the mean has "
+                               "been subtracted."))),
 )

@@ -5,7 +5,7 @@ import numpy as np
 from .. import reference, regimes
 from ..rounding import FORMATS, round_to
 from ..variance import normalise, total
-from . import Exercise, call_unchanged, expect, expect_close, expect_parts
+from . import Exercise, Mistake, call_unchanged, expect, expect_close, expect_parts
 
 
 def survivors(row, digits, eps=1e-5):
@@ -208,17 +208,67 @@ def _constant_rows(candidate, rng):
 
 EXERCISES = (
     Exercise("survivors", 7, "Who survives?", survivors, survivors_solution, tuple(_survives(d) for d in _PLACES)
-             + (("eps is used", _passes_eps_on),)),
+             + (("eps is used", _passes_eps_on),),
+             mistakes=(Mistake("max(naive, mean)", "naive",
+                               "The naive algorithm pays for its variance only. Which mean does it subtract "
+                               "from the row?"),
+                       Mistake("max(loss, 2**-24) <=", "loss <=",
+                               "An error below u is predicted. Can a float32 result be that good?"),
+                       Mistake("var / eps", "var / 1e-30",
+                               "The naive variance is judged as if eps were 0. What does a wrong variance do "
+                               "where eps is much larger?"),
+                       Mistake("var / eps", "var / 1e-5",
+                               "The energy is computed with the default eps, whatever eps is given."),
+                       Mistake("np.sqrt(var)", "var",
+                               "The ratio is mean over variance. Multiply the row by 10: should it change?"))),
     Exercise("safe-eps", 7, "An eps for float16", safe_eps, safe_eps_solution,
              (("eps is a normal number", _eps_is_normal),
               ("the gain is limited", _gain_is_limited),
-              ("no larger than needed", _no_larger_than_needed))),
+              ("no larger than needed", _no_larger_than_needed)),
+             mistakes=(Mistake("return max(", "return min(",
+                               "The smaller of two lower bounds is returned. Which eps satisfies both?"),
+                       Mistake("gain**-2", "1 / gain",
+                               "Your eps is the reciprocal of the gain. Is sigma divided by eps, or by what "
+                               "comes of it?"),
+                       Mistake("FORMATS[dtype].smallest_normal", "0.0",
+                               "Only the gain is looked at. Is the eps it asks for a number of the format, with "
+                               "all its digits?"),
+                       Mistake("FORMATS[dtype].smallest_normal", "FORMATS[dtype].smallest_subnormal",
+                               "The bound is the smallest number above 0. How many digits has it?"),
+                       Mistake("FORMATS[dtype].smallest_normal", "FORMATS[dtype].u",
+                               "The bound is the unit roundoff: the spacing near 1, and not where numbers near "
+                               "0 lose digits."))),
     Exercise("largest-sigma", 7, "Where squares overflow", largest_sigmas, largest_sigmas_solution,
-             (_sum_of_squares(False), _sum_of_squares(True), ("another format", _other_formats))),
+             (_sum_of_squares(False), _sum_of_squares(True), ("another format", _other_formats)),
+             mistakes=(Mistake("np.sqrt(largest / D), np.sqrt(largest)", "np.sqrt(largest), np.sqrt(largest / D)",
+                               "The two numbers have changed places. Which order of work makes the larger "
+                               "intermediate number?"),
+                       Mistake("np.sqrt(largest / D), np.sqrt(largest)", "largest / D, largest",
+                               "These are the largest squares. What was asked for is sigma."),
+                       Mistake("np.sqrt(largest / D)", "np.sqrt(largest) / D",
+                               "D divides sigma itself. Of which sum is the largest number the limit?"),
+                       Mistake(", np.sqrt(largest)", ", np.sqrt(largest * D)",
+                               "The second number is judged by the quotient. Which number is there before "
+                               "anything is divided?"),
+                       Mistake("np.sqrt(largest / D), np.sqrt(largest)", "np.sqrt(65504.0 / D), np.sqrt(65504.0)",
+                               "The largest number of float16 is used, whatever largest is given."))),
     Exercise("rescue", 7, "Redo the row, scaled", rescued, rescued_solution,
              (("rows whose squares overflow", _large_rows),
               ("scaling rounds nothing", _scaling_rounds_nothing),
               ("eps is scaled with the row", _eps_is_scaled),
               ("constant rows are zero", _constant_rows),
-              ("float64 rows whose squares overflow", _large_float64_rows))),
+              ("float64 rows whose squares overflow", _large_float64_rows)),
+             mistakes=(Mistake("scale = 2.0**-exponent", "scale = 1.0",
+                               "The row is not scaled: its squares overflow as before."),
+                       Mistake("scale = 2.0**-exponent", "scale = 1 / max(float(np.abs(row).max()), 1.0)",
+                               "The row is divided by its largest number. Which scales change no digit of an "
+                               "element?"),
+                       Mistake("eps * scale**2", "eps",
+                               "The row is scaled, and eps is not: beside smaller squares it weighs more than "
+                               "it did."),
+                       Mistake("eps * scale**2", "eps * scale",
+                               "Your eps is scaled as the row is. To what is it added?"),
+                       Mistake("max(eps * scale**2, tiny)", "eps * scale**2",
+                               "The scaled eps is allowed to become 0. What is then the result for a constant "
+                               "row?"))),
 )

@@ -5,7 +5,7 @@ import numpy as np
 from .. import backwards, reference, regimes
 from ..layernorm import layer_norm_backward, layer_norm_forward
 from ..summation import row_sum_bound, sum_rows
-from . import Exercise, call_unchanged, expect, expect_close
+from . import Exercise, Mistake, call_unchanged, expect, expect_close
 from .backward import Backward, outside
 
 
@@ -242,17 +242,66 @@ EXERCISES = (
     Exercise("digits-of-dx", 8, "How many digits to expect", digits_of_dx, digits_of_dx_solution,
              (("rows of all sizes", _rows_of_all_sizes),
               ("few digits, or none", _few_digits),
-              ("dx is zero", _no_digits))),
+              ("dx is zero", _no_digits)),
+             mistakes=(Mistake("cache.rstd * cache.gamma * dy", "cache.rstd * dy",
+                               "The numerator is made of dy. What reaches the normalisation on the way back?"),
+                       Mistake("cache.rstd * cache.gamma * dy", "cache.gamma * dy",
+                               "The numerator is not in the units of dx. Multiply x by 10: should kappa change?"),
+                       Mistake("np.linalg.norm(cache.rstd * cache.gamma * dy) / size",
+                               "size / np.linalg.norm(cache.rstd * cache.gamma * dy)",
+                               "Your kappa is upside down: it is largest where nothing cancels."),
+                       Mistake("np.log10(kappa * u)", "np.log10(kappa)",
+                               "Cancellation costs digits, and your count of them begins at none. How many were there "
+                               "before?"),
+                       Mistake("max(0.0, -np.log10(kappa * u))", "-np.log10(kappa * u)",
+                               "The number of digits may come out negative. How many are left where all are "
+                               "lost?"))),
     Exercise("constant-rows", 8, "A gradient for constant rows", safe_backward, safe_backward_solution,
              (*_DX.layers()[:3],
               ("rows that vary", _varied_rows),
               ("constant rows among others", _constant_among_others),
-              *_DX.layers()[3:], _DX.stress()), _DX.diagnose),
+              *_DX.layers()[3:], _DX.stress()), _DX.diagnose,
+             mistakes=(Mistake("np.where(sigma > 0, sigma, 1)", "sigma",
+                               "A constant row is divided by its sigma of 0. Which factor beside that quotient "
+                               "is 0 as well?"),
+                       Mistake("along) / s", "along) / s * (sigma > 0)",
+                               "Your dx of a constant row is 0. Move one element of such a row a little: does y "
+                               "stay?"),
+                       Mistake("s = sigma + eps", "s = np.where(sigma > 0, sigma + eps, 1)",
+                               "A constant row is divided by 1. What does the forward pass divide it by?"))),
     Exercise("sum-in-pairs", 8, "Rows in pairs", sum_in_pairs, sum_in_pairs_solution,
              (("every row counts", _every_row_counts),
               ("pairs, in float32", _in_pairs),
-              ("131069 rows", _no_growth))),
+              ("131069 rows", _no_growth)),
+             mistakes=(Mistake("np.concatenate([pairs, terms[2 * half:]])", "pairs",
+                               "Where the number of rows is odd, the last one is lost."),
+                       Mistake("while len(terms) > 1", "if len(terms) > 1",
+                               "Rows are paired once. What becomes of the other pairs?"),
+                       Mistake("while len(terms) > 1:", "return terms.sum(axis=0)\n    while len(terms) > 1:",
+                               "This is NumPy's sum along axis 0: one running sum, in which every row waits its "
+                               "turn."),
+                       Mistake("while len(terms) > 1:",
+                               "return terms.sum(axis=0, dtype=float).astype(np.float32)\n"
+                               "    while len(terms) > 1:",
+                               "The rows are added in float64 and rounded once. The exercise asks for partial "
+                               "sums in float32."),
+                       Mistake("pairs = terms[:half] + terms[half:2 * half]",
+                               "terms[:half] += terms[half:2 * half]\n        pairs = terms[:half]",
+                               "The sums are written into terms, which belongs to the caller."))),
     Exercise("rows-until", 8, "How many rows a sum survives", rows_until, rows_until_solution,
              (("by theory", _by_theory),
-              ("measured in bfloat16", _measured))),
+              ("measured in bfloat16", _measured)),
+             mistakes=(Mistake("else 2 * roundings", "else roundings",
+                               "Every rounding of the running sum is counted as if the sum were already at its "
+                               "full size."),
+                       Mistake("(tolerance / (0.42 * u)) ** 2", "tolerance / (0.42 * u)",
+                               "The errors of the roundings are added as if all had one sign. How do errors of "
+                               "random signs grow?"),
+                       Mistake("0.42 * u", "u",
+                               "Every rounding is counted at its worst, u. What is a typical one?"),
+                       Mistake("np.exp2(", "np.exp(",
+                               "From levels to rows it goes by powers of e. By what does the number of rows "
+                               "grow from level to level?"),
+                       Mistake("if in_pairs", "if not in_pairs",
+                               "The tree and the running sum have changed places."))),
 )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from .. import cost
-from . import Exercise, expect, expect_parts
+from . import Exercise, Mistake, expect, expect_parts
 
 
 def _number(found, name="the result"):
@@ -215,15 +215,62 @@ def _without_overhead(candidate, rng):
 EXERCISES = (
     Exercise("rms-norm-cost", 9, "Count another normalisation", rms_norm_cost, rms_norm_cost_solution,
              (("a large array, per element", _per_element),
-              ("small arrays, to the byte", _to_the_byte))),
+              ("small arrays, to the byte", _to_the_byte)),
+             mistakes=(Mistake("4 * N + 4 * rows", "4 * N + 3 * rows",
+                               "A sum of D numbers is counted as D - 1 operations. What does this book's rule "
+                               "say?"),
+                       Mistake("4 * N + 4 * rows", "3 * N + 5 * rows",
+                               "The sum is counted as one operation a row. How many numbers does it add?"),
+                       Mistake("7 * N", "8 * N",
+                               "One array is read twice by one call. Which call names an array twice?"),
+                       Mistake("2 * N + rows + D", "3 * N + rows + D",
+                               "A third large array is moved in the fused pass. Is xhat among what it returns?"),
+                       Mistake("itemsize * numbers, itemsize * fused", "numbers, fused",
+                               "These are numbers, and not bytes."))),
     Exercise("free-operations", 9, "Operations for free", free_operations, free_operations_solution,
              (("memory is slow", _slow_memory),
               ("arithmetic is slow", _slow_arithmetic),
-              ("both take as long", _is_the_ridge))),
+              ("both take as long", _is_the_ridge)),
+             mistakes=(Mistake("machine.copy - 8)", "machine.copy)",
+                               "These are all the operations that fit beside the copy. How many does the pass "
+                               "do already?"),
+                       Mistake("2 * itemsize", "itemsize",
+                               "Only one array is counted. What does forward read, and what does it write?"),
+                       Mistake("2 * itemsize", "2",
+                               "Two numbers are counted as two bytes. How many bytes has each?"),
+                       Mistake("machine.copy", "machine.triad",
+                               "The bandwidth is that of triad, which reads two arrays for each one written. "
+                               "And forward?"),
+                       Mistake("max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)",
+                               "machine.flops * 2 * itemsize / machine.copy - 8",
+                               "The number may be negative. What is free where the arithmetic takes longer than "
+                               "the copy?"))),
     Exercise("step-peak", 9, "The peak of a fused step", step_peak, step_peak_solution,
              (("arrays of x's size", _whole_arrays),
-              ("all arrays", _small_arrays))),
+              ("all arrays", _small_arrays)),
+             mistakes=(Mistake("3 +", "2 +",
+                               "One array of x's size is missing. Which array does the loss leave alive?"),
+                       Mistake(" - in_place", "",
+                               "Whether in_place is set makes no difference in your sum. Where does dx go then?"),
+                       Mistake('(keep == "xhat")', "1",
+                               'An array is kept in both cases. Which one does keep = "x" add to what was there '
+                               "before?"),
+                       Mistake('1 if keep == "xhat" else 2', "2",
+                               "Two statistics are kept in both cases. What is the mean for, once xhat is there?"),
+                       Mistake(" + 2 * D", "",
+                               "The gradients of the parameters are not counted."))),
     Exercise("half-length", 9, "Half overhead", half_length, half_length_solution,
              (("from two calls", _from_two_calls),
-              ("no overhead", _without_overhead))),
+              ("no overhead", _without_overhead)),
+             mistakes=(Mistake("return a / b", "return a",
+                               "This is the overhead, in seconds. How many elements take as long?"),
+                       Mistake("return a / b", "return b / a",
+                               "The quotient is upside down. In which unit is it?"),
+                       Mistake("return a / b", "return 2 * a / b",
+                               "At this length the overhead is a third of the time."),
+                       Mistake("(t2 - t1) / (n2 - n1)", "t2 / n2",
+                               "The time per element still has the overhead in it. What do two calls have in "
+                               "common?"),
+                       Mistake("t1 - b * n1", "t1",
+                               "The whole of the first call is taken for overhead. What else did it do?"))),
 )

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..ladder import ANY_ORDER, Kernel
 from ..layernorm import rms_norm_backward, rms_norm_forward
-from . import Exercise, call_unchanged, expect, expect_close
+from . import Exercise, Mistake, call_unchanged, expect, expect_close, note, uncompiled
 from .backward import RMS, Backward
 
 
@@ -58,13 +58,14 @@ def _orders(x, lanes):
 
 def _to_the_bit(candidate, rng):
     for n, lanes in ((1000, 1), (1000, 16), (777, 16)):
-        # Ten draws: in one alone two orders may agree by chance.
-        draws = (1000 + rng.standard_normal((10, n))).astype(np.float32)
+        # Five draws: in one alone two orders may agree by chance.
+        draws = (1000 + rng.standard_normal((5, n))).astype(np.float32)
         found = [float(_lane_sum(candidate, x, lanes)) for x in draws]
         right = [float(lane_sum_solution(x, lanes)) for x in draws]
-        for order in _orders(draws[0], lanes):
-            other = [float(_orders(x, lanes)[order]) for x in draws]
-            expect(found != other or found == right, f"{n} numbers in {lanes} lanes: this is the sum {order}")
+        orders = [_orders(x, lanes) for x in draws] if found != right else [{}]
+        for order in orders[0]:
+            other = [float(sums[order]) for sums in orders]
+            expect(found != other, f"{n} numbers in {lanes} lanes: this is the sum {order}")
         expect(found == right, f"{n} numbers in {lanes} lanes: found {found[0]:.9g}, expected {right[0]:.9g}, "
                                f"and so on, to the last bit")
 
@@ -102,7 +103,10 @@ def _placed(shape, offset, dtype=np.float32):
 
 
 def _lines(candidate, sums, what, line=64):
-    found, right = call_unchanged(candidate, sums=sums, line=line), shared_lines_solution(sums, line)
+    # A copy of sums would lie elsewhere in memory: what is known of an answer is what it says here.
+    plain = getattr(candidate, "py_func", candidate)
+    found, right = call_unchanged(plain, sums=sums, line=line), shared_lines_solution(sums, line)
+    note(found)
     expect(found is not None, "the number is None; is a return missing?")
     expect(np.shape(found) == () and np.asarray(found).dtype.kind in "iu", f"found {found!r}, expected a whole number")
     hint = ""
@@ -182,11 +186,6 @@ def _one_pass(candidate, arguments, inputs, output):
         expect(most <= 2, f"a number of {name} was read {most} times; once for the sum and once for the results will do")
 
 
-def _compiled(candidate, *arguments):
-    """Call the candidate as Numba compiles it, where there is Numba."""
-    Kernel(candidate, fastmath=ANY_ORDER)(*arguments)
-
-
 def rms_forward_rows(x, gamma, eps, y, rstd):
     """RMS norm in one loop over rows: fill y and rstd.
 
@@ -257,7 +256,9 @@ def _forward_one_pass(candidate, rng):
 
 def _compiled(test):
     """The test, with the candidate as Numba compiles it where there is Numba, in float32."""
-    return lambda candidate, rng: test(Kernel(candidate, fastmath=ANY_ORDER), rng, np.float32)
+    def run(candidate, rng):
+        test(uncompiled(candidate) or Kernel(candidate, fastmath=ANY_ORDER), rng, np.float32)
+    return run
 
 
 def rms_backward_rows(dy, x, rstd, gamma, dx, dgamma):
@@ -330,19 +331,77 @@ _GRADIENTS = Backward(
 EXERCISES = (
     Exercise("lane-sum", 10, "A sum in lanes", lane_sum, lane_sum_solution,
              (("whole numbers, with a remainder", _integers),
-              ("to the last bit", _to_the_bit))),
+              ("to the last bit", _to_the_bit)),
+             mistakes=(Mistake("range(0, len(x), lanes)", "range(0, len(x) - lanes + 1, lanes)",
+                               "Only whole steps are taken: what is left over at the end is not added."),
+                       Mistake("for start in range(0, len(x), lanes):\n"
+                               "        step = x[start:start + lanes]\n"
+                               "        sums[:len(step)] += step",
+                               "for k, part in enumerate(np.array_split(x, lanes)):\n"
+                               "        for number in part:\n"
+                               "            sums[k] += number",
+                               "Each lane gets a block of neighbours. How far apart are the numbers of one lane?"),
+                       Mistake("sums[:len(step)] += step", "for number in step:\n            sums[0] += number",
+                               "One running sum takes all numbers. What do the other lanes add?"),
+                       Mistake("np.zeros(lanes, x.dtype)", "np.zeros(lanes)",
+                               "The lanes add in float64. Which dtype have zeros where none is named?"),
+                       Mistake("for lane in sums:\n        total += lane", "total = sums.sum()",
+                               "The lanes' sums are added by NumPy, in an order of its own."))),
     Exercise("shared-lines", 10, "Find the false sharing", shared_lines, shared_lines_solution,
              (("side by side", _side_by_side),
               ("wider numbers, longer lines", _wider_numbers),
-              ("padded or transposed", _padded))),
+              ("padded or transposed", _padded)),
+             mistakes=(Mistake("sums.ctypes.data + part", "part",
+                               "The sums are taken to begin where a line begins. At which address do they?"),
+                       Mistake("part * sums.strides[0] + row * sums.strides[1]",
+                               "(2 * part + row) * sums.shape[2] * sums.itemsize",
+                               "The rows are taken to follow each other without a gap. What does a view skip?"),
+                       Mistake("// line", "// 64",
+                               "Lines of 64 bytes are counted, whatever line is given."),
+                       Mistake("len(parts) > 1 for parts", "len(parts) - 1 for parts",
+                               "A line that three parts write to is counted twice. Are lines counted here, or "
+                               "pairs of parts?"),
+                       Mistake("sum(len(parts) > 1 for parts in touched.values())", "len(sums) - 1",
+                               "One line is counted for each pair of neighbours. Can two parts share two lines, "
+                               "or none?"))),
     Exercise("rms-forward-rows", 10, "RMS norm in one pass", rms_forward_rows, rms_forward_rows_solution,
              (("y and rstd", _forward_right),
               ("row after row, x read twice, y written once", _forward_one_pass),
-              ("compiled, in float32", _compiled(_forward_right)))),
+              ("compiled, in float32", _compiled(_forward_right))),
+             mistakes=(Mistake("squares / D + eps", "squares + eps",
+                               "The squares are added, and their mean is never taken."),
+                       Mistake("1 / np.sqrt(squares / D + eps)", "1 / (np.sqrt(squares / D) + eps)",
+                               "Your eps is added after the root. Where does the docstring put it?"),
+                       Mistake("for i in range(x.shape[0]):\n        squares = x.dtype.type(0)",
+                               "squares = x.dtype.type(0)\n    for i in range(x.shape[0]):",
+                               "The sum of squares is not started anew: each row adds to those before it."),
+                       Mistake("rstd[i] = r", "rstd[i] = 1 / r",
+                               "What is stored as rstd is the root itself. What does the r in front of std "
+                               "stand for?"),
+                       Mistake("y[i, j] = x[i, j] * r * gamma[j]",
+                               "y[i, j] = x[i, j] * r\n            y[i, j] *= gamma[j]",
+                               "Your y is written, read and written again: two more trips to memory for each "
+                               "number."))),
     Exercise("rms-backward-rows", 10, "Its gradient in one pass", rms_backward_rows, rms_backward_rows_solution,
              (("dx and dgamma", _backward_right),
               *_GRADIENTS.layers()[3:],  # shapes and dtypes are the caller's
               _GRADIENTS.stress(),
               ("row after row, dy and x read twice, dx written once", _backward_one_pass),
-              ("compiled, in float32", _compiled(_backward_right))), _GRADIENTS.diagnose),
+              ("compiled, in float32", _compiled(_backward_right))), _GRADIENTS.diagnose,
+             mistakes=(Mistake("dgamma[j] += upstream * xhat", "dgamma[j] = upstream * xhat",
+                               "Your dgamma is overwritten row by row. What happens to the terms of the rows "
+                               "before?"),
+                       Mistake("for i in range(x.shape[0]):\n        r, total = rstd[i], x.dtype.type(0)",
+                               "total = x.dtype.type(0)\n    for i in range(x.shape[0]):\n        r = rstd[i]",
+                               "The sum behind the mean is not started anew: each row adds to those before it."),
+                       Mistake("dx[i, j] = r * (gamma[j] * upstream - xhat * mean)",
+                               "dx[i, j] = gamma[j] * upstream\n"
+                               "            dx[i, j] = r * (dx[i, j] - xhat * mean)",
+                               "Your dx holds an intermediate result: it is written, read and written again."),
+                       Mistake("dgamma[j] += upstream * xhat",
+                               "pass\n"
+                               "        for j in range(D):\n"
+                               "            dgamma[j] += dy[i, j] * x[i, j] * r",
+                               "Your dgamma has a loop of its own, which reads dy and x a third time. Where are "
+                               "both at hand already?"))),
 )

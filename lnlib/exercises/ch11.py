@@ -6,7 +6,7 @@ from .. import gpu_kernels, simt
 from ..cuda_access import FULL, cuda, float32
 from ..gpu_ladder import warp_sum
 from ..layernorm import layer_norm_forward
-from . import Exercise, Mismatch, expect, expect_close, expect_parts
+from . import Exercise, Mismatch, Mistake, expect, expect_close, expect_parts, note
 
 U = 2.0**-24
 
@@ -46,6 +46,7 @@ def _group_sums(candidate, numbers, width):
         run = simt.launch(kernel, 1, 32, numbers, sums, width, log=True)
     except RecursionError:
         raise Mismatch("your function calls itself, which the interpreter cannot follow; use a loop") from None
+    note(sums)
     return sums, run
 
 
@@ -117,6 +118,7 @@ def _means(candidate, rng, M, D):
     x = rng.standard_normal((D, M)).astype(np.float32)
     mean = simt.uninitialised(M, np.float32)
     run = simt.launch(candidate, -(-M // 64), 64, x.reshape(-1), mean, M, D, log=True)
+    note(mean)
     missing = int(np.isnan(mean).sum())
     expect(not missing, f"M = {M}, D = {D}: {missing} of {M} means were not written")
     # A sum of D terms in any order errs by (D - 1) u times the sum of their sizes; a quotient, or a product with a
@@ -232,6 +234,7 @@ def _transposed(candidate, rng):
     x = rng.standard_normal((32, 32)).astype(np.float32)
     y = simt.uninitialised(1024, np.float32)
     run = simt.launch(candidate, 1, 32, x.reshape(-1), y, log=True)
+    note(y)
     missing = int(np.isnan(y).sum())
     expect(not missing, f"{missing} of 1024 numbers of y were not written")
     expect(not np.array_equal(y.reshape(32, 32), x), "y is x, and not its transpose")
@@ -247,6 +250,7 @@ def _neighbours(candidate, rng):
 
 def _no_conflicts(candidate, rng):
     for (line, kind), (requests, wavefronts) in simt.bank_conflicts(_transposed(candidate, rng)).items():
+        note(kind, wavefronts / requests)
         expect(requests == wavefronts, f"the {kind} in line {line} takes {wavefronts / requests:g} turns a request, "
                                        f"expected 1; in which banks are the numbers of a column?")
 
@@ -255,16 +259,70 @@ EXERCISES = (
     Exercise("warp-sum", 11, "A sum over part of a warp", group_sum, group_sum_solution,
              (("a whole warp", _whole_warp),
               ("parts of a warp", _parts_of_a_warp),
-              ("the same bits, in few exchanges", _same_bits))),
+              ("the same bits, in few exchanges", _same_bits)),
+             mistakes=(Mistake("width // 2", "16",
+                               "The first exchange is over half a warp, whatever the width. Does its partner "
+                               "belong to the group?"),
+                       Mistake("distance > 0", "distance > 1",
+                               "One exchange is missing: neighbours never hear of each other."),
+                       Mistake("cuda.shfl_xor_sync(FULL, value, distance)",
+                               "cuda.shfl_down_sync(FULL, value, distance)",
+                               "Each lane takes from a higher one only. Which lanes have the whole sum at the "
+                               "end?"),
+                       Mistake("distance //= 2", "distance -= 1",
+                               "Every distance is used in turn, so that some numbers are counted more than once."))),
     Exercise("coalesced", 11, "Stored by feature", fast_means, fast_means_solution,
              (("means", _right_means),
-              ("four sectors, each number once", _few_sectors))),
+              ("four sectors, each number once", _few_sectors)),
+             mistakes=(Mistake("x[c * M + row]", "x[row * D + c]",
+                               "You read x as if a row's numbers were neighbours. How is it stored here?"),
+                       Mistake("if row < M", "if True",
+                               "Threads beyond the last row take part. How many threads has the grid, and how "
+                               "many rows has x?"),
+                       Mistake("float32(D)", "float32(M)",
+                               "The sums are divided by the number of rows."),
+                       Mistake("total = float32(0)\n        for c in range(D)",
+                               "total = x[row]\n        for c in range(D)",
+                               "The first number of each row is added twice: what does the sum begin with?"),
+                       Mistake("row = cuda.grid(1)\n    if row < M",
+                               "slow_means(x, mean, M, D)\n    row = M\n    if row < M",
+                               "A warp does a row, as in slow_means: its lanes ask for numbers that lie M apart."))),
     Exercise("threads-for-768", 11, "Threads for 640 numbers", threads_for, threads_for_solution,
              (("640 numbers", _plan_for_640),
               ("other rows", _plans_for_others),
-              ("the kernel of the plan", _kernel_of_the_plan))),
+              ("the kernel of the plan", _kernel_of_the_plan)),
+             mistakes=(Mistake("range(32, 1025, 32)", "(32, 64, 128, 256, 512, 1024)",
+                               "Only powers of two are tried as T."),
+                       Mistake("range(32, 1025, 32)", "range(32, 1024, 32)",
+                               "The largest block is never tried. Where does range stop?"),
+                       Mistake("V = -(-D // (T * 4))", "V = D // (T * 4)",
+                               "The number of chunks is rounded down, and the end of the row is left to nobody."),
+                       Mistake("V * 4 <= 16", "V <= 16",
+                               "The limit is applied to chunks. What is it a limit of?"),
+                       Mistake("(T * V * 4 - D, T, V)", "(T * V * 4 - D, -T, V)",
+                               "Among plans equally good, the one with the most threads is taken."))),
     Exercise("no-conflicts", 11, "A transpose without conflicts", transpose, transpose_solution,
              (("the transpose", _transposed),
               ("neighbours in global memory", _neighbours),
-              ("no conflicts", _no_conflicts))),
+              ("no conflicts", _no_conflicts)),
+             mistakes=(Mistake("    cuda.syncthreads()\n", "",
+                               "Nothing waits between the stores and the loads. Whose number does a thread read "
+                               "from the tile?"),
+                       Mistake("tile[r * 33 + lane] = x[r * 32 + lane]\n"
+                               "    cuda.syncthreads()\n"
+                               "    for c in range(32):\n"
+                               "        y[c * 32 + lane] = tile[lane * 33 + c]",
+                               "tile[r * 32 + lane] = x[r * 32 + lane]\n"
+                               "    cuda.syncthreads()\n"
+                               "    for c in range(32):\n"
+                               "        y[c * 32 + lane] = tile[lane * 32 + c]",
+                               "Rows of the tile begin 32 numbers apart. In how many banks are the numbers of "
+                               "one column?"),
+                       Mistake("y[c * 32 + lane] = tile[lane * 33 + c]", "y[lane * 32 + c] = tile[c * 33 + lane]",
+                               "The lanes store to a column of y. Which index should differ by 1 from lane to "
+                               "lane?"),
+                       Mistake("tile[lane * 33 + c]", "x[lane * 32 + c]",
+                               "The lanes load a column of x directly. What is the tile for?"),
+                       Mistake("tile[lane * 33 + c]", "tile[c * 33 + lane]",
+                               "A row goes in and a row comes out: nothing is transposed."))),
 )

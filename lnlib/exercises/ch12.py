@@ -7,7 +7,7 @@ from ..cuda_access import cuda, float32
 from ..diagnose import diagnose
 from ..gpu_ladder import block_sum, warp_sum
 from ..layernorm import rms_norm_backward, rms_norm_forward
-from . import Exercise, expect, expect_close, expect_parts
+from . import Exercise, Mistake, expect, expect_close, expect_parts, note
 from .backward import RMS_NORM
 
 # Four kernels for the first exercise. Their arrays: x to read, out to write.
@@ -163,6 +163,7 @@ def _launched(candidate, rng, M=7, D=100, blocks=3):
     given = [dy.reshape(-1), x.reshape(-1), cache.rstd.reshape(-1).copy(), gamma]
     before = [a.copy() for a in given]
     run = simt.launch(candidate, blocks, 64, *given, dx, parts, M, D, log=True)
+    note(dx, parts)
     for name, old, new in zip(("dy", "x", "rstd", "gamma"), before, given):
         expect(np.array_equal(old, new), f"your kernel changed {name}")
     return dy, cache, dx.reshape(M, D), parts.reshape(blocks, D), run
@@ -315,6 +316,7 @@ def _summed(candidate, rng, G, D):
     parts = (100 + rng.standard_normal((G, D))).astype(np.float32)
     total = simt.uninitialised(D, np.float32)
     run = simt.launch(candidate, -(-D // 64), 64, parts.reshape(-1).copy(), total, G, D, log=True)
+    note(total)
     return parts, total, run
 
 
@@ -346,17 +348,67 @@ def _side_by_side(candidate, rng):
 EXERCISES = (
     Exercise("missing-barrier", 12, "Four sums, not all right", missing_barrier, missing_barrier_solution,
              (("four words", _four_words),
-              ("as the interpreter says", _as_interpreted))),
+              ("as the interpreter says", _as_interpreted)),
+             mistakes=(Mistake('"one_side": "race"', '"one_side": "nothing"',
+                               "You take one_side for sound. What may a warp that is ahead do in the next row "
+                               "while the other still reads?"),
+                       Mistake('"two_sides": "nothing"', '"two_sides": "race"',
+                               "You suspect two_sides. Which barrier lies between the last reading of a side "
+                               "and its next writing?"),
+                       Mistake('"some_threads": "divergent"', '"some_threads": "nothing"',
+                               "You take some_threads for sound. Which threads of the block come to its barrier?"),
+                       Mistake('"some_threads": "divergent"', '"some_threads": "race"',
+                               "You see a race in some_threads. All that read have waited; for whom do they "
+                               "wait?"),
+                       Mistake('"one_warp": "race"', '"one_warp": "nothing"',
+                               "You take one_warp for sound. What promises that a warp's threads are at the "
+                               "same line?"))),
     Exercise("rms-backward", 12, "RMS norm, backwards in one kernel", rms_backward, rms_backward_solution,
              (("dx", _rms_dx),
               ("partial sums of dgamma", _rms_dgamma),
-              ("no atomics, two readings, neighbours", _rms_traffic)), _which_mistake),
+              ("no atomics, two readings, neighbours", _rms_traffic)), _which_mistake,
+             mistakes=(Mistake("dgamma_parts[mine + c] = float32(0)", "pass",
+                               "The parts are added to before they are written. What stands in memory at the "
+                               "start?"),
+                       Mistake("mine = cuda.blockIdx.x * D", "mine = 0",
+                               "All blocks write to the first part. Who else adds there at the same time?"),
+                       Mistake("block_sum(total, parts)", "warp_sum(total)",
+                               "Each warp takes its own sum for that of the row. How many warps share a row?"),
+                       Mistake("range(cuda.blockIdx.x, M, cuda.gridDim.x)",
+                               "range(cuda.blockIdx.x, min(M, cuda.blockIdx.x + 1))",
+                               "Each block does one row and stops. Who does the others?"),
+                       Mistake("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat",
+                               "Each row overwrites the part of the rows before it."))),
     Exercise("choose-partials", 12, "How many partial sums?", choose_partials, choose_partials_solution,
              (("few rows", _few_rows),
               ("many rows", _many_rows),
-              ("their share of the bytes", _share))),
+              ("their share of the bytes", _share)),
+             mistakes=(Mistake("while 64 * G < M", "while 64 * G <= M",
+                               "Where each sum has just 64 rows, you make more sums. Is 64 too many?"),
+                       Mistake("multiprocessors * (512 // T)", "multiprocessors",
+                               "One group is counted for each multiprocessor. How many run on it at once?"),
+                       Mistake("G += groups", "G *= 2",
+                               "Your G is doubled until it suffices. Which multiples are skipped?"),
+                       Mistake("G = min(G, M)", "pass",
+                               "There may be more partial sums than rows: some have nothing to add."),
+                       Mistake("(12 * M + 16 * G)", "(12 * M)",
+                               "The partial sums are compared with the other bytes. A share is a part of which "
+                               "whole?"))),
     Exercise("second-stage", 12, "The second stage", second_stage, second_stage_solution,
              (("sums", _sums),
               ("in order", _in_order),
-              ("each number once, four sectors a request", _side_by_side))),
+              ("each number once, four sectors a request", _side_by_side)),
+             mistakes=(Mistake("part * D + c", "c * G + part",
+                               "The parts are read as if a column's numbers were neighbours. How are they "
+                               "stored?"),
+                       Mistake("if c < D", "if True",
+                               "Threads beyond the last column take part. How many threads are there, and how "
+                               "many columns?"),
+                       Mistake("range(G)", "range(1, G)",
+                               "The first partial sum is left out."),
+                       Mistake("range(G)", "range(G - 1, -1, -1)",
+                               "The parts are added from the last to the first. Does the order change the bits?"),
+                       Mistake("cuda.grid(1)", "cuda.threadIdx.x",
+                               "Every block does the same 64 columns. What tells its threads from those of "
+                               "another block?"))),
 )

@@ -212,7 +212,7 @@ EXERCISES = (
              mistakes=(Mistake("max(naive, mean)", "naive",
                                "The naive algorithm pays for its variance only. Which mean does it subtract "
                                "from the row?"),
-                       Mistake("max(loss, 2**-24) <=", "loss <=",
+                       Mistake("max(loss, 2**-24)", "(loss or 2**-24)",
                                "An error below u is predicted. Can a float32 result be that good?"),
                        Mistake("var / eps", "var / 1e-30",
                                "The naive variance is judged as if eps were 0. What does a wrong variance do "

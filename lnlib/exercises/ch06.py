@@ -170,8 +170,7 @@ EXERCISES = (
                                "The numbers are drawn from too wide an interval. How far from centre may they "
                                "be?"),
                        Mistake("return row", "return row.astype(float)",
-                               "The row is right, but it is returned as float64. In which dtype does the "
-                               "variance turn negative?"))),
+                               "What you return is float64. In which dtype does the variance turn negative?"))),
     Exercise("digits-left", 6, "How many digits are left?", digits_left, digits_left_solution,
              (_digits_at(0), _digits_at(1e2), _digits_at(1e3, 50.0), _digits_at(-1e3), _digits_at(1e5),
               ("a row with mean 0", _mean_zero)),

@@ -347,6 +347,47 @@ def ones_times_matrix(dy, xhat):
     return ones @ (dy * xhat).reshape(-1, dy.shape[-1]), ones @ dy.reshape(-1, dy.shape[-1])
 
 
+def one_axis_after_another(dy, xhat):
+    dgamma, dbeta = dy * xhat, dy
+    while dbeta.ndim > 1:
+        dgamma, dbeta = dgamma.sum(axis=0), dbeta.sum(axis=0)
+    return dgamma, dbeta
+
+
+def along_a_matrix(dy, xhat):
+    dy, xhat = (a.reshape(-1, a.shape[-1]) for a in (dy, xhat))
+    return np.array([d @ h for d, h in zip(dy.T, xhat.T)]), np.array([d.sum() for d in dy.T])
+
+
+def means_times_rows(dy, xhat):
+    rows = dy[..., 0].size
+    if not rows:
+        return np.zeros((2, dy.shape[-1]))[0], np.zeros(dy.shape[-1])
+    axes = tuple(range(dy.ndim - 1))
+    return rows * (dy * xhat).mean(axis=axes), rows * dy.mean(axis=axes)
+
+
+def parameters_in_float32(dy, xhat):
+    dy, xhat = dy.astype(np.float32), xhat.astype(np.float32)
+    axes = tuple(range(dy.ndim - 1))
+    return (dy * xhat).sum(axis=axes), dy.sum(axis=axes)
+
+
+def by_add_reduce(dy, xhat):
+    dy, xhat = (np.moveaxis(a, -1, 0).reshape(a.shape[-1], -1) for a in (dy, xhat))
+    return np.add.reduce(dy * xhat, axis=1), np.add.reduce(dy, axis=1)
+
+
+def exact_sums(dy, xhat):
+    import math
+    dy, xhat = (a.reshape(-1, a.shape[-1]) for a in (dy, xhat))
+    return tuple(np.array([math.fsum(column) for column in a.T]) for a in (dy * xhat, dy))
+
+
+PARAMETERS = [right_parameters, looped_parameters, ones_times_matrix, one_axis_after_another, along_a_matrix,
+              means_times_rows, parameters_in_float32, by_add_reduce, exact_sums]
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("candidate", RIGHT, ids=lambda f: f.__name__)
 def test_a_right_answer_is_never_faulted(candidate, seed):
@@ -363,9 +404,137 @@ def test_a_right_answer_is_never_faulted(candidate, seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("candidate", [right_parameters, looped_parameters, ones_times_matrix])
+@pytest.mark.parametrize("candidate", PARAMETERS, ids=lambda f: f.__name__)
 def test_right_parameters_are_never_faulted(candidate, seed):
     report = check("backward-parameters", candidate, seed)
+    assert report.failed is None and report.diagnosis is None, report
+
+
+# eps outside the root: from the parts c, sigma and s, g to dx. Where sigma may be 0, `safe` stands for it.
+
+OUTSIDE_RIGHT = {
+    "as in the chapter": lambda g, c, safe, s: (g - m(g) - c / safe * m(g * c / s)) / s,
+    "with sums": lambda g, c, safe, s: (g - s_mean(g) - c / safe * s_mean(g * c / s)) / s,
+    "einsum": lambda g, c, safe, s: (
+        g - np.einsum("...d->...", g)[..., None] / g.shape[-1]
+        - c / safe / s * np.einsum("...d,...d->...", g, c)[..., None] / g.shape[-1]) / s,
+    "Jacobian": lambda g, c, safe, s: np.einsum("...i,...ij->...j", g, (
+        np.eye(g.shape[-1]) - 1 / g.shape[-1]
+        - c[..., :, None] * c[..., None, :] / (safe * s)[..., None] / g.shape[-1]) / s[..., None]),
+    "loops": lambda g, c, safe, s: np.array([
+        [(a - sum(row) / len(row) - k / r * sum(p * q for p, q in zip(row, dev)) / len(row) / o) / o
+         for a, k in zip(row, dev)] for row, dev, r, o in zip(flat(g), flat(c), flat(safe)[:, 0], flat(s)[:, 0])
+    ]).reshape(g.shape),
+    "float32": lambda g, c, safe, s: OUTSIDE_RIGHT["as in the chapter"](*(a.astype(np.float32) for a in (g, c, safe, s))),
+    "centred at the end": lambda g, c, safe, s: (lambda p: p - m(p))((g - c / safe * m(g * c) / s) / s),
+    "one projection at a time": lambda g, c, safe, s: (g - m(g) - c / safe * m((g - m(g)) * c) / s) / s,
+    "term by term": lambda g, c, safe, s: g / s - m(g) / s - c * m(g * c) / (safe * s * s),
+    "in place on copies": lambda g, c, safe, s: in_place(g, c, safe, s),
+}
+
+
+def flat(a):
+    return a.reshape(-1, a.shape[-1])
+
+
+def s_mean(a):
+    return s(a) / a.shape[-1]
+
+
+def in_place(g, c, safe, scale):
+    dx = np.array(g)
+    along = m(dx * c) / scale
+    dx -= m(dx)
+    dx -= along * c / safe
+    dx /= scale
+    return dx
+
+
+@pytest.mark.parametrize("name", OUTSIDE_RIGHT)
+@pytest.mark.parametrize("seed", range(3))
+def test_right_answers_with_eps_outside_are_never_faulted(name, seed):
+    def safe_backward(g, x, eps):
+        c = x - m(x)
+        sigma = np.sqrt(m(c * c))
+        return OUTSIDE_RIGHT[name](g, c, np.where(sigma > 0, sigma, 1), sigma + eps)
+
+    for id, answer in (("eps-outside", lambda dy, x, gamma, eps: safe_backward(gamma * dy, x, eps)),
+                       ("constant-rows", safe_backward)):
+        if (name, id) != ("float32", "constant-rows"):  # which asks for float64, where 1e-170 is a number
+            report = check(id, answer, seed)
+            assert report.failed is None and report.diagnosis is None, report
+
+
+# RMS norm in one loop: each pair says how the sum for a row is added, and how dx comes of it.
+
+RMS_SUMS = {
+    "x": lambda g, x, r: r * sum(a * b for a, b in zip(g, x)) / len(x),
+    "xhat": lambda g, x, r: sum(a * (b * r) for a, b in zip(g, x)) / len(x),
+    "dot": lambda g, x, r: (g @ x) * (r / len(x)),
+    "backwards": lambda g, x, r: sum(a * b * r for a, b in zip(g[::-1], x[::-1])) * (1 / len(x)),
+}
+RMS_DX = {
+    "r last": lambda g, x, r, mean: r * (g - x * r * mean),
+    "term by term": lambda g, x, r, mean: r * g - r * r * mean * x,
+    "divided": lambda g, x, r, mean: (g - x * r * mean) / (1 / r),
+}
+
+
+@pytest.mark.parametrize("total, each", [(a, b) for a in RMS_SUMS for b in RMS_DX])
+def test_right_rows_of_rms_norm_are_never_faulted(total, each):
+    def candidate(dy, x, rstd, gamma, dx, dgamma):
+        for i in range(x.shape[0]):
+            r, D = rstd[i], x.shape[1]
+            g, row = np.array([dy[i, j] * gamma[j] for j in range(D)]), np.array([x[i, j] for j in range(D)])
+            mean = RMS_SUMS[total](g, row, r)
+            for j in range(D):
+                dx[i, j] = RMS_DX[each](g[j], row[j], r, mean)
+            for j in range(D):
+                dgamma[j] += dy[i, j] * (row[j] * r)
+
+    checks = [test for name, test in exercises.exercises()["rms-backward-rows"].checks if "compiled" not in name
+              and "row after row" not in name]  # those ask for more than the right numbers
+    assert len(checks) == 6
+    for test in checks:
+        for seed in range(2):
+            test(candidate, np.random.default_rng(seed))
+    assert exercises.exercises()["rms-backward-rows"].diagnose(candidate) is None
+
+
+# RMS norm in one kernel: harmless rewritings of the solution.
+KERNELS = [
+    [("gamma[c] * dy[base + c] * (x[base + c] * r)", "(dy[base + c] * gamma[c]) * x[base + c] * r")],
+    [("gamma[c] * dy[base + c] * (x[base + c] * r)", "gamma[c] * dy[base + c] * x[base + c]"),
+     ("mean = block_sum(total, parts)", "mean = block_sum(total, parts) * r")],
+    [("block_sum(total, parts) / float32(D)", "block_sum(total / float32(D), parts)")],
+    [("r * (gamma[c] * d - xhat * mean)", "r * gamma[c] * d - r * xhat * mean")],
+    [("xhat = dy[base + c], x[base + c] * r", "xhat = dy[base + c], r * x[base + c]"),
+     ("- xhat * mean)", "+ -mean * xhat)")],
+    [("for c in range(t, D, T):\n        dgamma_parts[mine + c]", "for k in range(t, D, T):\n        dgamma_parts[mine + k]")],
+    [("mine = cuda.blockIdx.x * D", "mine = D * cuda.blockIdx.x"), ("base, r, total = row * D, rstd[row], float32(0)",
+                                                                   "base, r = row * D, rstd[row]\n        total = float32(0)")],
+    [("            dgamma_parts[mine + c] += d * xhat", "            part = dgamma_parts[mine + c]\n"
+                                                       "            dgamma_parts[mine + c] = part + xhat * d")],
+]
+
+
+@pytest.mark.parametrize("changes", KERNELS, ids=lambda changes: changes[0][1][:30])
+def test_right_kernels_are_never_faulted(changes):
+    kernel = exercises.exercises()["rms-backward"].solution
+    for old, new in changes:
+        kernel = exercises.Mistake(old, new, "").of(kernel)
+    report = check("rms-backward", kernel)
+    assert report.failed is None and report.diagnosis is None, report
+
+
+@pytest.mark.parametrize("f", [lambda c: c**2, lambda c: c**3, np.abs, np.ones_like, lambda c: 2 - c,
+                               lambda c: np.sqrt(np.abs(c)), lambda c: 1 / c, lambda c: 0 * c + c.mean()])
+def test_survivors_of_many_kinds_are_accepted(f):
+    def candidate(dy, cache):
+        _, *parameters = layer_norm_backward(dy, cache)
+        return layer_norm_backward(f(cache.gamma) * dy, cache._replace(gamma=np.ones_like(cache.gamma)))[0], *parameters
+
+    report = check("survivor", candidate)
     assert report.failed is None and report.diagnosis is None, report
 
 

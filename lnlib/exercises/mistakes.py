@@ -70,6 +70,11 @@ class _Recorder:
         return self.py_func(*args, **kwargs)
 
 
+class _Raised(NamedTuple):
+    kind: str
+    message: str
+
+
 class _Trace:
     """The calls of an answer in a check, and what the check noted."""
 
@@ -101,14 +106,12 @@ def _traced(run, function):
 
 def _answers(function, calls):
     """What the function returns, or raises, on copies of the arguments, and what it leaves in arrays there."""
-    answers = []
     for args, kwargs in copy.deepcopy(calls):
         try:
             result = function(*args, **kwargs)
         except Exception as error:
-            result = type(error).__name__, str(error)
-        answers.append((result, [a for a in (*args, *kwargs.values()) if isinstance(a, np.ndarray)]))
-    return answers
+            result = _Raised(type(error).__name__, str(error))
+        yield result, [a for a in (*args, *kwargs.values()) if isinstance(a, np.ndarray)]
 
 
 def recognise(exercise, run, candidate):
@@ -119,36 +122,36 @@ def recognise(exercise, run, candidate):
     trace, message = _traced(run, candidate)
     model, _ = _traced(run, exercise.solution)
     # A check ends with its first mismatch; all that it would have asked says more.
-    mine, right = ((_answers(f, model.calls) for f in (candidate, exercise.solution)) if model.calls
+    mine, right = ((list(_answers(f, model.calls)) for f in (candidate, exercise.solution)) if model.calls
                    else (trace.noted, model.noted[:len(trace.noted)]))
-    bits, close, told = [], [], []
-    for mistake in exercise.mistakes:
-        wrong = mistake.of(exercise.solution)
-        trace, their_message = _traced(run, wrong)
-        theirs = _answers(wrong, model.calls) if model.calls else trace.noted
-        if their_message is None:
-            continue  # it passes the check that the candidate failed
-        if mine and agree(mine, theirs, bits=True) and not agree(right, theirs, bits=True):
-            bits.append(mistake)
-        elif mine and agree(mine, theirs) and not agree(right, theirs):
-            close.append(mistake)
-        # The size of an error says nothing where the numbers could be compared, and were not the same.
-        elif message == their_message and not (mine and "off by" in message):
-            told.append(mistake)
-    says = list(dict.fromkeys(mistake.says for mistake in bits or close))
-    if says and not _of_truth_values(mine):
+    wrong = {mistake: mistake.of(exercise.solution) for mistake in exercise.mistakes}
+
+    def same(function, bits):
+        theirs = _answers(function, model.calls) if model.calls else _traced(run, function)[0].noted
+        return all(agree(a, b, bits) for a, b in itertools.zip_longest(mine, theirs))
+
+    found = []
+    for bits in (True, False):
+        if mine and not found and not agree(mine, right, bits):
+            # A mistake that passes the check which the candidate failed does not explain it.
+            found = [mistake for mistake, function in wrong.items() if same(function, bits) and _traced(run, function)[1]]
+    says = list(dict.fromkeys(mistake.says for mistake in found))
+    if says and not _says_little(mine):
         together = "It is one of these, which give the same here: " + " Or: ".join(says)
         return Diagnosis("one of", (), together) if len(says) > 1 else Diagnosis("known", (), says[0])
     relation = _relation(mine, right)
     if relation:
         return relation
-    says = says or list(dict.fromkeys(mistake.says for mistake in told))
+    # The size of an error says nothing where the numbers could be compared, and were not the same.
+    if not says and not (mine and "off by" in message):
+        told = [mistake for mistake, function in wrong.items() if _traced(run, function)[1] == message]
+        says = list(dict.fromkeys(mistake.says for mistake in told))
     return Diagnosis("may be", (), "It may be this: " + " Or: ".join(says)) if says else None
 
 
-def _of_truth_values(records):
-    """Whether the results are True or False only, which a wrong answer of another kind may give as well."""
-    return all(isinstance(result, (bool, np.bool_)) for result, *_ in records)
+def _says_little(records):
+    """Whether the results are True, False or errors only, which a wrong answer of another kind may give as well."""
+    return all(isinstance(result, (bool, np.bool_, _Raised)) for result, *_ in records)
 
 
 # ---- Comparing --------------------------------------------------------------------------------------
@@ -244,8 +247,10 @@ _RELATIONS = (
 def _relation(mine, right):
     """How wrong numbers follow from the right ones, if they do in a simple way, the same in every call."""
     pairs = []
+    # The arrays among the arguments are results only where nothing is returned.
+    returned = any(record[0] is not None for record in right)
     for my_call, right_call in zip(mine, right):
-        found, expected = _leaves(my_call), _leaves(right_call)
+        found, expected = (_leaves(call[0] if returned else call) for call in (my_call, right_call))
         if len(found) != len(expected) or any((a is None) != (b is None) for a, b in zip(found, expected)):
             return None
         pairs += [(a, b) for a, b in zip(found, expected) if a is not None and not agree(a, b)]

@@ -102,11 +102,18 @@ def _placed(shape, offset, dtype=np.float32):
     return room[start:start + n].view(dtype).reshape(shape)
 
 
-def _lines(candidate, sums, what, line=64):
-    # A copy of sums would lie elsewhere in memory: what is known of an answer is what it says here.
+def _all_lines(candidate, *cases):
+    """Judge the candidate's numbers for cases (sums, in words, bytes of a line)."""
+    # A copy of sums lies elsewhere in memory, so to call it again would say nothing: note what it says here.
     plain = getattr(candidate, "py_func", candidate)
-    found, right = call_unchanged(plain, sums=sums, line=line), shared_lines_solution(sums, line)
-    note(found)
+    numbers = [call_unchanged(plain, sums=sums, line=line) for sums, _, line in cases]
+    note(numbers)
+    for found, case in zip(numbers, cases):
+        _lines(found, *case)
+
+
+def _lines(found, sums, what, line):
+    right = shared_lines_solution(sums, line)
     expect(found is not None, "the number is None; is a return missing?")
     expect(np.shape(found) == () and np.asarray(found).dtype.kind in "iu", f"found {found!r}, expected a whole number")
     hint = ""
@@ -120,20 +127,22 @@ def _lines(candidate, sums, what, line=64):
 
 
 def _side_by_side(candidate, rng):
-    for parts, D, offset in ((2, 64, 16), (2, 64, 0), (4, 20, 16), (1, 8, 16), (8, 2, 0), (3, 16, 48)):
-        _lines(candidate, _placed((parts, 2, D), offset), f"{parts} parts, D = {D}, {offset} bytes into a line")
+    _all_lines(candidate, *(
+        (_placed((parts, 2, D), offset), f"{parts} parts, D = {D}, {offset} bytes into a line", 64)
+        for parts, D, offset in ((2, 64, 16), (2, 64, 0), (4, 20, 16), (1, 8, 16), (8, 2, 0), (3, 16, 48))))
 
 
 def _wider_numbers(candidate, rng):
-    _lines(candidate, _placed((8, 2, 2), 16, np.float64), "8 parts, D = 2, float64, 16 bytes into a line")
-    _lines(candidate, _placed((8, 2, 4), 16), "8 parts, D = 4, lines of 128 bytes", 128)
+    _all_lines(candidate,
+               (_placed((8, 2, 2), 16, np.float64), "8 parts, D = 2, float64, 16 bytes into a line", 64),
+               (_placed((8, 2, 4), 16), "8 parts, D = 4, lines of 128 bytes", 128))
 
 
 def _padded(candidate, rng):
-    for padding in (8, 16, 32):
-        sums = _placed((3, 2, 20 + padding), 16)[..., :20]
-        _lines(candidate, sums, f"3 parts, D = 20 and {padding} numbers of padding")
-    _lines(candidate, _placed((2, 3, 20), 16).transpose(1, 0, 2), "sums stored as (2, parts, D) and transposed")
+    _all_lines(candidate, *(
+        (_placed((3, 2, 20 + padding), 16)[..., :20], f"3 parts, D = 20 and {padding} numbers of padding", 64)
+        for padding in (8, 16, 32)),
+        (_placed((2, 3, 20), 16).transpose(1, 0, 2), "sums stored as (2, parts, D) and transposed", 64))
 
 
 class _Watched:

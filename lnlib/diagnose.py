@@ -85,7 +85,7 @@ class Diagnosis(NamedTuple):
 
     * ``kind``: "known" (an entry, exactly), "one of" (entries that agree), "combination", "nearest", or "precision"
       (float64 comes with the digits of float32); of an exercise's own mistakes also "may be" (no more than what the
-      check said agrees) and "relation" (no mistake agrees, but the numbers are twice the right ones, say).
+      check said agrees). "relation": no mistake agrees, but the numbers are 1.1 times the right ones, say.
     * ``names``: the names of the mistakes, of the alternatives if ``kind`` is "one of".
     * ``sentence``: str for its author; also what ``str`` gives.
     """
@@ -476,6 +476,12 @@ def _of_names(what, readings, table):
     return Diagnosis("combination", names, f"Your {what} makes {len(names)} mistakes at once: {texts[0]}")
 
 
+def _common_factor(found, right, tolerance):
+    """The number that all of ``found`` is too large by, or None."""
+    factor = np.vdot(right[0], found[0]) / np.vdot(right[0], right[0])
+    return factor if _same(found, [factor * a for a in right], tolerance) else None
+
+
 def _nearest(output, found, family):
     """The entry whose error has the direction of the candidate's on the first probe, or that there is none."""
     right, wrong = _values(family)
@@ -516,6 +522,8 @@ def _diagnose_output(output, found, family, tolerance):
     if _same(found, right[k], _TOLERANCE[4]):
         return Diagnosis("precision", (), f"Your {output} has the digits of float32 and no more: the formula may be "
                                           "right, but something in it is computed or kept in float32.")
+    if shaped and (factor := _common_factor(found, right[k], tolerance)):
+        return Diagnosis("relation", (), f"Your {output} points the right way, and is {factor:.5g} times too long.")
     return _nearest(output, found, family) if shaped and wrong else None
 
 

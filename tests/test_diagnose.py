@@ -164,6 +164,12 @@ def test_digits_of_float32_in_float64():
     assert "float32" in str(check("backward-dx", lambda *a: float32(*a).astype(float)).diagnosis)
 
 
+def test_a_common_factor_is_told_before_a_neighbour():
+    factor = check("backward-parameters", lambda dy, xhat: (1.5 * (dy * xhat).sum(axis=tuple(range(dy.ndim - 1))),
+                                                            dy.sum(axis=tuple(range(dy.ndim - 1))))).diagnosis
+    assert factor.kind == "relation" and factor.names == () and "1.5 times too long" in str(factor)
+
+
 def test_the_nearest_entry_by_direction():
     def candidate(dy, cache):  # a median where the mean belongs, no projection: nothing that the terms can give
         g = cache.gamma * dy
@@ -425,7 +431,7 @@ OUTSIDE_RIGHT = {
         [(a - sum(row) / len(row) - k / r * sum(p * q for p, q in zip(row, dev)) / len(row) / o) / o
          for a, k in zip(row, dev)] for row, dev, r, o in zip(flat(g), flat(c), flat(safe)[:, 0], flat(s)[:, 0])
     ]).reshape(g.shape),
-    "float32": lambda g, c, safe, s: OUTSIDE_RIGHT["as in the chapter"](*(a.astype(np.float32) for a in (g, c, safe, s))),
+    "float32": lambda *parts: OUTSIDE_RIGHT["as in the chapter"](*(a.astype(np.float32) for a in parts)),
     "centred at the end": lambda g, c, safe, s: (lambda p: p - m(p))((g - c / safe * m(g * c) / s) / s),
     "one projection at a time": lambda g, c, safe, s: (g - m(g) - c / safe * m((g - m(g)) * c) / s) / s,
     "term by term": lambda g, c, safe, s: g / s - m(g) / s - c * m(g * c) / (safe * s * s),
@@ -510,9 +516,10 @@ KERNELS = [
     [("r * (gamma[c] * d - xhat * mean)", "r * gamma[c] * d - r * xhat * mean")],
     [("xhat = dy[base + c], x[base + c] * r", "xhat = dy[base + c], r * x[base + c]"),
      ("- xhat * mean)", "+ -mean * xhat)")],
-    [("for c in range(t, D, T):\n        dgamma_parts[mine + c]", "for k in range(t, D, T):\n        dgamma_parts[mine + k]")],
-    [("mine = cuda.blockIdx.x * D", "mine = D * cuda.blockIdx.x"), ("base, r, total = row * D, rstd[row], float32(0)",
-                                                                   "base, r = row * D, rstd[row]\n        total = float32(0)")],
+    [("for c in range(t, D, T):\n        dgamma_parts[mine + c]",
+      "for k in range(t, D, T):\n        dgamma_parts[mine + k]")],
+    [("mine = cuda.blockIdx.x * D", "mine = D * cuda.blockIdx.x"),
+     ("base, r, total = row * D, rstd[row], float32(0)", "base, r = row * D, rstd[row]\n        total = float32(0)")],
     [("            dgamma_parts[mine + c] += d * xhat", "            part = dgamma_parts[mine + c]\n"
                                                        "            dgamma_parts[mine + c] = part + xhat * d")],
 ]
@@ -532,7 +539,8 @@ def test_right_kernels_are_never_faulted(changes):
 def test_survivors_of_many_kinds_are_accepted(f):
     def candidate(dy, cache):
         _, *parameters = layer_norm_backward(dy, cache)
-        return layer_norm_backward(f(cache.gamma) * dy, cache._replace(gamma=np.ones_like(cache.gamma)))[0], *parameters
+        ones = np.ones_like(cache.gamma)
+        return layer_norm_backward(f(cache.gamma) * dy, cache._replace(gamma=ones))[0], *parameters
 
     report = check("survivor", candidate)
     assert report.failed is None and report.diagnosis is None, report
@@ -606,6 +614,35 @@ def test_each_invariant_can_fail(dx, description):
     test(right, np.random.default_rng(0))
     with pytest.raises(exercises.Mismatch):
         test(broken, np.random.default_rng(0))
+
+
+def rms_rows(change):
+    """The loop over rows, with dx a function of r, g, xhat and mean(g * xhat)."""
+    def candidate(dy, x, rstd, gamma, dx, dgamma):
+        g, xhat = gamma * dy, x * rstd[:, None]
+        dx[:] = change(rstd[:, None], g, xhat, m(g * xhat))
+        dgamma += (dy * xhat).sum(axis=0)
+    return candidate
+
+
+@pytest.mark.parametrize("id, description, candidate", [
+    ("rms-backward-rows", "the derivative in one direction", rms_rows(lambda r, g, h, p: r * (g - 1.001 * h * p))),
+    ("rms-backward-rows", "dx has no part along x, at eps = 0", rms_rows(lambda r, g, h, p: r * (g - h * p / 2))),
+    ("rms-backward-rows", "with gamma = 1, dx is its own adjoint",
+     rms_rows(lambda r, g, h, p: r * (g - h[:, ::-1] * p))),
+    ("rms-backward-rows", "rows scaled", rms_rows(lambda r, g, h, p: g - h * p)),
+    ("rms-backward-rows", "rows that are hard", rms_rows(
+        lambda r, g, h, p: 1 / np.sqrt(1 / r**2 - 1e-5 * (r > 50)) * (g - h * p))),
+    ("eps-outside", "rows that are hard", lambda dy, x, gamma, eps: outside()(dy, x, gamma, eps if x.std() > 1 else 0)),
+    ("constant-rows", "rows that are hard", lambda g, x, eps: outside()(g, x, 1, eps if x.std() > 1 else 0)),
+    ("eps-outside", "the derivative in one direction", lambda dy, x, gamma, eps: outside()(dy, x, np.abs(gamma), eps)),
+])
+def test_layers_of_other_norms_can_fail(id, description, candidate):
+    exercise = exercises.exercises()[id]
+    (test,) = [test for name, test in exercise.checks if name == description]
+    test(exercise.solution, np.random.default_rng(0))
+    with pytest.raises(exercises.Mismatch):
+        test(candidate, np.random.default_rng(0))
 
 
 def test_a_diagnosis_that_fails_is_no_error():

@@ -85,7 +85,8 @@ def half_projection():
     ("rms-jacobian", half_projection, "known", "counts half"),
     ("central-difference", one_sided, "known", "one side"),
     ("complex-safe-variance", unbiased, "known", "D - 1"),
-    ("best-step", lambda order, u, length: length * np.exp(np.log(u) / (1 + order)), "known", "both errors are equal"),
+    ("best-step", lambda order, u, length: length * np.exp(np.log(u) / (1 + order)), "known",
+     "both errors are equal"),
     # Only the sign of the rounding error differs, so the numbers do not; what the check says does.
     ("adjoint-pair", no_absolute_value, "known", "negative"),
     # Other numbers than the mistake's, the same verdict:

@@ -95,9 +95,10 @@ class Backward(NamedTuple):
         invariant = (("dx adds up to 0 along a row", self._sum) if self.norm.centred
                      else ("dx has no part along x, at eps = 0", self._orthogonal))
         dx_only = invariant, ("with gamma = 1, dx is its own adjoint", self._adjoint)
+        scaled = "rows shifted and scaled" if self.norm.centred else "rows scaled"
         return (("it runs, and shapes fit", self._shapes), ("numbers of the right kind", self._dtypes),
                 ("no argument is changed", self._unchanged), ("the derivative in one direction", self._direction),
-                *(dx_only if "dx" in self.names else ()), ("rows shifted and scaled" if self.norm.centred else "rows scaled", self._scaled))
+                *(dx_only if "dx" in self.names else ()), (scaled, self._scaled))
 
     def stress(self):
         """The last check: rows on which eps, a large mean or a large scale counts."""

@@ -25,7 +25,7 @@ def eps_for_radius_solution(sigma, radius):
 
 
 def _radius_of_a_row(candidate, rng):
-    for sigma, radius in ((1.0, 0.5), (3e-3, 0.9), (20.0, 0.1)):
+    for sigma, radius in ((3e-3, 0.9), (1.0, 0.5), (20.0, 0.1)):
         eps = candidate(sigma, radius)
         row = rng.standard_normal(16)
         row = sigma * (row - row.mean()) / row.std()

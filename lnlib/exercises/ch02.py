@@ -304,5 +304,6 @@ EXERCISES = (
                        Mistake("x[j]: s * xhat[j]", "x[j]: xhat[j]",
                                "An x became an xhat as if they were equal. What stands between them?"))),
     Exercise("eps-outside", 2, "Move eps out of the root", eps_outside_backward, eps_outside_backward_solution,
-             (*_DX.layers()[:3], _eps_outside(0.0), _eps_outside(0.5), *_DX.layers()[3:], _DX.stress()), _DX.diagnose),
+             (*_DX.layers()[:3], _eps_outside(0.0), _eps_outside(0.5), *_DX.layers()[3:], _DX.stress()),
+             _DX.diagnose),
 )

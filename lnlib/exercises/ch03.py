@@ -197,7 +197,8 @@ def _three_of_four(found, given):
 
 
 _RESIDUAL = Backward(("dx", "dgamma", "dbeta"),
-                     lambda dy, cache: {"dy": dy, "dz_other": np.zeros_like(dy), "cache": cache}, _three_of_four, LAYER)
+                     lambda dy, cache: {"dy": dy, "dz_other": np.zeros_like(dy), "cache": cache},
+                     _three_of_four, LAYER)
 
 EXERCISES = (
     Exercise("backward-dx", 3, "dx from memory", backward_dx, backward_dx_solution,

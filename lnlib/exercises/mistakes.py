@@ -1,11 +1,11 @@
 """Which known mistake a wrong answer is, for exercises of any kind.
 
-A mistake is a change of the solution: a wrong answer that readers give. The failed check is run again with the
-answer, with the solution and with every mistake in the answer's place, and what was called and returned is compared.
+A mistake is a change of the solution: a wrong answer that readers give. The solution goes through the failed check
+again; then the answer and every mistake are called as it was called, and what they return is compared.
 
-Whoever adds mistakes to an exercise whose answers are kernels: a kernel that :mod:`lnlib.simt` runs is not called from
-Python, so its test hands what the kernel filled to :func:`note`, before it judges; where a test compiles the answer with Numba, it takes
-``uncompiled(candidate)`` first, which is a function to be called as it is while a mistake is looked for, else None.
+Kernels take more. One that :mod:`lnlib.simt` runs is not called from Python, so its test hands what it filled to
+:func:`note` before it judges. A test that compiles the answer with Numba takes ``uncompiled(candidate)`` first: a
+function to be called as it is while a mistake is looked for, else None.
 """
 
 import copy
@@ -114,10 +114,11 @@ def _answers(function, calls):
         yield result, [a for a in (*args, *kwargs.values()) if isinstance(a, np.ndarray)]
 
 
-def recognise(exercise, run, candidate):
+def recognise(exercise, run, candidate, passes_before=lambda answer: True):
     """The mistake that explains the failed check, or None.
 
     ``run`` is a function that runs the failed check on an answer and returns its message, None if it passes.
+    ``passes_before`` says whether an answer passes the checks before it, as the candidate did.
     """
     trace, message = _traced(run, candidate)
     model, _ = _traced(run, exercise.solution)
@@ -134,12 +135,15 @@ def recognise(exercise, run, candidate):
     for bits in (True, False):
         if mine and not found and not agree(mine, right, bits):
             # A mistake that passes the check which the candidate failed does not explain it.
-            found = [mistake for mistake, function in wrong.items() if same(function, bits) and _traced(run, function)[1]]
+            found = [mistake for mistake, function in wrong.items()
+                     if same(function, bits) and _traced(run, function)[1]]
+    if len(found) > 1:
+        found = [mistake for mistake in found if passes_before(wrong[mistake])] or found
     says = list(dict.fromkeys(mistake.says for mistake in found))
     if says and not _says_little(mine):
         together = "It is one of these, which give the same here: " + " Or: ".join(says)
         return Diagnosis("one of", (), together) if len(says) > 1 else Diagnosis("known", (), says[0])
-    relation = _relation(mine, right)
+    relation = None if says else _relation(mine, right)
     if relation:
         return relation
     # The size of an error says nothing where the numbers could be compared, and were not the same.
@@ -150,8 +154,9 @@ def recognise(exercise, run, candidate):
 
 
 def _says_little(records):
-    """Whether the results are True, False or errors only, which a wrong answer of another kind may give as well."""
-    return all(isinstance(result, (bool, np.bool_, _Raised)) for result, *_ in records)
+    """Whether a wrong answer of another kind may well give the same: True and False, zeros, or errors only."""
+    return all(isinstance(result, (bool, np.bool_, _Raised)) or _numbers(result) and not np.any(result)
+               for result, *_ in records)
 
 
 # ---- Comparing --------------------------------------------------------------------------------------
@@ -167,7 +172,7 @@ def agree(a, b, bits=False):
     if not (_numbers(a) and _numbers(b)):
         return type(a) is type(b) and bool(np.all(a == b))
     a, b = np.asarray(a), np.asarray(b)
-    if a.shape != b.shape or (bits and a.dtype != b.dtype):
+    if a.shape != b.shape or (a.dtype.kind == "b") != (b.dtype.kind == "b") or (bits and a.dtype != b.dtype):
         return False
     if bits or not {a.dtype.kind, b.dtype.kind} & set("fc"):
         return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
@@ -180,7 +185,8 @@ def agree(a, b, bits=False):
 
 
 def _numbers(value):
-    return isinstance(value, (np.ndarray, np.generic, int, float, complex)) and np.asarray(value).dtype.kind in "biufc"
+    number = isinstance(value, (np.ndarray, np.generic, int, float, complex))
+    return number and np.asarray(value).dtype.kind in "biufc"
 
 
 def _same_expression(a, b):
@@ -217,7 +223,8 @@ def _matrix(a, b):
 
 
 def _is_inverse(a, b):
-    return _matrix(a, b) and a.shape == b.shape == b.T.shape and np.linalg.cond(b) < 1e6 and agree(a, np.linalg.inv(b))
+    square = _matrix(a, b) and a.shape == b.shape == b.T.shape
+    return square and np.linalg.cond(b) < 1e6 and agree(a, np.linalg.inv(b))
 
 
 def _of_float32(a, b):
@@ -269,7 +276,9 @@ def _factor(pairs):
     if any(a.shape != b.shape for a, b in pairs):
         return None
     a, b = (np.concatenate([pair[k].ravel() for pair in pairs]).astype(float) for k in (0, 1))
-    factor = Fraction(float(a @ b / (b @ b))).limit_denominator(1024) if b.any() else 0
+    # Fractions of small denominators only: of larger ones, one is near every number.
+    rough = any(x.dtype.itemsize < 8 for pair in pairs for x in pair)
+    factor = Fraction(float(a @ b / (b @ b))).limit_denominator(32 if rough else 1024) if b.any() else 0
     # An integer is a simple multiple of another too often to mean something, if it is only one.
     telling = len(set(b.tolist())) > 1 or (b != np.round(b)).any() or factor in (2, Fraction(1, 2), 4, Fraction(1, 4))
     fits = factor and telling and all(agree(a, (float(factor) * b).astype(a.dtype)) for a, b in pairs)

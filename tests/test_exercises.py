@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lnlib import layer_norm_forward
+from lnlib.cuda_access import cuda, float32
 from lnlib.exercises import Exercise, Mismatch, call_unchanged, check, exercises, expect_close, expect_parts
 
 ALL = tuple(exercises().values())
@@ -85,3 +86,41 @@ def test_expect_parts_wants_a_tuple_of_the_right_length(found):
     with pytest.raises(Mismatch, match="expected 2 arrays"):
         expect_parts(found, 2)
     assert expect_parts([1, 2], 2) == [1, 2]
+
+
+def test_a_mistake_that_an_earlier_check_stops_is_not_named():
+    # In the check of four rows, rows paired once give what a running sum gives; but they do not pass the one before.
+    report = check("sum-in-pairs", lambda terms: terms.sum(axis=0))
+    assert len(report.passed) == 1
+    assert "running sum" in str(report.diagnosis) and "paired once" not in str(report.diagnosis)
+
+
+def no_barrier(x, y):
+    mine, t = cuda.shared.array(33 * 32, float32), cuda.threadIdx.x
+    for i in range(32):
+        mine[i * 33 + t] = x[i * 32 + t]
+
+    for i in range(32):
+        y[i * 32 + t] = mine[t * 33 + i]
+
+
+def test_a_kernel_that_fails_is_recognised_by_how_it_fails():
+    # Lines and the name of the shared array are others than in the mistake that the exercise knows.
+    assert str(check("no-conflicts", no_barrier).diagnosis).startswith("Nothing waits between the stores and the loads")
+
+
+def test_a_function_that_numba_refuses_is_no_known_mistake():
+    pytest.importorskip("numba")
+
+    def rows(x, gamma, eps, y, rstd):
+        for i in range(x.shape[0]):
+            squares = x.dtype.type(0)
+            for j in range(x.shape[1]):
+                squares += x[i, j] ** 2
+            rstd[i] = 1 / np.sqrt(squares / x.shape[1] + eps)
+            f"{rstd[i]:.3f}"  # what Numba refuses
+            for j in range(x.shape[1]):
+                y[i, j] = x[i, j] * rstd[i] * gamma[j]
+
+    report = check("rms-forward-rows", rows)
+    assert len(report.passed) == 2 and report.diagnosis is None

@@ -129,7 +129,7 @@ def check(id, candidate, seed=0):
             failed = description, message
             break
         passed.append(description)
-    diagnosis = _diagnosis(exercise, candidate, test, seed) if failed and written else None
+    diagnosis = _diagnosis(exercise, candidate, len(passed), seed) if failed and written else None
     return Report(id, tuple(passed), failed, len(exercise.checks), diagnosis, written)
 
 
@@ -158,8 +158,14 @@ def _in_words(error, candidate):
     return words
 
 
-def _diagnosis(exercise, candidate, test, seed):
+def _diagnosis(exercise, candidate, passed, seed):
     """Which mistake it is, if that can be told; what goes wrong on the way is in the failed check already."""
+    def run(answer, k=passed):  # the first that failed comes after those passed
+        return _run(exercise.checks[k][1], answer, seed)
+
+    def passes_before(answer):
+        return not any(run(answer, k) for k in range(passed))
+
     told = None
     with np.errstate(all="ignore"):
         if exercise.diagnose is not None:
@@ -168,7 +174,7 @@ def _diagnosis(exercise, candidate, test, seed):
         # An exact match is worth more than the nearest entry of a catalogue.
         if told is None or told.kind == "nearest":
             with contextlib.suppress(Exception):
-                told = recognise(exercise, lambda answer: _run(test, answer, seed), candidate) or told
+                told = recognise(exercise, run, candidate, passes_before) or told
     return told
 
 

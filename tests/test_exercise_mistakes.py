@@ -143,6 +143,10 @@ def test_a_transpose_and_an_inverse():
     # One integer is often a simple multiple of another.
     assert mistakes._relation([(9, [])], [(6, [])]) is None
     assert "3/2" in str(mistakes._relation([(9, []), (12, [])], [(6, []), (8, [])]))
+    # Of float32, a fraction with a large denominator would be near any number.
+    b = np.array([1, 2], np.float32)
+    assert mistakes._relation([(np.float32(1.0371) * b, [])], [(b, [])]) is None
+    assert "3/2" in str(mistakes._relation([(np.float32(1.5) * b, [])], [(b, [])]))
     # Arguments that were changed are not a result.
     assert mistakes._relation([(1.0, [2 * a])], [(1.0, [a])]) is None
     assert "2 times" in str(mistakes._relation([(None, [a, 2 * a])], [(None, [a, a])]))
@@ -183,12 +187,37 @@ def test_mistakes_that_agree_are_one_of():
 def test_a_mistake_that_passes_the_check_is_not_meant():
     def test(candidate, rng):
         expect_close(candidate(2.0), 4.0, 1e-9)
+        candidate(3.0)
         expect(candidate.__name__ != "named", "not this name")
 
     def named(x):
         return 2 * x
 
     assert _told(_exercise(square, test, ("x * x", "2 * x", "Twice.")), named) is None
+
+
+def test_right_numbers_are_no_mistake():
+    def test(candidate, rng):
+        expect_close(candidate(2.0), 4.0, 1e-9)
+        expect(getattr(candidate, "py_func", candidate) is square, "it must be square itself")
+
+    found = _told(_exercise(square, test, ("x * x", "x**2", "A power.")), lambda x: x * x)
+    assert found.kind == "may be"
+
+
+def test_little_evidence_is_said_to_be_little():
+    always = [check("write-the-test", mistake.of(exercises()["write-the-test"].solution)).diagnosis
+              for mistake in exercises()["write-the-test"].mistakes]
+    assert {diagnosis.kind for diagnosis in always} == {"may be"}  # True and False are all there is
+    exercise = _exercise(square, lambda candidate, rng: expect_close(candidate(1.0), 1.0, 1e-9),
+                         ("x * x", "x - x", "Nothing is left."))
+    assert str(_told(exercise, lambda x: 0.0)) == "It may be this: Nothing is left."  # before "is 1 too small"
+
+
+def test_an_error_of_the_same_size_is_not_the_same_mistake():
+    exercise = _exercise(square, lambda candidate, rng: expect_close(candidate(1.7), 2.89, 1e-9),
+                         ("x * x", "2 * x * x", "Twice."))
+    assert _told(exercise, lambda x: 1e-5 * np.pi) is None
 
 
 def test_what_a_function_fills_is_its_result():
@@ -240,7 +269,7 @@ def test_uncompiled_is_the_answer_only_while_a_mistake_is_looked_for():
 @pytest.mark.parametrize("a, b, same", [
     (1.0, 1.0 + 1e-12, True), (1.0, 1.0 + 1e-8, False), (np.float32(1), 1 + 1e-7, True), (3, 3, True), (3, 4, False),
     ([1.0, 2.0], (1.0, 2.0), True), ([1.0], [1.0, 2.0], False), ("race", "race", True), ("race", "fine", False),
-    (None, None, True), (None, 0.0, False), (True, False, False), ({"a": 1.0}, {"a": 1.0}, True),
+    (None, None, True), (None, 0.0, False), (True, False, False), (0.0, np.False_, False), ({"a": 1.0}, {"a": 1.0}, True),
     ({"a": 1.0}, {"b": 1.0}, False), (np.array([1, np.nan]), np.array([1, np.nan]), True), (np.nan, 1.0, False),
     (np.inf, -np.inf, False), (np.ones(2), np.ones((1, 2)), False), (1 + 1j, 1 + 1j, True)])
 def test_agree(a, b, same):

@@ -220,6 +220,30 @@ def test_an_error_of_the_same_size_is_not_the_same_mistake():
     assert _told(exercise, lambda x: 1e-5 * np.pi) is None
 
 
+def test_what_an_earlier_check_stops_is_not_named_beside_others():
+    exercise = _exercise(square, lambda candidate, rng: expect_close(candidate(2.5), 6.25, 1e-9),
+                         ("x * x", "2 * x", "First."), ("x * x", "x + x + 0 / x", "Second."))
+
+    def run(answer):
+        return "wrong" if answer(2.5) != 6.25 else None
+
+    def at_zero(answer):
+        try:
+            return answer(0.0) == 0
+        except ZeroDivisionError:
+            return False
+
+    assert mistakes.recognise(exercise, run, lambda x: 5.0, at_zero).sentence == "First."
+    assert mistakes.recognise(exercise, run, lambda x: 5.0).kind == "one of"
+
+
+def test_an_exact_relation_comes_before_the_nearest_entry_of_a_family():
+    diagnosis = check("backward-dx", lambda *args: exercises()["backward-dx"].solution(*args) ** 2).diagnosis
+    assert exercises()["backward-dx"].diagnose(lambda *args: exercises()["backward-dx"].solution(*args) ** 2) \
+        .kind == "nearest"
+    assert diagnosis.kind == "relation" and "is the square," in str(diagnosis)
+
+
 def test_what_a_function_fills_is_its_result():
     def test(candidate, rng):
         y = np.zeros(3)

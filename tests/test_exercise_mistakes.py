@@ -293,7 +293,8 @@ def test_uncompiled_is_the_answer_only_while_a_mistake_is_looked_for():
 @pytest.mark.parametrize("a, b, same", [
     (1.0, 1.0 + 1e-12, True), (1.0, 1.0 + 1e-8, False), (np.float32(1), 1 + 1e-7, True), (3, 3, True), (3, 4, False),
     ([1.0, 2.0], (1.0, 2.0), True), ([1.0], [1.0, 2.0], False), ("race", "race", True), ("race", "fine", False),
-    (None, None, True), (None, 0.0, False), (True, False, False), (0.0, np.False_, False), ({"a": 1.0}, {"a": 1.0}, True),
+    (None, None, True), (None, 0.0, False), (True, False, False), (0.0, np.False_, False),
+    ({"a": 1.0}, {"a": 1.0}, True),
     ({"a": 1.0}, {"b": 1.0}, False), (np.array([1, np.nan]), np.array([1, np.nan]), True), (np.nan, 1.0, False),
     (np.inf, -np.inf, False), (np.ones(2), np.ones((1, 2)), False), (1 + 1j, 1 + 1j, True)])
 def test_agree(a, b, same):

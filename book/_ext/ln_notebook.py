@@ -273,7 +273,8 @@ class Writer:
 
     def caption(self, figure):
         for caption in figure.findall(nodes.caption):
-            self.text.append(f"**Fig. {self.number(figure, 'figure')}** {self.inline(caption).strip()}")
+            moves = " *(This figure moves on the page of the book.)*" if figure.get("interactive") else ""
+            self.text.append(f"**Fig. {self.number(figure, 'figure')}** {self.inline(caption).strip()}{moves}")
 
     def table(self, node):
         rows = [[re.sub(r"\s*\n\s*", " ", self.inside(entry)).replace(r"\|", r"\Vert ").replace("|", r"\vert "

@@ -1,0 +1,51 @@
+"""The directive ``{interactive} name``: a figure that moves, by a script of the book's own, and needs no kernel.
+
+Its body is the caption. ``book/_static/ln_<name>.svg``, which ``tools/interactive_pictures.py`` takes from the script
+itself, stands in the page until the script has started, where scripts are off, and in print.
+"""
+
+import html
+from pathlib import Path
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.util.docutils import SphinxDirective
+
+STATIC = Path(__file__).resolve().parent.parent / "_static"
+# The scripts of each figure, in the order in which they run. Only pages with the figure load them.
+SCRIPTS = {
+    "split": ("ln_figure.js", "ln_space.js", "ln_split.js"),
+    "variance": ("ln_figure.js", "ln_float32.js", "ln_variance.js"),
+}
+OFF = "Scripts are off: this is how the figure starts."
+
+
+class Interactive(SphinxDirective):
+    required_arguments = 1
+    has_content = True
+    option_spec = {"name": directives.unchanged_required, "alt": directives.unchanged_required}
+
+    def run(self):
+        name, alt = self.arguments[0], html.escape(self.options["alt"])
+        picture = STATIC / f"ln_{name}.svg"
+        self.env.note_dependency(str(picture))
+        static = (f'<div class="ln-figure" data-ln-figure="{name}" data-ln-label="{alt}">'
+                  f'<div class="ln-static" role="img" aria-label="{alt}">{picture.read_text(encoding="utf-8")}</div>'
+                  f'<noscript><div>{OFF}</div></noscript></div>')
+        figure = nodes.figure("", nodes.raw("", static, format="html"), interactive=name)
+        figure += nodes.caption("", "", *self.parse_inline(" ".join(self.content))[0])
+        self.set_source_info(figure)
+        self.add_name(figure)
+        return [figure]
+
+
+def _scripts(app, pagename, templatename, context, doctree):
+    for figure in doctree.findall(nodes.figure) if doctree else ():
+        for script in SCRIPTS.get(figure.get("interactive"), ()):
+            app.add_js_file(script, loading_method="defer")  # for this page; ln_html drops repetitions
+
+
+def setup(app):
+    app.add_directive("interactive", Interactive)
+    app.connect("html-page-context", _scripts)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

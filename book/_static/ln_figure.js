@@ -1,0 +1,123 @@
+// What the interactive figures share: a drawing, labelled sliders and buttons, dragging, and a text that
+// says the state in words. A figure's own file calls LnFigure.start(name, build). Plain scripts, not
+// modules: browsers refuse modules on a page that was opened from disk.
+"use strict";
+
+const LnFigure = (() => {
+  const COLOURS = { blue: "#0072b2", orange: "#d55e00", green: "#009e73", pink: "#cc79a7", grey: "#808080" };
+  const SVG = "http://www.w3.org/2000/svg";
+
+  function element(tag, attributes, parent, namespace) {
+    const made = namespace ? document.createElementNS(namespace, tag) : document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes || {}))
+      made.setAttribute(name, typeof value === "number" && namespace ? +value.toFixed(2) : value);
+    if (parent) parent.append(made);
+    return made;
+  }
+
+  // Text in which {x} is a variable (italic) and [1] a vector (bold): tspans in a drawing, spans on the page.
+  function write(parent, string) {
+    const inside = parent.namespaceURI === SVG;
+    parent.replaceChildren();
+    for (const part of string.split(/(\{.*?\}|\[.*?\])/).filter(Boolean)) {
+      const kind = { "{": "ln-variable", "[": "ln-vector" }[part[0]];
+      if (kind) element(inside ? "tspan" : "span", { class: kind }, parent, inside && SVG).textContent = part.slice(1, -1);
+      else parent.append(part);
+    }
+    return parent;
+  }
+
+  // A number for the text, with a real minus sign and none before a zero.
+  function number(value, digits = 2) {
+    const shown = value.toFixed(digits);
+    return (Number(shown) === 0 ? (0).toFixed(digits) : shown).replace("-", "\u2212");
+  }
+
+  // The drawing: everything but the handles is drawn anew for each state, which keeps a figure one function.
+  class Drawing {
+    constructor(parent, width, height, label) {
+      this.svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, parent, SVG);
+      this.layer = element("g", {}, this.svg, SVG);
+      this.handles = element("g", { class: "ln-handles" }, this.svg, SVG);
+    }
+
+    clear() { this.layer.replaceChildren(); }
+
+    add(tag, attributes) { return element(tag, attributes, this.layer, SVG); }
+
+    line(points, colour, options) {
+      return this.add("polyline", { points: points.map(p => p.map(v => v.toFixed(2)).join(",")).join(" "),
+        fill: "none", stroke: COLOURS[colour] || colour, "stroke-width": 2, ...options });
+    }
+
+    arrow(start, end, colour, options) {
+      const [dx, dy] = [end[0] - start[0], end[1] - start[1]], length = Math.hypot(dx, dy);
+      if (length < 1) return;
+      const head = Math.min(10, length), [ux, uy] = [dx / length, dy / length];
+      const back = [end[0] - head * ux, end[1] - head * uy], half = 0.42 * head;
+      this.line([start, back], colour, options);
+      const tip = [end, [back[0] - half * uy, back[1] + half * ux], [back[0] + half * uy, back[1] - half * ux]];
+      this.add("polygon", { points: tip.map(p => p.map(v => v.toFixed(2)).join(",")).join(" "), fill: COLOURS[colour] || colour });
+    }
+
+    // Markers as in the book's other figures: triangle, dot, square, diamond, cross.
+    marker(kind, [x, y], colour) {
+      const paths = { triangle: "M0-7L6.5 5H-6.5Z", dot: "M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0-11 0Z",
+        square: "M-5-5H5V5H-5Z", diamond: "M0-7L7 0L0 7L-7 0Z", cross: "M-5-5L5 5M5-5L-5 5" };
+      const paint = kind === "cross" ? { stroke: COLOURS[colour] || colour, "stroke-width": 2.5, fill: "none" }
+        : { fill: COLOURS[colour] || colour };
+      return this.add("path", { d: paths[kind], transform: `translate(${x.toFixed(2)} ${y.toFixed(2)})`, ...paint });
+    }
+
+    text([x, y], string, options) { return write(this.add("text", { x, y, ...options }), string); }
+
+    // A place to drag with mouse or finger. Only it keeps a touch from scrolling the page.
+    handle(move) {
+      const circle = element("circle", { r: 17 }, this.handles, SVG);
+      circle.addEventListener("pointerdown", event => { circle.setPointerCapture(event.pointerId); event.preventDefault(); });
+      circle.addEventListener("pointermove", event => {
+        if (!circle.hasPointerCapture(event.pointerId)) return;
+        const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(this.svg.getScreenCTM().inverse());
+        move([at.x, at.y]);
+      });
+      return ([x, y]) => { circle.setAttribute("cx", x); circle.setAttribute("cy", y); };
+    }
+  }
+
+  // A slider with its name before it and its value after it. words(value) is what a screen reader says.
+  function slider(parent, name, { min, max, step, words }, changed) {
+    const row = element("label", { class: "ln-slider" }, parent);
+    write(element("span", {}, row), name);
+    const input = element("input", { type: "range", min, max, step }, row);
+    const shown = element("output", {}, row);
+    input.addEventListener("input", () => changed(Number(input.value)));
+    return value => {
+      input.value = value;
+      shown.textContent = words(value);
+      input.setAttribute("aria-valuetext", words(value));
+    };
+  }
+
+  function button(parent, name, pressed) {
+    const made = write(element("button", { type: "button" }, parent), name);
+    made.addEventListener("click", pressed);
+    return made;
+  }
+
+  // build(parts) sets up one figure and returns its function render(); both get nothing from elsewhere.
+  function start(name, build) {
+    for (const figure of document.querySelectorAll(`[data-ln-figure="${name}"]`)) {
+      // Built out of sight: should a script fail, the static picture stays.
+      const live = element("div", { class: "ln-live" });
+      const picture = element("div", { class: "ln-picture" }, live);
+      const panel = element("div", { class: "ln-panel" }, live);
+      const say = element("p", { class: "ln-say", "aria-live": "polite", "aria-atomic": "true" });
+      build({ picture, panel, label: figure.dataset.lnLabel, say: string => write(say, string) })();
+      live.append(say);
+      figure.append(live);
+      figure.classList.add("ln-started");
+    }
+  }
+
+  return { COLOURS, Drawing, button, element, number, slider, start, write };
+})();

@@ -1,0 +1,41 @@
+"""Write the static pictures of the interactive figures, as their scripts draw them: python tools/interactive_pictures.py
+
+Needs Playwright and Chromium or Chrome on the PATH. ``pictures`` is also what the tests compare the files with.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "book/_ext"))
+from ln_interactive import SCRIPTS, STATIC  # noqa: E402
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]
+# The drawing alone: the page gives it its label, and the handles are for the hand.
+TAKE = """() => { const svg = document.querySelector('.ln-picture svg').cloneNode(true);
+    svg.querySelector('.ln-handles').remove(); svg.removeAttribute('role'); svg.removeAttribute('aria-label');
+    return svg.outerHTML.replaceAll('><', '>\\n<'); }"""
+
+
+def pictures(browser):
+    """Each figure's name and the SVG that its script draws at the start."""
+    for name, scripts in SCRIPTS.items():
+        page = browser.new_page()
+        page.set_content(f'<div data-ln-figure="{name}"></div>')
+        for script in scripts:
+            page.add_script_tag(path=STATIC / script)
+        yield name, page.evaluate(TAKE) + "\n"
+        page.close()
+
+
+if __name__ == "__main__":
+    from playwright.sync_api import sync_playwright
+
+    chrome = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser", "chrome"))), None)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=chrome, args=FLAGS)
+        for figure, svg in pictures(chromium):
+            (STATIC / f"ln_{figure}.svg").write_text(svg, encoding="utf-8")
+        chromium.close()

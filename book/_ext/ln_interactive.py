@@ -14,6 +14,7 @@ from sphinx.util.docutils import SphinxDirective
 STATIC = Path(__file__).resolve().parent.parent / "_static"
 # The scripts of each figure, in the order in which they run. Only pages with the figure load them.
 SCRIPTS = {
+    "forward": ("ln_figure.js", "ln_space.js", "ln_forward.js"),
     "split": ("ln_figure.js", "ln_space.js", "ln_split.js"),
     "variance": ("ln_figure.js", "ln_float32.js", "ln_variance.js"),
 }

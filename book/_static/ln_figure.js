@@ -33,6 +33,20 @@ const LnFigure = (() => {
     return (Number(shown) === 0 ? (0).toFixed(digits) : shown).replace("-", "\u2212");
   }
 
+  // Markers as in the book's other figures.
+  function drawMarker(parent, kind, [x, y], colour) {
+    const path = { triangle: "M0-7L6.5 5H-6.5Z", dot: "M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0-11 0Z",
+      square: "M-5-5H5V5H-5Z", diamond: "M0-7L7 0L0 7L-7 0Z", cross: "M-5-5L5 5M5-5L-5 5" }[kind];
+    const paint = kind === "cross" ? { stroke: COLOURS[colour], "stroke-width": 2.5, fill: "none" } : { fill: COLOURS[colour] };
+    element("path", { d: path, transform: `translate(${x.toFixed(2)} ${y.toFixed(2)})`, ...paint }, parent, SVG);
+  }
+
+  // The same marker on the page, as a key.
+  function key(parent, kind, colour) {
+    const box = element("svg", { viewBox: "-8 -8 16 16", class: "ln-mark", "aria-hidden": "true" }, parent, SVG);
+    drawMarker(box, kind, [0, 0], colour);
+  }
+
   // The drawing: everything but the handles is drawn anew for each state, which keeps a figure one function.
   class Drawing {
     constructor(parent, width, height, label) {
@@ -60,14 +74,7 @@ const LnFigure = (() => {
       this.add("polygon", { points: tip.map(p => p.map(v => v.toFixed(2)).join(",")).join(" "), fill: COLOURS[colour] || colour });
     }
 
-    // Markers as in the book's other figures: triangle, dot, square, diamond, cross.
-    marker(kind, [x, y], colour) {
-      const paths = { triangle: "M0-7L6.5 5H-6.5Z", dot: "M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0-11 0Z",
-        square: "M-5-5H5V5H-5Z", diamond: "M0-7L7 0L0 7L-7 0Z", cross: "M-5-5L5 5M5-5L-5 5" };
-      const paint = kind === "cross" ? { stroke: COLOURS[colour] || colour, "stroke-width": 2.5, fill: "none" }
-        : { fill: COLOURS[colour] || colour };
-      return this.add("path", { d: paths[kind], transform: `translate(${x.toFixed(2)} ${y.toFixed(2)})`, ...paint });
-    }
+    marker(kind, place, colour) { drawMarker(this.layer, kind, place, colour); }
 
     text([x, y], string, options) { return write(this.add("text", { x, y, ...options }), string); }
 
@@ -119,5 +126,5 @@ const LnFigure = (() => {
     }
   }
 
-  return { COLOURS, Drawing, button, element, number, slider, start, write };
+  return { COLOURS, Drawing, button, element, key, number, slider, start, write };
 })();

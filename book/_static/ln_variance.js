@@ -29,10 +29,7 @@ LnFigure.start("variance", ({ picture, panel, label, say }) => {
   for (const name of ["formula", "variance", "error"]) element("th", { scope: "col" }, head).textContent = name;
   const cells = ["exact", ...METHODS.map(([name]) => name)].map((name, i) => {
     const tr = element("tr", {}, table), th = element("th", { scope: "row" }, tr);
-    if (i) {
-      const key = element("svg", { viewBox: "-8 -8 16 16", class: "ln-mark", "aria-hidden": "true" }, th, "http://www.w3.org/2000/svg");
-      Drawing.prototype.marker.call({ add: (tag, a) => element(tag, a, key, "http://www.w3.org/2000/svg") }, METHODS[i - 1][3], [0, 0], METHODS[i - 1][2]);
-    }
+    if (i) LnFigure.key(th, METHODS[i - 1][3], METHODS[i - 1][2]);
     th.append(name);
     return [element("td", {}, tr), element("td", {}, tr)];
   });

@@ -1,0 +1,80 @@
+// The three moves of the forward pass on a row x of three numbers: centre, scale, stretch.
+"use strict";
+
+LnFigure.start("forward", ({ picture, panel, label, say }) => {
+  const { Drawing, button, element, number, slider, write } = LnFigure;
+  const { UP, View, dot, length, normalise, times } = LnSpace;
+  const EPS = 0.05, LIMIT = 3;
+  const START = { x: [0.6, 1.7, 0.7], gamma: [0.7, 1.7, 0.9], elevation: 35 };
+  const state = structuredClone(START);
+  const view = new View([190, 215], 58);
+  const drawing = new Drawing(picture, 380, 360, label);
+
+  const inside = v => Math.max(-LIMIT, Math.min(LIMIT, v)), round = v => Math.round(v * 20) / 20;
+  const moveX = drawing.handle(place => { state.x = view.under(place, state.x).map(inside).map(round); render(); });
+
+  const sliders = element("div", { class: "ln-sliders" }, panel), show = { x: [], gamma: [] };
+  const SLIDERS = { x: ["x", { min: -LIMIT, max: LIMIT }], gamma: ["γ", { min: 0, max: 2 }] };
+  for (const i of [0, 1, 2])
+    for (const [name, [sign, range]] of Object.entries(SLIDERS))
+      show[name].push(slider(sliders, `{${sign}}${"₁₂₃"[i]}`, { ...range, step: 0.05, words: number },
+        value => { state[name][i] = value; render(); }));
+  const showView = slider(panel, "View", { min: 0, max: 90, step: 1, words: v => `${v}\u00b0` },
+    value => { state.elevation = value; render(); });
+
+  // A button that would push a number out of its slider does nothing, so that it never bends the row.
+  const set = (name, change) => () => {
+    const wanted = change(state[name]);
+    if (wanted.every(v => Math.abs(v) <= LIMIT)) state[name] = wanted;
+    render();
+  };
+  const buttons = element("div", { class: "ln-buttons" }, panel);
+  button(buttons, "{x} + 0.3", set("x", x => x.map(v => v + 0.3)));
+  button(buttons, "{x} \u2212 0.3", set("x", x => x.map(v => v - 0.3)));
+  button(buttons, "{x} / 2", set("x", x => times(x, 1 / 2)));
+  button(buttons, "{\u03b3} = 1", set("gamma", () => [1, 1, 1]));
+  button(buttons, "Start again", () => { Object.assign(state, structuredClone(START)); render(); });
+
+  const table = element("table", { class: "ln-table" }, panel);
+  write(element("caption", {}, table), "Numbers");
+  const head = element("tr", {}, element("thead", {}, table));
+  for (const name of ["feature", "1", "2", "3"]) element("th", { scope: "col" }, head).textContent = name;
+  const MARKS = { c: ["dot", "blue"], "x\u0302": ["square", "green"], y: ["diamond", "pink"] };
+  const cells = Object.entries(MARKS).map(([name, [mark, colour]]) => {
+    const row = element("tr", {}, table), th = element("th", { scope: "row" }, row);
+    LnFigure.key(th, mark, colour);
+    write(element("span", {}, th), `{${name}}`);
+    return [0, 1, 2].map(() => element("td", {}, row));
+  });
+
+  function render() {
+    const { x, gamma } = state, { mu, c, variance, s, xhat } = normalise(x, EPS);
+    const stretch = p => p.map((v, i) => gamma[i] * v), y = stretch(xhat);
+    view.elevation = state.elevation;
+    drawing.clear();
+    view.ground(drawing, 2.6);
+    const at = p => view.at(p), radius = Math.sqrt(3);
+    drawing.line(view.circle(radius), "currentColor", { "stroke-width": 1.2 });
+    drawing.line(view.circle(radius, stretch), "pink", { "stroke-dasharray": "7 3" });
+    drawing.arrow(at(x), at(c), "orange", { "stroke-dasharray": "5 3" });
+    drawing.line([view.centre, at(c)], "grey", { "stroke-width": 1 });
+    drawing.arrow(at(c), at(xhat), "blue");
+    drawing.arrow(at(xhat), at(y), "green");
+    drawing.marker("triangle", at(x), "orange");
+    [c, xhat, y].forEach((p, i) => drawing.marker(Object.values(MARKS)[i][0], at(p), Object.values(MARKS)[i][1]));
+    const beside = (p, dx, dy, string) => drawing.text([at(p)[0] + dx, at(p)[1] + dy], string, { class: "ln-centred" });
+    beside(x, 14, -6, "{x}");
+    beside(c, 6, 18, "{c}");
+    beside(xhat, -12, 16, "{x\u0302}");
+    beside(y, 14, -10, "{y}");
+    moveX(at(x));
+
+    for (const name of ["x", "gamma"]) show[name].forEach((shown, i) => shown(state[name][i]));
+    showView(state.elevation);
+    [c, xhat, y].forEach((p, i) => cells[i].forEach((td, j) => { td.textContent = number(p[j]); }));
+    say(`Mean ${number(mu)}: {x} stands \u221a3 times that above the plane. {\u03c3} = ${number(Math.sqrt(variance))}, {s} = ${number(s)}: `
+      + `{x\u0302} has length ${number(length(xhat))}, the circle ${number(radius)}. `
+      + `{y} has mean ${number(dot(y, UP) / Math.sqrt(3))}: {\u03b3} ${Math.abs(dot(y, UP)) < 5e-3 ? "keeps" : "undoes"} the centring.`);
+  }
+  return render;
+});

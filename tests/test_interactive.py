@@ -1,0 +1,262 @@
+"""The interactive figures in a real browser: what they compute, by keyboard and mouse, in both themes, without scripts."""
+
+import re
+import sys
+
+import numpy as np
+import pytest
+from pages import BOOK, CHAPTERS, ROOT
+from test_browser import Visit, address, browser  # noqa: F401  (fixtures)
+
+from lnlib import layer_norm_backward, layer_norm_forward
+from lnlib.variance import ALGORITHMS
+
+pytest.importorskip("sphinx")  # the environment of the book; the library is also tested without it
+sys.path[:0] = [str(BOOK / "_ext"), str(ROOT / "tools")]
+import interactive_pictures  # noqa: E402
+from ln_interactive import OFF, SCRIPTS, STATIC  # noqa: E402
+
+PAGES = {match[1]: path.stem for path in CHAPTERS
+         for match in re.finditer(r"^```\{interactive\} (\w+)$", path.read_text(encoding="utf-8"), re.M)}
+figures = pytest.mark.parametrize("name", PAGES)
+
+
+def test_every_figure_has_a_page_and_an_alternative():
+    assert set(PAGES) == set(SCRIPTS)
+    for path in CHAPTERS:
+        for alt in re.findall(r"^```\{interactive\}.*\n:name: .*\n:alt: (.*)$", path.read_text(encoding="utf-8"), re.M):
+            assert 40 <= len(alt) <= 350, len(alt)
+
+
+# ---- What the scripts compute -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def scripts(browser):  # noqa: F811
+    """A page that holds one figure and nothing else."""
+    page = browser.new_page()
+
+    def load(name):
+        page.set_content(f'<div data-ln-figure="{name}" data-ln-label="x"></div>')
+        page.add_style_tag(path=STATIC / "ln.css")
+        for script in SCRIPTS[name]:
+            page.add_script_tag(path=STATIC / script)
+        return page
+
+    yield load
+    page.close()
+
+
+def test_static_pictures_are_what_the_scripts_draw(browser):  # noqa: F811
+    for name, svg in interactive_pictures.pictures(browser):
+        # Not byte by byte: sines may differ in the last digit between browsers, and places have two decimals.
+        drawn, kept = (re.split(r"(-?\d+\.?\d*)", text) for text in (svg, (STATIC / f"ln_{name}.svg").read_text("utf-8")))
+        assert drawn[::2] == kept[::2], name
+        np.testing.assert_allclose(np.array(drawn[1::2], float), np.array(kept[1::2], float), atol=0.011, err_msg=name)
+
+
+def test_variances_are_the_librarys_bit_for_bit(scripts):
+    page = scripts("variance")
+    offsets, u = page.evaluate("[LnVariance.OFFSETS, LnVariance.U]")
+    assert offsets == [round(10 ** (k / 8)) for k in range(57)] and u == 2.0**-24
+    for seed in (1, 2, 77):
+        state, noise = seed, []
+        for _ in range(64):
+            state = (1664525 * state + 1013904223) % 2**32
+            noise.append((2 * (state / 2**32) - 1) * np.sqrt(3))
+        x = (np.array(offsets, float)[:, None] + noise).astype(np.float32)
+        found = page.evaluate("""seed => LnVariance.OFFSETS.map(offset => {
+            const x = LnVariance.row(offset, seed), v = LnVariance;
+            return [x, v.naive(x), v.welford(x), v.twoPass(x), v.recentred(x), v.exact(x)];
+        })""", seed)
+        np.testing.assert_array_equal(np.array([row[0] for row in found], np.float32), x)
+        for i, name in enumerate(("naive", "welford", "two-pass", "recentred"), start=1):
+            expected = ALGORITHMS[name].function(x)[2].ravel()
+            got = np.array([row[i] for row in found])
+            assert (got == expected).all(), f"{name}: {got[got != expected]} {expected[got != expected]}"
+        # Float64, recentred: 64 roundings of 2**-53 at most for the sum, and a few for each term.
+        X = x.astype(float)
+        X = X - np.round(X.mean(axis=-1, keepdims=True))  # exact: whole numbers off float32 numbers
+        np.testing.assert_allclose([row[5] for row in found], X.var(axis=-1), rtol=80 * 2.0**-53)
+        assert (ALGORITHMS["naive"].function(x)[2] < 0).any()  # or the figure would have nothing to show
+
+
+def numbers(text):
+    return [float(n.replace("\u2212", "-")) for n in re.findall(r"[\u2212-]?\d+\.\d+", text)]
+
+
+def state(page):
+    """x and the second row of sliders (g or gamma), as shown."""
+    shown = numbers(" ".join(page.locator(".ln-sliders output").all_inner_texts()))
+    return np.array(shown[0::2]), np.array(shown[1::2])
+
+
+def lengths(v, xhat):
+    up = np.ones(3) / np.sqrt(3)
+    radial = xhat / np.linalg.norm(xhat)
+    return abs(v @ up), abs(v @ radial), np.linalg.norm(v - (v @ up) * up - (v @ radial) * radial)
+
+
+def check_split(page):
+    x, g = state(page)
+    _, cache = layer_norm_forward(x, np.ones(3), np.zeros(3), eps=0.02)
+    dx = layer_norm_backward(g, cache)[0]
+    shown = numbers(" ".join(page.locator(".ln-table td").all_inner_texts()))
+    # Two decimals are shown: half a unit of the last. 1e-9: rounding at a tie.
+    np.testing.assert_allclose(shown[0::2], lengths(g, cache.xhat), atol=0.005 + 1e-9)
+    np.testing.assert_allclose(shown[1::2], lengths(dx, cache.xhat), atol=0.005 + 1e-9)
+    mean, sigma, s, *_ = numbers(page.locator(".ln-say").inner_text())
+    np.testing.assert_allclose([mean, sigma, s], [x.mean(), x.std(), 1 / cache.rstd.item()], atol=0.005 + 1e-9)
+
+
+def test_split_by_keyboard_and_mouse(scripts):
+    page = scripts("split")
+    check_split(page)
+    before = state(page)
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    x, g = state(page)
+    np.testing.assert_allclose(x - before[0], [0.1, 0, 0], atol=1e-9)  # two steps of the first slider
+    assert page.locator("input").first.get_attribute("aria-valuetext") == f"{x[0]:.2f}"
+    check_split(page)
+
+    # Dragging keeps the height over the plane of zero sum, so the mean, up to the rounding to 0.05.
+    for handle, moved in ((0, 0), (1, 1)):
+        old = state(page)
+        box = page.locator(".ln-handles circle").nth(handle).bounding_box()
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] / 2 - 60, box["y"] + box["height"] / 2 + 25, steps=4)
+        page.mouse.up()
+        new = state(page)
+        assert np.abs(new[moved] - old[moved]).max() > 0.2
+        assert (new[1 - moved] == old[1 - moved]).all()
+        assert abs(new[moved].mean() - old[moved].mean()) <= 0.025
+        check_split(page)
+
+
+@pytest.mark.parametrize("name, says", [("g along 1", "nothing gets through"), ("g along x\u0302", "only"),
+                                        ("g at right angles", "all of it gets through")])
+def test_split_says_what_gets_through(scripts, name, says):
+    page = scripts("split")
+    page.get_by_role("button", name=name).focus()
+    page.keyboard.press("Enter")
+    assert says in page.locator(".ln-say").inner_text()
+    along_one, along_xhat, rest = numbers(" ".join(page.locator(".ln-table td").all_inner_texts()))[0::2]
+    assert [along_one > 0, along_xhat > 0, rest > 0] == [n in name for n in ("along 1", "along x\u0302", "right")]
+    page.get_by_role("button", name="Start again").click()
+    check_split(page)
+
+
+def test_forward_is_the_librarys(scripts):
+    page = scripts("forward")
+
+    def check():
+        x, gamma = state(page)
+        y, cache = layer_norm_forward(x, gamma, np.zeros(3), eps=0.05)
+        shown = np.reshape(numbers(" ".join(page.locator(".ln-table td").all_inner_texts())), (3, 3))
+        np.testing.assert_allclose(shown, [x - x.mean(), cache.xhat, y], atol=0.005 + 1e-9)
+        return shown
+
+    before = check()
+    page.get_by_role("button", name="x + 0.3").click()
+    assert (check() == before).all()  # a shift of the row is not seen
+    page.get_by_role("button", name="x / 2").click()
+    page.get_by_role("button", name="\u03b3 = 1").click()
+    c, xhat, y = check()
+    assert (y == xhat).all() and "keeps the centring" in page.locator(".ln-say").inner_text()
+    assert np.linalg.norm(xhat) < np.linalg.norm(before[1])
+
+
+def test_variance_by_keyboard(scripts):
+    page = scripts("variance")
+    offset = page.locator("output").inner_text()
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    assert int(page.locator("output").inner_text().replace(",", "")) > int(offset.replace(",", ""))
+    page.get_by_role("button", name="Next negative variance").click()
+    assert "negative, and its root is NaN" in page.locator(".ln-say").inner_text()
+    exact, naive = [numbers(page.locator(".ln-table tr").nth(i).inner_text())[0] for i in (1, 2)]
+    assert naive < 0 < exact
+    page.get_by_role("button", name="Other numbers").click()
+    assert numbers(page.locator(".ln-table tr").nth(1).inner_text())[0] != exact
+
+
+# ---- On their pages ---------------------------------------------------------------------------------
+
+# The colour that an element's text has, and the first background behind it that is not transparent.
+COLOURS = """() => [...document.querySelectorAll('.ln-live, .ln-live *')].filter(e => e.checkVisibility()
+    && [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())).map(e => {
+    const style = getComputedStyle(e);
+    let box = e;
+    while (box && /rgba\\(.*, 0\\)|transparent/.test(getComputedStyle(box).backgroundColor)) box = box.parentElement;
+    return [e.closest('svg') ? style.fill : style.color, getComputedStyle(box).backgroundColor, e.textContent];
+})"""
+
+
+def luminance(colour):
+    assert re.match(r"rgb\(", colour), colour
+    c = np.array(re.findall(r"\d+", colour), float) / 255
+    return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
+
+
+@pytest.mark.site
+@figures
+@pytest.mark.parametrize("theme", ("light", "dark"))
+def test_figure_on_its_page(browser, address, name, theme):  # noqa: F811
+    with Visit(browser, f"{address}/book/{PAGES[name]}.html", width=360, theme=theme) as visit:
+        page = visit.page
+        page.wait_for_selector(".ln-started")
+        assert not visit.problems
+        assert all(url.startswith((address, "data:", "blob:")) for url in visit.requests)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert page.evaluate("""() => [...document.querySelectorAll('.ln-live *')].every(
+            e => e.closest('.ln-handles') || e.closest('caption') || e.getBoundingClientRect().right <= innerWidth)""")
+        assert not page.locator(".ln-static").is_visible() and page.locator(".ln-picture svg").is_visible()
+        texts = page.evaluate(COLOURS)
+        assert len(texts) > 20
+        for text, ground, words in texts:
+            light, dark = sorted((luminance(text), luminance(ground)), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground, words)  # WCAG 2.1, 1.4.3
+        # Focus can be seen, and every control says what it is.
+        control = page.locator(".ln-live input").first
+        control.focus()
+        assert control.evaluate("e => e.matches(':focus-visible') && getComputedStyle(e).outlineWidth") == "3px"
+        assert all(page.locator(".ln-live label").all_inner_texts())
+        page.emulate_media(media="print")
+        assert page.locator(".ln-static").is_visible() and not page.locator(".ln-live").is_visible()
+
+
+@pytest.mark.site
+@figures
+def test_without_scripts(browser, site, name):  # noqa: F811
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((site / f"book/{PAGES[name]}.html").as_uri())
+    figure = page.locator(f"figure:has([data-ln-figure={name}])")
+    box = figure.locator(".ln-static svg").bounding_box()
+    assert box["width"] > 200 and box["height"] > 150
+    assert OFF in figure.inner_text()
+    assert len(figure.locator(".ln-static").get_attribute("aria-label")) >= 40
+    context.close()
+
+
+@pytest.mark.site
+def test_scripts_are_loaded_only_where_they_are_used(site):
+    used = {}
+    for name, stem in PAGES.items():
+        used.setdefault(stem, set()).update(SCRIPTS[name])
+    every = {script for scripts in SCRIPTS.values() for script in scripts}
+    for path in CHAPTERS:
+        html = (site / f"book/{path.stem}.html").read_text(encoding="utf-8")
+        found = re.findall(r'<script[^>]* src="\.\./_static/(ln_\w+\.js)[^"]*"', html)
+        assert set(found) & every == used.get(path.stem, set())
+        assert len(found) == len(set(found))
+
+
+@pytest.mark.site
+def test_notebooks_say_that_the_figure_moves(site):
+    for stem in PAGES.values():
+        text = (site / f"notebooks/{stem}.ipynb").read_text(encoding="utf-8")
+        assert "moves on the page of the book" in text and "data-ln-figure" not in text

@@ -183,6 +183,42 @@ def test_variance_by_keyboard(scripts):
     assert numbers(page.locator(".ln-table tr").nth(1).inner_text())[0] != exact
 
 
+def test_central_difference_is_float32s(scripts):
+    page = scripts("step")
+    steps, central, x, slope, third = page.evaluate(
+        "[LnStep.STEPS, LnStep.STEPS.map(LnStep.central), LnStep.X, LnStep.slope, LnStep.third]")
+    f = np.float32
+    assert x == f(0.7) and steps == [2.0**-k for k in range(25)]
+    # The claim of the comment: phi is layer norm of (x, -x) with eps = 1. Two float32 roundings more or less.
+    pair = np.array([x, -x])
+    y, cache = layer_norm_forward(pair, np.ones(2), np.zeros(2), eps=1.0)
+    assert page.evaluate("LnStep.phi(LnStep.X)") == pytest.approx(y[0], rel=3 * 2.0**-24)
+    # Moving x moves both numbers of the pair.
+    assert slope == pytest.approx(np.diff(-layer_norm_backward(np.array([1.0, 0.0]), cache)[0]).item(), rel=1e-14)
+    h = 1e-3  # the second difference of the slope is its second derivative up to h^2 / 12 times the fourth, below 30
+    slopes = [(t * t + 1) ** -1.5 for t in (x - h, x, x + h)]
+    assert third == pytest.approx((slopes[0] - 2 * slopes[1] + slopes[2]) / h**2, abs=30 * h**2 / 12 + 4 * 2.0**-53 / h**2)
+
+    def phi(x):
+        return x / np.sqrt(x * x + f(1))
+
+    expected = [(phi(f(x) + f(h)) - phi(f(x) - f(h))) / (f(2) * f(h)) for h in steps]
+    assert all(v.dtype == np.float32 for v in expected) and central == expected
+
+
+def test_step_by_keyboard(scripts):
+    page = scripts("step")
+    assert "bends" in page.locator(".ln-say").inner_text()
+    page.keyboard.press("Tab")
+    page.keyboard.press("End")
+    assert page.locator("output").inner_text() == "2\u207b\u00b2\u2074"
+    assert "rounded" in page.locator(".ln-say").inner_text()
+    page.get_by_role("button", name="Predicted best step").click()
+    # Equation 4.2 with l = 1: near (12 u)^(1/3) = 2^-6.8.
+    assert page.locator("output").inner_text() in ("2\u207b\u2076", "2\u207b\u2077")
+    assert "about equal" in page.locator(".ln-say").inner_text()
+
+
 # ---- On their pages ---------------------------------------------------------------------------------
 
 # The colour that an element's text has, and the first background behind it that is not transparent.

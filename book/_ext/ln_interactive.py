@@ -16,6 +16,7 @@ STATIC = Path(__file__).resolve().parent.parent / "_static"
 SCRIPTS = {
     "forward": ("ln_figure.js", "ln_space.js", "ln_forward.js"),
     "split": ("ln_figure.js", "ln_space.js", "ln_split.js"),
+    "step": ("ln_figure.js", "ln_step.js"),
     "variance": ("ln_figure.js", "ln_float32.js", "ln_variance.js"),
 }
 OFF = "Scripts are off: this is how the figure starts."

@@ -93,9 +93,9 @@ const LnFigure = (() => {
 
   // A slider with its name before it and its value after it. words(value) is what a screen reader says.
   function slider(parent, name, { min, max, step, words }, changed) {
-    const row = element("label", { class: "ln-slider" }, parent);
-    write(element("span", {}, row), name);
-    const input = element("input", { type: "range", min, max, step }, row);
+    const row = element("div", { class: "ln-slider" }, parent), named = element("label", {}, row);
+    write(element("span", {}, named), name);
+    const input = element("input", { type: "range", min, max, step }, named);
     const shown = element("output", {}, row);
     input.addEventListener("input", () => changed(Number(input.value)));
     return value => {

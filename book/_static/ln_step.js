@@ -1,0 +1,96 @@
+// The central difference of one function in float32, whose step one slides: what it is taken from, and its error.
+"use strict";
+
+// phi(x) = x / sqrt(x^2 + 1) is layer norm of the row (x, -x) with eps = 1: every operation rounds once.
+const LnStep = (() => {
+  const f = Math.fround, X = f(0.7);
+  const phi = x => f(x / f(Math.sqrt(f(f(x * x) + 1))));
+  const slope = (X * X + 1) ** -1.5, third = (12 * X * X - 3) * (X * X + 1) ** -3.5;  // derivatives, in float64
+  const central = h => f(f(phi(f(X + h)) - phi(f(X - h))) / f(2 * h));
+  const STEPS = Array.from({ length: 25 }, (_, k) => 2 ** -k);  // X has no bit below the last one
+  return { STEPS, U: 2 ** -24, X, central, phi, slope, third };
+})();
+
+LnFigure.start("step", ({ picture, panel, label, say }) => {
+  const { Drawing, button, element, number, slider } = LnFigure;
+  const { STEPS, U, X, central, phi, slope, third } = LnStep;
+  const state = { k: 1 };
+  const drawing = new Drawing(picture, 400, 430, label);
+  const error = h => Math.abs(central(h) / slope - 1);
+  const truncation = h => h * h / 6 * Math.abs(third / slope), rounding = h => 4 * U * Math.abs(phi(X) / slope) / h;
+
+  const power = k => (k ? `2⁻${[...String(k)].map(digit => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("")}` : "1");
+  const showStep = slider(panel, "Step {h}", { min: 0, max: STEPS.length - 1, step: 1, words: power },
+    k => { state.k = k; render(); });
+  const buttons = element("div", { class: "ln-buttons" }, panel);
+  button(buttons, "Predicted best step", () => {
+    const predicted = STEPS.map(h => truncation(h) + rounding(h));
+    state.k = predicted.indexOf(Math.min(...predicted));
+    render();
+  });
+  button(buttons, "Start again", () => { state.k = 1; render(); });
+  const table = element("table", { class: "ln-table" }, panel);
+  element("caption", {}, table).textContent = "The slope, and its error";
+  const cells = [["blue", "solid", "chord"], ["currentColor", "dashed", "tangent"], ["", "", "error"]].map(([colour, dash, name]) => {
+    const row = element("tr", {}, table), th = element("th", { scope: "row" }, row);
+    element("span", { class: "ln-key", style: dash && `border-top: 3px ${dash} ${LnFigure.COLOURS[colour] || colour}` }, th);
+    th.append(name);
+    return element("td", {}, row);
+  });
+
+  // Above: two steps to either side, drawn so that the tangent rises by the same amount for every h.
+  function zoom(h) {
+    const at = (x, y) => [215 + 75 * (x - X) / h, 100 - 36 * (y - phi(X)) / (h * slope)];
+    const inside = p => p[1] > 4 && p[1] < 196;
+    for (let i = -48; i <= 48; i++) {
+      const x = Math.fround(X + i * h / 24), p = at(x, phi(x));
+      if (inside(p)) drawing.add("circle", { cx: p[0], cy: p[1], r: 1.8, fill: LnFigure.COLOURS.orange });
+    }
+    drawing.line([at(X - 2 * h, phi(X) - 2 * h * slope), at(X + 2 * h, phi(X) + 2 * h * slope)], "currentColor",
+      { "stroke-width": 1.5, "stroke-dasharray": "6 4" });
+    const ends = [X - h, X + h].map(x => at(x, phi(Math.fround(x))));
+    drawing.line(ends, "blue", { "stroke-width": 2.5 });
+    ends.forEach((p, i) => {
+      drawing.marker("square", p, "blue");
+      drawing.line([[p[0], 194], [p[0], 200]], "currentColor", { "stroke-width": 1 });
+      drawing.text([p[0], 212], i ? "{x} + {h}" : "{x} \u2212 {h}", { class: "ln-small ln-centred" });
+    });
+    drawing.text([215, 212], "{x}", { class: "ln-small ln-centred" });
+    drawing.line([[60, 197], [370, 197]], "currentColor", { "stroke-width": 1 });
+  }
+
+  const across = h => 386 + 340 * Math.log2(h) / 24;
+  const down = e => 396 - 20 * (Math.log10(Math.max(1e-8, Math.min(10, e))) + 8);
+
+  function map(h) {
+    for (const [e, name] of [[1, "1"], [1e-4, "10⁻⁴"], [1e-8, "10⁻⁸"]]) {
+      drawing.line([[46, down(e)], [386, down(e)]], "grey", { "stroke-width": 0.5 });
+      drawing.text([40, down(e) + 4], name, { class: "ln-small ln-end" });
+    }
+    for (const [k, name] of [[0, "1"], [8, "2⁻⁸"], [16, "2⁻¹⁶"], [24, "2⁻²⁴"]])
+      drawing.text([across(2 ** -k), 410], name, { class: "ln-small ln-centred" });
+    drawing.text([216, 424], "step {h}", { class: "ln-small ln-centred" });
+    drawing.text([46, 229], "relative error", { class: "ln-small" });
+    for (const line of [truncation, rounding])
+      drawing.line(STEPS.filter(s => line(s) > 1e-8 && line(s) < 1.5).map(s => [across(s), down(line(s))]), "currentColor", { "stroke-width": 1.2 });
+    drawing.line(STEPS.map(s => [across(s), down(error(s))]), "blue", { "stroke-width": 1.2, "stroke-dasharray": "3 3" });
+    drawing.line([[across(h), 246], [across(h), 400]], "grey", { "stroke-width": 6, "stroke-opacity": 0.35 });
+    STEPS.forEach(s => drawing.add("circle", { cx: across(s), cy: down(error(s)), r: 2.5, fill: LnFigure.COLOURS.blue }));
+    drawing.marker("square", [across(h), down(error(h))], "blue");
+  }
+
+  function render() {
+    const h = STEPS[state.k], [large, small] = [truncation(h), rounding(h)];
+    drawing.clear();
+    zoom(h);
+    map(h);
+    showStep(state.k);
+    cells[0].textContent = number(central(h), 6);
+    cells[1].textContent = number(slope, 6);
+    cells[2].textContent = error(h).toExponential(0).replace("-", "\u2212");
+    say(`{h} = ${power(state.k)}: ` + (large > 10 * small ? "the function bends between the two ends, and the chord misses the tangent."
+      : small > 10 * large ? "the values are rounded, and the chord runs from one rounded value to another."
+        : "bending and rounding are about equal, and the chord is as good as it gets."));
+  }
+  return render;
+});

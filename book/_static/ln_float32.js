@@ -41,8 +41,8 @@ const LnVariance = (() => {
 
   // The variance of the float32 numbers themselves, in float64: its own error is far below what is shown.
   function exact(x) {
-    const m = x.reduce((a, b) => a + b) / x.length, d = x.map(v => v - m), r = d.reduce((a, b) => a + b) / x.length;
-    return d.reduce((total, v) => total + (v - r) ** 2, 0) / x.length;
+    const m = x.reduce((a, b) => a + b) / x.length;
+    return x.reduce((total, v) => total + (v - m) ** 2, 0) / x.length;
   }
 
   // Numbers from -sqrt(3) to sqrt(3), so with sigma near 1, from a generator that is the same everywhere.

@@ -4,7 +4,7 @@
 LnFigure.start("forward", ({ picture, panel, label, say }) => {
   const { Drawing, button, element, number, slider, write } = LnFigure;
   const { UP, View, dot, length, normalise, times } = LnSpace;
-  const EPS = 0.05, LIMIT = 3;
+  const EPS = 0.01, LIMIT = 3;
   const START = { x: [0.6, 1.7, 0.7], gamma: [0.7, 1.7, 0.9], elevation: 35 };
   const state = structuredClone(START);
   const view = new View([190, 215], 58);

@@ -20,8 +20,8 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
   const truncation = h => h * h / 6 * Math.abs(third / slope), rounding = h => 4 * U * Math.abs(phi(X) / slope) / h;
 
   const power = k => (k ? `2⁻${[...String(k)].map(digit => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("")}` : "1");
-  const showStep = slider(panel, "Step {h}", { min: 0, max: STEPS.length - 1, step: 1, words: power },
-    k => { state.k = k; render(); });
+  const showStep = slider(panel, "Step {h}", { min: 1 - STEPS.length, max: 0, step: 1, words: v => power(-v) },
+    v => { state.k = -v; render(); });
   const buttons = element("div", { class: "ln-buttons" }, panel);
   button(buttons, "Predicted best step", () => {
     const predicted = STEPS.map(h => truncation(h) + rounding(h));
@@ -84,7 +84,7 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
     drawing.clear();
     zoom(h);
     map(h);
-    showStep(state.k);
+    showStep(-state.k);
     cells[0].textContent = number(central(h), 6);
     cells[1].textContent = number(slope, 6);
     cells[2].textContent = error(h).toExponential(0).replace("-", "\u2212");

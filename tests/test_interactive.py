@@ -106,8 +106,9 @@ def check_split(page):
     # Two decimals are shown: half a unit of the last. 1e-9: rounding at a tie.
     np.testing.assert_allclose(shown[0::2], lengths(g, cache.xhat), atol=0.005 + 1e-9)
     np.testing.assert_allclose(shown[1::2], lengths(dx, cache.xhat), atol=0.005 + 1e-9)
-    mean, sigma, s, *_ = numbers(page.locator(".ln-say").inner_text())
-    np.testing.assert_allclose([mean, sigma, s], [x.mean(), x.std(), 1 / cache.rstd.item()], atol=0.005 + 1e-9)
+    rstd = cache.rstd.item()
+    np.testing.assert_allclose(numbers(page.locator(".ln-say").inner_text()),
+                               [x.mean(), x.std(), 1 / rstd, 0.02 * rstd**3, rstd], atol=0.005 + 1e-9)
 
 
 def test_split_by_keyboard_and_mouse(scripts):

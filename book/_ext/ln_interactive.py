@@ -28,10 +28,13 @@ class Interactive(SphinxDirective):
     option_spec = {"name": directives.unchanged_required, "alt": directives.unchanged_required}
 
     def run(self):
-        name, alt = self.arguments[0], html.escape(self.options["alt"])
+        name = self.arguments[0]
+        if name not in SCRIPTS or not self.options.get("alt"):
+            raise self.error(f"interactive: found {name!r}, expected one of {', '.join(SCRIPTS)}, and an option :alt:")
+        alt = html.escape(self.options["alt"])
         picture = STATIC / f"ln_{name}.svg"
         self.env.note_dependency(str(picture))
-        static = (f'<div class="ln-figure" data-ln-figure="{name}" data-ln-label="{alt}">'
+        static = (f'<div data-ln-figure="{name}" data-ln-label="{alt}">'
                   f'<div class="ln-static" role="img" aria-label="{alt}">{picture.read_text(encoding="utf-8")}</div>'
                   f'<noscript><div>{OFF}</div></noscript></div>')
         figure = nodes.figure("", nodes.raw("", static, format="html"), interactive=name)

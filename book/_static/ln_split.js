@@ -4,11 +4,11 @@
 LnFigure.start("split", ({ picture, panel, label, say }) => {
   const { Drawing, button, element, number, slider, write } = LnFigure;
   const { UP, View, dot, length, normalise, sum, times, unit } = LnSpace;
-  const EPS = 0.02, LIMIT = 2.5;
+  const EPS = 0.02, LIMIT = 2.5, WIDTH = 380, HEIGHT = 355;
   const START = { x: [0.3, 1.75, 0.95], g: [0.8, 1.9, -0.3], elevation: 38 };
   const state = structuredClone(START);
   const view = new View([165, 205], 60);
-  const drawing = new Drawing(picture, 380, 355, label);
+  const drawing = new Drawing(picture, WIDTH, HEIGHT, label);
 
   const round = v => Math.max(-LIMIT, Math.min(LIMIT, Math.round(v * 20) / 20));
   const moveX = drawing.handle(place => { state.x = view.under(place, state.x).map(round); render(); });
@@ -73,16 +73,19 @@ LnFigure.start("split", ({ picture, panel, label, say }) => {
     drawing.marker("triangle", at(x), "orange");
     drawing.marker("dot", at(c), "blue");
     drawing.marker("square", from, "green");
-    // Names stand off their points, away from where an arrow starts.
-    const name = (string, at, [x0, y0], away) => {
-      const [dx, dy] = [at[0] - x0, at[1] - y0], k = away / Math.max(Math.hypot(dx, dy), 1);
-      drawing.text([at[0] + k * dx, at[1] + k * dy], string, { class: "ln-centred" });
+    // An arrow's name stands beyond its tip, or at the edge of the picture if the tip is outside.
+    const name = (string, end, away) => {
+      const direction = [end[0] - from[0], end[1] - from[1]], size = Math.hypot(...direction);
+      const inside = (v, most) => Math.max(14, Math.min(most - 14, v));
+      if (size < 4) return;
+      const [x, y] = end.map((v, i) => v + away * direction[i] / size);
+      drawing.text([inside(x, WIDTH), inside(y, HEIGHT)], string, { class: "ln-centred" });
     };
     drawing.text([at(x)[0] + 10, at(x)[1] - 6], "{x}");
     drawing.text([at(c)[0] - 4, at(c)[1] + 16], "{c}", { class: "ln-centred" });
     drawing.text([from[0] - 4, from[1] - 16], "{x\u0302}", { class: "ln-centred" });
-    name("{g}", at(tip), from, 14);
-    name("{dx}", at(sum(xhat, dx)), from, 18);
+    name("{g}", at(tip), 14);
+    name("{dx}", at(sum(xhat, dx)), 18);
     if (Math.hypot(at(tip)[0] - at(foot)[0], at(tip)[1] - at(foot)[1]) > 30)
       drawing.text([at(foot)[0] + 7, (at(tip)[1] + at(foot)[1]) / 2], "along [1]", { class: "ln-small" });
     if (Math.abs(at(foot)[0] - at(left)[0]) > 40)
@@ -100,8 +103,8 @@ LnFigure.start("split", ({ picture, panel, label, say }) => {
     else if (out + rest < 1e-6) say(row + "All of {g} lies along [1]: nothing gets through, {dx} = 0.");
     else if (up + rest < 1e-6) say(row + `All of {g} lies along {x\u0302}: of ${number(out)} only ${number(kept)} gets through.`);
     else if (up + out < 1e-6) say(row + `{g} is at right angles to both: all of it gets through, divided by {s}.`);
-    else say(row + `Of {g}, length ${number(length(g))}, the part along [1] goes, the part along {x\u0302} nearly, `
-      + `and the rest, ${number(rest)}, divided by {s}, is ${number(after.lengths[2])} of {dx}.`);
+    else say(row + `Of {g}, the part along [1] is multiplied by 0, the part along {x\u0302} by {\u03b5}/{s}\u00b3 = `
+      + `${number(EPS / s ** 3)}, the rest by 1/{s} = ${number(1 / s)}.`);
   }
   return render;
 });

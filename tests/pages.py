@@ -48,7 +48,8 @@ def read(path):
     cells = [_cell(match["body"]) for match in _FENCE.finditer(content) if match["name"] == "code-cell"]
     # What is read rather than run: text and captions; no code, no maths, no exercise or solution blocks.
     prose = re.sub(r"^```\{(exercise|solution)-start\}.*?^```\{\1-end\}\s*\n```", "", content, flags=re.M | re.S)
-    prose = _FENCE.sub(lambda m: m["body"] if m["name"] in ("admonition", "note", "tip", "warning", "interactive") else "", prose)
+    read_out = ("admonition", "note", "tip", "warning", "interactive")
+    prose = _FENCE.sub(lambda m: m["body"] if m["name"] in read_out else "", prose)
     prose = re.sub(r"^:(name|alt): .*\n", "", prose, flags=re.M)
     prose = re.sub(r"^\$\$.*?^\$\$.*?$", "", prose, flags=re.M | re.S)
     captions = [cell.options.get("mystnb", {}).get("figure", {}).get("caption", "") for cell in cells]

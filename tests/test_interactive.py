@@ -1,4 +1,4 @@
-"""The interactive figures in a real browser: what they compute, by keyboard and mouse, in both themes, without scripts."""
+"""The interactive figures in a browser: what they compute, by keyboard and mouse, both themes, no scripts."""
 
 import re
 import sys
@@ -24,7 +24,8 @@ figures = pytest.mark.parametrize("name", PAGES)
 def test_every_figure_has_a_page_and_an_alternative():
     assert set(PAGES) == set(SCRIPTS)
     for path in CHAPTERS:
-        for alt in re.findall(r"^```\{interactive\}.*\n:name: .*\n:alt: (.*)$", path.read_text(encoding="utf-8"), re.M):
+        text = path.read_text(encoding="utf-8")
+        for alt in re.findall(r"^```\{interactive\}.*\n:name: .*\n:alt: (.*)$", text, re.M):
             assert 40 <= len(alt) <= 350, len(alt)
 
 
@@ -50,9 +51,11 @@ def scripts(browser):  # noqa: F811
 def test_static_pictures_are_what_the_scripts_draw(browser):  # noqa: F811
     for name, svg in interactive_pictures.pictures(browser):
         # Not byte by byte: sines may differ in the last digit between browsers, and places have two decimals.
-        drawn, kept = (re.split(r"(-?\d+\.?\d*)", text) for text in (svg, (STATIC / f"ln_{name}.svg").read_text("utf-8")))
+        texts = svg, (STATIC / f"ln_{name}.svg").read_text("utf-8")
+        drawn, kept = (re.split(r"(-?\d+\.?\d*)", text) for text in texts)
         assert drawn[::2] == kept[::2], name
-        np.testing.assert_allclose(np.array(drawn[1::2], float), np.array(kept[1::2], float), atol=0.011, err_msg=name)
+        places = np.array(drawn[1::2], float), np.array(kept[1::2], float)
+        np.testing.assert_allclose(*places, atol=0.011, err_msg=name)
 
 
 def test_variances_are_the_librarys_bit_for_bit(scripts):
@@ -74,8 +77,8 @@ def test_variances_are_the_librarys_bit_for_bit(scripts):
             expected = ALGORITHMS[name].function(x)[2].ravel()
             got = np.array([row[i] for row in found])
             assert (got == expected).all(), f"{name}: {got[got != expected]} {expected[got != expected]}"
-        # Float64: 64 roundings of 2**-53 at most for the sum, and a few for each term. The mean is off by 65 roundings
-        # at most, so the variance by the square of 65 * 1e7 * 2**-53, which is 5e-15.
+        # Float64: 64 roundings of 2**-53 at most for the sum, and a few for each term. The mean is off by 65
+        # roundings at most, so the variance by the square of 65 * 1e7 * 2**-53, which is 5e-15.
         X = x.astype(float)
         X = X - np.round(X.mean(axis=-1, keepdims=True))  # exact: whole numbers off float32 numbers
         np.testing.assert_allclose([row[5] for row in found], X.var(axis=-1), rtol=80 * 2.0**-53 + 5e-15)
@@ -131,7 +134,7 @@ def test_split_by_keyboard_and_mouse(scripts):
         page.mouse.down()
         page.mouse.move(box["x"] + box["width"] / 2 - 60, box["y"] + box["height"] / 2 + 25, steps=4)
         page.mouse.up()
-        # The point is under the pointer, up to the rounding: 0.025 in each of three numbers, 60 pixels a unit, enlarged.
+        # The point is under the pointer, up to the rounding: 0.025 in each of three numbers, 60 pixels a unit.
         after = page.locator(".ln-handles circle").nth(handle).bounding_box()
         enlarged = page.locator(".ln-picture svg").bounding_box()["width"] / 380
         miss = np.hypot(after["x"] - box["x"] + 60, after["y"] - box["y"] - 25)
@@ -204,7 +207,8 @@ def test_central_difference_is_float32s(scripts):
     assert slope == pytest.approx(np.diff(-layer_norm_backward(np.array([1.0, 0.0]), cache)[0]).item(), rel=1e-14)
     h = 1e-3  # the second difference of the slope is its second derivative up to h^2 / 12 times the fourth, below 30
     slopes = [(t * t + 1) ** -1.5 for t in (x - h, x, x + h)]
-    assert third == pytest.approx((slopes[0] - 2 * slopes[1] + slopes[2]) / h**2, abs=30 * h**2 / 12 + 4 * 2.0**-53 / h**2)
+    second_difference = (slopes[0] - 2 * slopes[1] + slopes[2]) / h**2
+    assert third == pytest.approx(second_difference, abs=30 * h**2 / 12 + 4 * 2.0**-53 / h**2)
 
     def phi(x):
         return x / np.sqrt(x * x + f(1))
@@ -254,8 +258,8 @@ def test_figure_on_its_page(browser, address, name, theme):  # noqa: F811
         assert not visit.problems
         assert all(url.startswith((address, "data:", "blob:")) for url in visit.requests)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
-        assert page.evaluate("""() => [...document.querySelectorAll('.ln-live *')].every(
-            e => e.closest('.ln-handles') || e.closest('caption') || e.getBoundingClientRect().right <= innerWidth)""")
+        assert page.evaluate("""() => [...document.querySelectorAll('.ln-live *')].every(e =>
+            e.closest('.ln-handles') || e.closest('caption') || e.getBoundingClientRect().right <= innerWidth)""")
         assert not page.locator(".ln-static").is_visible() and page.locator(".ln-picture svg").is_visible()
         texts = page.evaluate(COLOURS)
         assert len(texts) > 20

@@ -1,4 +1,4 @@
-"""Write the static pictures of the interactive figures, as their scripts draw them: python tools/interactive_pictures.py
+"""Draw the static pictures of the interactive figures with their scripts: python tools/interactive_pictures.py
 
 Needs Playwright and Chromium or Chrome on the PATH. ``pictures`` is also what the tests compare the files with.
 """

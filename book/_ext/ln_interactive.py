@@ -30,7 +30,7 @@ class Interactive(SphinxDirective):
     def run(self):
         name = self.arguments[0]
         if name not in SCRIPTS or not self.options.get("alt"):
-            raise self.error(f"interactive: found {name!r}, expected one of {', '.join(SCRIPTS)}, and an option :alt:")
+            raise self.error(f"interactive: found {name!r}, expected one of {', '.join(SCRIPTS)} and an option :alt:")
         alt = html.escape(self.options["alt"])
         picture = STATIC / f"ln_{name}.svg"
         self.env.note_dependency(str(picture))

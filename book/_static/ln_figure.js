@@ -21,8 +21,8 @@ const LnFigure = (() => {
     parent.replaceChildren();
     for (const part of string.split(/(\{.*?\}|\[.*?\])/).filter(Boolean)) {
       const kind = { "{": "ln-variable", "[": "ln-vector" }[part[0]];
-      if (kind) element(inside ? "tspan" : "span", { class: kind }, parent, inside && SVG).textContent = part.slice(1, -1);
-      else parent.append(part);
+      if (!kind) parent.append(part);
+      else element(inside ? "tspan" : "span", { class: kind }, parent, inside && SVG).textContent = part.slice(1, -1);
     }
     return parent;
   }
@@ -33,18 +33,23 @@ const LnFigure = (() => {
     return (Number(shown) === 0 ? (0).toFixed(digits) : shown).replace("-", "\u2212");
   }
 
+  const written = points => points.map(p => p.map(v => v.toFixed(2)).join(",")).join(" ");
+
   // Markers as in the book's other figures.
   function drawMarker(parent, kind, [x, y], colour) {
     const path = { triangle: "M0-7L6.5 5H-6.5Z", dot: "M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0-11 0Z",
       square: "M-5-5H5V5H-5Z", diamond: "M0-7L7 0L0 7L-7 0Z", cross: "M-5-5L5 5M5-5L-5 5" }[kind];
-    const paint = kind === "cross" ? { stroke: COLOURS[colour], "stroke-width": 2.5, fill: "none" } : { fill: COLOURS[colour] };
-    element("path", { d: path, transform: `translate(${x.toFixed(2)} ${y.toFixed(2)})`, ...paint }, parent, SVG);
+    const paint = { fill: COLOURS[colour] }, outline = { fill: "none", stroke: COLOURS[colour], "stroke-width": 2.5 };
+    const transform = `translate(${x.toFixed(2)} ${y.toFixed(2)})`;
+    element("path", { d: path, transform, ...(kind === "cross" ? outline : paint) }, parent, SVG);
   }
 
-  // The same marker on the page, as a key.
+  // The same marker, or a solid or dashed line, on the page as a key.
   function key(parent, kind, colour) {
+    const line = `border-top: 3px ${kind} ${COLOURS[colour] || colour}`;
+    if (kind === "solid" || kind === "dashed") return element("span", { class: "ln-key", style: line }, parent);
     const box = element("svg", { viewBox: "-8 -8 16 16", class: "ln-mark", "aria-hidden": "true" }, parent, SVG);
-    drawMarker(box, kind, [0, 0], colour);
+    return drawMarker(box, kind, [0, 0], colour);
   }
 
   // The drawing: everything but the handles is drawn anew for each state, which keeps a figure one function.
@@ -59,9 +64,9 @@ const LnFigure = (() => {
 
     add(tag, attributes) { return element(tag, attributes, this.layer, SVG); }
 
-    line(points, colour, options) {
-      return this.add("polyline", { points: points.map(p => p.map(v => v.toFixed(2)).join(",")).join(" "),
-        fill: "none", stroke: COLOURS[colour] || colour, "stroke-width": 2, ...options });
+    line(points, colour, { width = 2, dash = "none", ...more } = {}) {
+      this.add("polyline", { points: written(points), fill: "none", stroke: COLOURS[colour] || colour,
+        "stroke-width": width, "stroke-dasharray": dash, ...more });
     }
 
     arrow(start, end, colour, options) {
@@ -71,17 +76,20 @@ const LnFigure = (() => {
       const back = [end[0] - head * ux, end[1] - head * uy], half = 0.42 * head;
       this.line([start, back], colour, options);
       const tip = [end, [back[0] - half * uy, back[1] + half * ux], [back[0] + half * uy, back[1] - half * ux]];
-      this.add("polygon", { points: tip.map(p => p.map(v => v.toFixed(2)).join(",")).join(" "), fill: COLOURS[colour] || colour });
+      this.add("polygon", { points: written(tip), fill: COLOURS[colour] || colour });
     }
 
     marker(kind, place, colour) { drawMarker(this.layer, kind, place, colour); }
 
-    text([x, y], string, options) { return write(this.add("text", { x, y, ...options }), string); }
+    text([x, y], string, kind) { write(this.add("text", { x, y, class: kind }), string); }
 
     // A place to drag with mouse or finger. Only it keeps a touch from scrolling the page.
     handle(move) {
       const circle = element("circle", { r: 17 }, this.handles, SVG);
-      circle.addEventListener("pointerdown", event => { circle.setPointerCapture(event.pointerId); event.preventDefault(); });
+      circle.addEventListener("pointerdown", event => {
+        circle.setPointerCapture(event.pointerId);
+        event.preventDefault();
+      });
       circle.addEventListener("pointermove", event => {
         if (!circle.hasPointerCapture(event.pointerId)) return;
         const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(this.svg.getScreenCTM().inverse());
@@ -111,7 +119,7 @@ const LnFigure = (() => {
     return made;
   }
 
-  // build(parts) sets up one figure and returns its function render(); both get nothing from elsewhere.
+  // build(parts) sets up one figure and returns the function that draws its state.
   function start(name, build) {
     for (const figure of document.querySelectorAll(`[data-ln-figure="${name}"]`)) {
       // Built out of sight: should a script fail, the static picture stays.

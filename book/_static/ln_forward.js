@@ -3,7 +3,7 @@
 
 LnFigure.start("forward", ({ picture, panel, label, say }) => {
   const { Drawing, button, element, number, slider, write } = LnFigure;
-  const { UP, View, dot, length, normalise, times } = LnSpace;
+  const { View, length, mean, normalise, times } = LnSpace;
   const EPS = 0.01, LIMIT = 3;
   const START = { x: [0.6, 1.7, 0.7], gamma: [0.7, 1.7, 0.9], elevation: 35 };
   const state = structuredClone(START);
@@ -54,15 +54,15 @@ LnFigure.start("forward", ({ picture, panel, label, say }) => {
     drawing.clear();
     view.ground(drawing, 2.6);
     const at = p => view.at(p), radius = Math.sqrt(3);
-    drawing.line(view.circle(radius), "currentColor", { "stroke-width": 1.2 });
-    drawing.line(view.circle(radius, stretch), "pink", { "stroke-dasharray": "7 3" });
-    drawing.arrow(at(x), at(c), "orange", { "stroke-dasharray": "5 3" });
-    drawing.line([view.centre, at(c)], "grey", { "stroke-width": 1 });
+    drawing.line(view.circle(radius), "currentColor", { width: 1.2 });
+    drawing.line(view.circle(radius, stretch), "pink", { dash: "7 3" });
+    drawing.arrow(at(x), at(c), "orange", { dash: "5 3" });
+    drawing.line([view.centre, at(c)], "grey", { width: 1 });
     drawing.arrow(at(c), at(xhat), "blue");
     drawing.arrow(at(xhat), at(y), "green");
     drawing.marker("triangle", at(x), "orange");
     [c, xhat, y].forEach((p, i) => drawing.marker(Object.values(MARKS)[i][0], at(p), Object.values(MARKS)[i][1]));
-    const beside = (p, dx, dy, string) => drawing.text([at(p)[0] + dx, at(p)[1] + dy], string, { class: "ln-centred" });
+    const beside = (p, dx, dy, string) => drawing.text([at(p)[0] + dx, at(p)[1] + dy], string, "ln-centred");
     beside(x, 14, -6, "{x}");
     beside(c, 6, 18, "{c}");
     beside(xhat, -12, 16, "{x\u0302}");
@@ -72,9 +72,10 @@ LnFigure.start("forward", ({ picture, panel, label, say }) => {
     for (const name of ["x", "gamma"]) show[name].forEach((shown, i) => shown(state[name][i]));
     showView(state.elevation);
     [c, xhat, y].forEach((p, i) => cells[i].forEach((td, j) => { td.textContent = number(p[j]); }));
-    say(`Mean ${number(mu)}: {x} stands \u221a3 times that above the plane. {\u03c3} = ${number(Math.sqrt(variance))}, {s} = ${number(s)}: `
-      + `{x\u0302} has length ${number(length(xhat))}, the circle ${number(radius)}. `
-      + `{y} has mean ${number(dot(y, UP) / Math.sqrt(3))}: {\u03b3} ${Math.abs(dot(y, UP)) < 5e-3 ? "keeps" : "undoes"} the centring.`);
+    const left = mean(y);
+    say(`Mean ${number(mu)}: {x} stands \u221a3 times that above the plane. `
+      + `{\u03c3} = ${number(Math.sqrt(variance))}, {s} = ${number(s)}: {x\u0302} has length ${number(length(xhat))}, the circle ${number(radius)}. `
+      + `{y} has mean ${number(left)}: {\u03b3} ${Math.abs(left) < 5e-3 ? "keeps" : "undoes"} the centring.`);
   }
   return render;
 });

@@ -52,12 +52,12 @@ const LnSpace = (() => {
       drawing.line(this.circle(radius), "none", { fill: "currentColor", "fill-opacity": 0.07 });
       for (const [i, name] of ["1", "2", "3"].entries()) {
         const axis = [0, 1, 2].map(j => (j === i ? 1.5 : 0)), end = this.at(axis);
-        drawing.line([this.centre, end], "grey", { "stroke-width": 1 });
-        drawing.text(this.at(times(axis, 1.16)), `{x}${"₁₂₃"[name - 1]}`, { class: "ln-small ln-centred" });
+        drawing.line([this.centre, end], "grey", { width: 1 });
+        drawing.text(this.at(times(axis, 1.16)), `{x}${"₁₂₃"[name - 1]}`, "ln-small ln-centred");
       }
       if (this.cosine > 0.3) {
-        drawing.line([this.centre, this.at(times(UP, 3.1))], "grey", { "stroke-width": 1, "stroke-dasharray": "2 4" });
-        drawing.text(this.at(times(UP, 3.3)), "[1]", { class: "ln-small ln-centred" });
+        drawing.line([this.centre, this.at(times(UP, 3.1))], "grey", { width: 1, dash: "2 4" });
+        drawing.text(this.at(times(UP, 3.3)), "[1]", "ln-small ln-centred");
       }
     }
   }

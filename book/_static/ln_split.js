@@ -18,11 +18,14 @@ LnFigure.start("split", ({ picture, panel, label, say }) => {
     render();
   });
 
-  const sliders = element("div", { class: "ln-sliders" }, panel), range = { min: -LIMIT, max: LIMIT, step: 0.05, words: number };
-  const show = { x: [], g: [] };
+  const sliders = element("div", { class: "ln-sliders" }, panel), show = { x: [], g: [] };
+  const range = { min: -LIMIT, max: LIMIT, step: 0.05, words: number };
   for (const i of [0, 1, 2])
     for (const name of ["x", "g"])
-      show[name].push(slider(sliders, `{${name}}${"₁₂₃"[i]}`, range, value => { state[name][i] = value; render(); }));
+      show[name].push(slider(sliders, `{${name}}${"₁₂₃"[i]}`, range, value => {
+        state[name][i] = value;
+        render();
+      }));
   const showView = slider(panel, "View", { min: 0, max: 90, step: 1, words: v => `${v}\u00b0` },
     value => { state.elevation = value; render(); });
 
@@ -40,7 +43,7 @@ LnFigure.start("split", ({ picture, panel, label, say }) => {
   const cells = ["along [1]", "along {x\u0302}", "the rest"].map((name, i) => {
     const row = element("tr", {}, table);
     const th = element("th", { scope: "row" }, row);
-    element("span", { class: "ln-key", style: `border-top: 3px ${i < 2 ? "dashed" : "solid"} ${LnFigure.COLOURS[i < 2 ? "orange" : "green"]}` }, th);
+    LnFigure.key(th, ...(i < 2 ? ["dashed", "orange"] : ["solid", "green"]));
     write(element("span", {}, th), name);
     return [element("td", {}, row), element("td", {}, row)];
   });
@@ -60,15 +63,16 @@ LnFigure.start("split", ({ picture, panel, label, say }) => {
     view.elevation = state.elevation;
     drawing.clear();
     view.ground(drawing, 2.4);
-    drawing.line(view.circle(Math.sqrt(3)), "currentColor", { "stroke-width": 1.2 });
-    const at = p => view.at(p), from = at(xhat), tip = sum(xhat, g), foot = sum(xhat, flat), left = sum(xhat, before.rest);
-    drawing.line([at(x), at(c)], "grey", { "stroke-width": 1.5, "stroke-dasharray": "4 3" });
-    drawing.line([view.centre, at(c)], "grey", { "stroke-width": 1 });
-    drawing.line([from, at(foot)], "grey", { "stroke-width": 1 });
-    drawing.line([at(tip), at(foot)], "orange", { "stroke-dasharray": "7 4", "stroke-width": 2.5 });
-    drawing.line([at(foot), at(left)], "orange", { "stroke-dasharray": "7 4", "stroke-width": 2.5 });
-    drawing.line([from, at(left)], "green", { "stroke-width": 1.5 });
-    drawing.arrow(from, at(sum(xhat, dx)), "green", { "stroke-width": 4.5 });
+    drawing.line(view.circle(Math.sqrt(3)), "currentColor", { width: 1.2 });
+    const at = p => view.at(p), from = at(xhat);
+    const tip = sum(xhat, g), foot = sum(xhat, flat), left = sum(xhat, before.rest);
+    drawing.line([at(x), at(c)], "grey", { width: 1.5, dash: "4 3" });
+    drawing.line([view.centre, at(c)], "grey", { width: 1 });
+    drawing.line([from, at(foot)], "grey", { width: 1 });
+    drawing.line([at(tip), at(foot)], "orange", { dash: "7 4", width: 2.5 });
+    drawing.line([at(foot), at(left)], "orange", { dash: "7 4", width: 2.5 });
+    drawing.line([from, at(left)], "green", { width: 1.5 });
+    drawing.arrow(from, at(sum(xhat, dx)), "green", { width: 4.5 });
     drawing.arrow(from, at(tip), "currentColor");
     drawing.marker("triangle", at(x), "orange");
     drawing.marker("dot", at(c), "blue");
@@ -79,29 +83,30 @@ LnFigure.start("split", ({ picture, panel, label, say }) => {
       const inside = (v, most) => Math.max(14, Math.min(most - 14, v));
       if (size < 4) return;
       const [x, y] = end.map((v, i) => v + away * direction[i] / size);
-      drawing.text([inside(x, WIDTH), inside(y, HEIGHT)], string, { class: "ln-centred" });
+      drawing.text([inside(x, WIDTH), inside(y, HEIGHT)], string, "ln-centred");
     };
     drawing.text([at(x)[0] + 10, at(x)[1] - 6], "{x}");
-    drawing.text([at(c)[0] - 4, at(c)[1] + 16], "{c}", { class: "ln-centred" });
-    drawing.text([from[0] - 4, from[1] - 16], "{x\u0302}", { class: "ln-centred" });
+    drawing.text([at(c)[0] - 4, at(c)[1] + 16], "{c}", "ln-centred");
+    drawing.text([from[0] - 4, from[1] - 16], "{x\u0302}", "ln-centred");
     name("{g}", at(tip), 14);
     name("{dx}", at(sum(xhat, dx)), 18);
     if (Math.hypot(at(tip)[0] - at(foot)[0], at(tip)[1] - at(foot)[1]) > 30)
-      drawing.text([at(foot)[0] + 7, (at(tip)[1] + at(foot)[1]) / 2], "along [1]", { class: "ln-small" });
+      drawing.text([at(foot)[0] + 7, (at(tip)[1] + at(foot)[1]) / 2], "along [1]", "ln-small");
     if (Math.abs(at(foot)[0] - at(left)[0]) > 40)
-      drawing.text([(at(foot)[0] + at(left)[0]) / 2, at(foot)[1] + 14], "along {x\u0302}", { class: "ln-small ln-centred" });
+      drawing.text([(at(foot)[0] + at(left)[0]) / 2, at(foot)[1] + 14], "along {x\u0302}", "ln-small ln-centred");
     moveX(at(x));
     moveG(at(tip));
 
     for (const name of ["x", "g"]) show[name].forEach((shown, i) => shown(state[name][i]));
     showView(state.elevation);
-    cells.forEach(([a, b], i) => { a.textContent = number(before.lengths[i]); b.textContent = number(after.lengths[i]); });
+    cells.forEach((pair, i) => [before, after].forEach((v, j) => { pair[j].textContent = number(v.lengths[i]); }));
     const row = `Row: mean ${number(mu)}, {\u03c3} = ${number(Math.sqrt(variance))}, {s} = ${number(s)}. `;
     const [up, out, rest] = before.lengths, [, kept] = after.lengths;
-    if (length(xhat) < 1e-9) say(row + "All numbers are equal, so {x\u0302} is zero and only the part along [1] goes.");
+    if (length(xhat) < 1e-9) say(row + "All numbers are equal: {x\u0302} is zero, and only the part along [1] goes.");
     else if (length(g) < 1e-9) say(row + "{g} is zero, and so is {dx}.");
     else if (out + rest < 1e-6) say(row + "All of {g} lies along [1]: nothing gets through, {dx} = 0.");
-    else if (up + rest < 1e-6) say(row + `All of {g} lies along {x\u0302}: of ${number(out)} only ${number(kept)} gets through.`);
+    else if (up + rest < 1e-6) say(row + `All of {g} lies along {x\u0302}: of ${number(out)} only `
+      + `${number(kept)} gets through.`);
     else if (up + out < 1e-6) say(row + `{g} is at right angles to both: all of it gets through, divided by {s}.`);
     else say(row + `Of {g}, the part along [1] is multiplied by 0, the part along {x\u0302} by {\u03b5}/{s}\u00b3 = `
       + `${number(EPS / s ** 3)}, the rest by 1/{s} = ${number(1 / s)}.`);

@@ -31,9 +31,10 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
   button(buttons, "Start again", () => { state.k = 1; render(); });
   const table = element("table", { class: "ln-table" }, panel);
   element("caption", {}, table).textContent = "The slope, and its error";
-  const cells = [["blue", "solid", "chord"], ["currentColor", "dashed", "tangent"], ["", "", "error"]].map(([colour, dash, name]) => {
+  const rows = [["chord", "solid", "blue"], ["tangent", "dashed", "currentColor"], ["error", "solid", "transparent"]];
+  const cells = rows.map(([name, dash, colour]) => {
     const row = element("tr", {}, table), th = element("th", { scope: "row" }, row);
-    element("span", { class: "ln-key", style: dash && `border-top: 3px ${dash} ${LnFigure.COLOURS[colour] || colour}` }, th);
+    LnFigure.key(th, dash, colour);
     th.append(name);
     return element("td", {}, row);
   });
@@ -47,16 +48,16 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
       if (inside(p)) drawing.add("circle", { cx: p[0], cy: p[1], r: 1.8, fill: LnFigure.COLOURS.orange });
     }
     drawing.line([at(X - 2 * h, phi(X) - 2 * h * slope), at(X + 2 * h, phi(X) + 2 * h * slope)], "currentColor",
-      { "stroke-width": 1.5, "stroke-dasharray": "6 4" });
+      { width: 1.5, dash: "6 4" });
     const ends = [X - h, X + h].map(x => at(x, phi(Math.fround(x))));
-    drawing.line(ends, "blue", { "stroke-width": 2.5 });
+    drawing.line(ends, "blue", { width: 2.5 });
     ends.forEach((p, i) => {
       drawing.marker("square", p, "blue");
-      drawing.line([[p[0], 194], [p[0], 200]], "currentColor", { "stroke-width": 1 });
-      drawing.text([p[0], 212], i ? "{x} + {h}" : "{x} \u2212 {h}", { class: "ln-small ln-centred" });
+      drawing.line([[p[0], 194], [p[0], 200]], "currentColor", { width: 1 });
+      drawing.text([p[0], 212], i ? "{x} + {h}" : "{x} \u2212 {h}", "ln-small ln-centred");
     });
-    drawing.text([215, 212], "{x}", { class: "ln-small ln-centred" });
-    drawing.line([[60, 197], [370, 197]], "currentColor", { "stroke-width": 1 });
+    drawing.text([215, 212], "{x}", "ln-small ln-centred");
+    drawing.line([[60, 197], [370, 197]], "currentColor", { width: 1 });
   }
 
   const across = h => 386 + 340 * Math.log2(h) / 24;
@@ -64,18 +65,21 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
 
   function map(h) {
     for (const [e, name] of [[1, "1"], [1e-4, "10⁻⁴"], [1e-8, "10⁻⁸"]]) {
-      drawing.line([[46, down(e)], [386, down(e)]], "grey", { "stroke-width": 0.5 });
-      drawing.text([40, down(e) + 4], name, { class: "ln-small ln-end" });
+      drawing.line([[46, down(e)], [386, down(e)]], "grey", { width: 0.5 });
+      drawing.text([40, down(e) + 4], name, "ln-small ln-end");
     }
     for (const [k, name] of [[0, "1"], [8, "2⁻⁸"], [16, "2⁻¹⁶"], [24, "2⁻²⁴"]])
-      drawing.text([across(2 ** -k), 410], name, { class: "ln-small ln-centred" });
-    drawing.text([216, 424], "step {h}", { class: "ln-small ln-centred" });
-    drawing.text([46, 229], "relative error", { class: "ln-small" });
-    for (const line of [truncation, rounding])
-      drawing.line(STEPS.filter(s => line(s) > 1e-8 && line(s) < 1.5).map(s => [across(s), down(line(s))]), "currentColor", { "stroke-width": 1.2 });
-    drawing.line(STEPS.map(s => [across(s), down(error(s))]), "blue", { "stroke-width": 1.2, "stroke-dasharray": "3 3" });
-    drawing.line([[across(h), 246], [across(h), 400]], "grey", { "stroke-width": 6, "stroke-opacity": 0.35 });
-    STEPS.forEach(s => drawing.add("circle", { cx: across(s), cy: down(error(s)), r: 2.5, fill: LnFigure.COLOURS.blue }));
+      drawing.text([across(2 ** -k), 410], name, "ln-small ln-centred");
+    drawing.text([216, 424], "step {h}", "ln-small ln-centred");
+    drawing.text([46, 229], "relative error", "ln-small");
+    for (const line of [truncation, rounding]) {
+      const shown = STEPS.filter(s => line(s) > 1e-8 && line(s) < 1.5);
+      drawing.line(shown.map(s => [across(s), down(line(s))]), "currentColor", { width: 1.2 });
+    }
+    drawing.line(STEPS.map(s => [across(s), down(error(s))]), "blue", { width: 1.2, dash: "3 3" });
+    drawing.line([[across(h), 246], [across(h), 400]], "grey", { width: 6, "stroke-opacity": 0.35 });
+    const fill = LnFigure.COLOURS.blue;
+    STEPS.forEach(s => drawing.add("circle", { cx: across(s), cy: down(error(s)), r: 2.5, fill }));
     drawing.marker("square", [across(h), down(error(h))], "blue");
   }
 
@@ -88,9 +92,10 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
     cells[0].textContent = number(central(h), 6);
     cells[1].textContent = number(slope, 6);
     cells[2].textContent = error(h).toExponential(0).replace("-", "\u2212");
-    say(`{h} = ${power(state.k)}: ` + (large > 10 * small ? "the function bends between the two ends, and the chord misses the tangent."
-      : small > 10 * large ? "the values are rounded, and the chord runs from one rounded value to another."
-        : "bending and rounding are about equal, and the chord is as good as it gets."));
+    const verdict = large > 10 * small ? "the function bends between the two ends, and the chord misses the tangent"
+      : small > 10 * large ? "the values are rounded, and the chord runs from one rounded value to another"
+        : "bending and rounding are about equal, and the chord is as good as it gets";
+    say(`{h} = ${power(state.k)}: ${verdict}.`);
   }
   return render;
 });

@@ -5,11 +5,16 @@
 LnFigure.start("variance", ({ picture, panel, label, say }) => {
   const { Drawing, button, element, number, slider } = LnFigure;
   const { OFFSETS, U, exact, row } = LnVariance;
-  const METHODS = [["naive", LnVariance.naive, "orange", "cross", "2 4"], ["Welford", LnVariance.welford, "pink", "diamond", "9 3 2 3"],
-    ["two-pass", LnVariance.twoPass, "blue", "square", "7 3"], ["recentred", LnVariance.recentred, "green", "dot", "none"]];
+  const METHODS = [
+    ["naive", LnVariance.naive, "orange", "cross", "2 4"],
+    ["Welford", LnVariance.welford, "pink", "diamond", "9 3 2 3"],
+    ["two-pass", LnVariance.twoPass, "blue", "square", "7 3"],
+    ["recentred", LnVariance.recentred, "green", "dot", "none"],
+  ];
   const state = { k: 26, seed: 1 };
   const drawing = new Drawing(picture, 400, 430, label);
-  const short = v => (v === 0 || (v >= 1e-3 && v < 1e6) ? String(Number(v.toPrecision(2))) : v.toExponential(0)).replace("-", "\u2212");
+  const plain = v => v === 0 || (v >= 1e-3 && v < 1e6);
+  const short = v => (plain(v) ? String(Number(v.toPrecision(2))) : v.toExponential(0)).replace("-", "\u2212");
   const shownOffset = k => OFFSETS[k].toLocaleString("en");
   const showOffset = slider(panel, "Offset", { min: 0, max: OFFSETS.length - 1, step: 1, words: shownOffset },
     k => { state.k = k; render(); });
@@ -40,51 +45,52 @@ LnFigure.start("variance", ({ picture, panel, label, say }) => {
   const down = error => 392 - 12 * (Math.log10(Math.max(1e-9, Math.min(1e7, error))) + 9);
 
   function line(results, truth, spacing) {
-    drawing.add("rect", { x: place(-1.2), y: 8, width: place(0) - place(-1.2), height: 124, fill: LnFigure.COLOURS.orange, "fill-opacity": 0.15 });
-    drawing.text([place(-0.6), 24], "negative", { class: "ln-small ln-centred" });
+    drawing.add("rect", { x: place(-1.2), y: 8, width: place(0) - place(-1.2), height: 124,
+      fill: LnFigure.COLOURS.orange, "fill-opacity": 0.15 });
+    drawing.text([place(-0.6), 24], "negative", "ln-small ln-centred");
     for (const v of [-1, 0, 1, 2, 3]) {
-      drawing.line([[place(v), 132], [place(v), 137]], "currentColor", { "stroke-width": 1 });
-      drawing.text([place(v), 148], number(v, 0), { class: "ln-small ln-centred" });
+      drawing.line([[place(v), 132], [place(v), 137]], "currentColor", { width: 1 });
+      drawing.text([place(v), 148], number(v, 0), "ln-small ln-centred");
     }
-    drawing.line([[place(-1.2), 132], [place(3.2), 132]], "currentColor", { "stroke-width": 1 });
-    drawing.line([[place(truth), 12], [place(truth), 132]], "currentColor", { "stroke-width": 1.5 });
+    drawing.line([[place(-1.2), 132], [place(3.2), 132]], "currentColor", { width: 1 });
+    drawing.line([[place(truth), 12], [place(truth), 132]], "currentColor", { width: 1.5 });
     // What naive can return: multiples of the spacing of floats near the square of the mean.
     for (let v = Math.ceil(-1.2 / spacing) * spacing; spacing > 0.02 && v <= 3.2; v += spacing)
-      drawing.line([[place(v), 34], [place(v), 46]], "orange", { "stroke-width": 1 });
+      drawing.line([[place(v), 34], [place(v), 46]], "orange", { width: 1 });
     METHODS.forEach(([name, , colour, mark], i) => {
-      const y = 40 + 26 * i, outside = results[i] < -1.2 || results[i] > 3.2;
-      drawing.text([82, y + 4], name, { class: "ln-small ln-end" });
-      drawing.line([[place(-1.2), y], [place(3.2), y]], "grey", { "stroke-width": 0.5 });
-      drawing.marker(mark, [place(results[i]), y], colour);
-      if (outside) drawing.text([place(results[i]) + (results[i] > 0 ? -10 : 10), y + 4], `${number(results[i], 0)} ${results[i] > 0 ? "→" : "←"}`,
-        { class: results[i] > 0 ? "ln-small ln-end" : "ln-small" });
+      const y = 40 + 26 * i, v = results[i], x = place(v);
+      drawing.text([82, y + 4], name, "ln-small ln-end");
+      drawing.line([[place(-1.2), y], [place(3.2), y]], "grey", { width: 0.5 });
+      drawing.marker(mark, [x, y], colour);
+      if (v > 3.2) drawing.text([x - 10, y + 4], `${number(v, 0)} →`, "ln-small ln-end");
+      if (v < -1.2) drawing.text([x + 10, y + 4], `← ${number(v, 0)}`, "ln-small");
     });
   }
 
   function map(results, errors) {
     for (const [error, name] of [[1e4, "10⁴"], [1, "1"], [1e-4, "10⁻⁴"], [1e-8, "10⁻⁸"]]) {
-      drawing.line([[46, down(error)], [386, down(error)]], "grey", { "stroke-width": 0.5 });
-      drawing.text([40, down(error) + 4], name, { class: "ln-small ln-end" });
+      drawing.line([[46, down(error)], [386, down(error)]], "grey", { width: 0.5 });
+      drawing.text([40, down(error) + 4], name, "ln-small ln-end");
     }
     // Predicted for naive: u times the square of offset / sigma, which reaches 1 at the limit.
     const limit = 1 / Math.sqrt(U);
-    drawing.line([[across(1), down(U)], [across(1e7), down(U * 1e14)]], "currentColor", { "stroke-width": 1.2 });
-    drawing.line([[across(limit), down(1)], [across(limit), 396]], "currentColor", { "stroke-width": 1, "stroke-dasharray": "3 3" });
+    drawing.line([[across(1), down(U)], [across(1e7), down(U * 1e14)]], "currentColor", { width: 1.2 });
+    drawing.line([[across(limit), down(1)], [across(limit), 396]], "currentColor", { width: 1, dash: "3 3" });
     for (const [offset, name] of [[1, "1"], [100, "100"], [limit, "1/√u"], [1e6, "10⁶"]])
-      drawing.text([across(offset), 408], name, { class: "ln-small ln-centred" });
-    drawing.text([216, 424], "offset / {σ}", { class: "ln-small ln-centred" });
-    drawing.text([46, 176], "relative error", { class: "ln-small" });
-    drawing.text([386, 176], "marks: naive is negative", { class: "ln-small ln-end" });
+      drawing.text([across(offset), 408], name, "ln-small ln-centred");
+    drawing.text([216, 424], "offset / {σ}", "ln-small ln-centred");
+    drawing.text([46, 176], "relative error", "ln-small");
+    drawing.text([386, 176], "marks: naive is negative", "ln-small ln-end");
     METHODS.forEach(([, method, colour, , dash]) => {
       const points = OFFSETS.map(offset => {
         const x = row(offset, state.seed), v = exact(x), found = method(x);
         if (found < 0) drawing.line([[across(offset), 184], [across(offset), 192]], colour);
         return [across(offset), down(Math.abs(found - v) / v)];
       });
-      drawing.line(points, colour, { "stroke-width": 1.6, "stroke-dasharray": dash });
+      drawing.line(points, colour, { width: 1.6, dash: dash });
     });
     const x = across(OFFSETS[state.k]);
-    drawing.line([[x, 196], [x, 396]], "grey", { "stroke-width": 6, "stroke-opacity": 0.35 });
+    drawing.line([[x, 196], [x, 396]], "grey", { width: 6, "stroke-opacity": 0.35 });
     METHODS.forEach(([, , colour, mark], i) => drawing.marker(mark, [x, down(errors[i])], colour));
   }
 
@@ -101,9 +107,10 @@ LnFigure.start("variance", ({ picture, panel, label, say }) => {
       a.textContent = number(v, Math.abs(v) < 1000 ? 4 : 0);
       b.textContent = i ? short(errors[i - 1]) : "";
     });
-    const verdict = results[0] < 0 ? "is negative, and its root is NaN" : results[0] === 0 ? "is zero: no digit is left"
-      : `has error ${short(errors[0])}`;
-    say(`Offset ${shownOffset(state.k)}: squares are stored in steps of ${short(spacing)}. The naive variance ${verdict}.`);
+    const verdict = results[0] < 0 ? "is negative, and its root is NaN"
+      : results[0] === 0 ? "is zero: no digit is left" : `has error ${short(errors[0])}`;
+    say(`Offset ${shownOffset(state.k)}: squares are stored in steps of ${short(spacing)}. `
+      + `The naive variance ${verdict}.`);
   }
   return render;
 });

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from browsing import CHROME, FLAGS
+from browsing import CHROME, FLAGS, served
 from hypothesis import settings
 from pages import ROOT
 
@@ -37,3 +37,10 @@ def browser():
         browser = p.chromium.launch(executable_path=CHROME, args=FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    """Where a server on this machine shows the site."""
+    with served(site) as address:
+        yield address

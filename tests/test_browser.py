@@ -6,18 +6,12 @@ import shutil
 import subprocess
 
 import pytest
-from browsing import Visit, served, violations
+from browsing import Visit, violations
 from pages import CHAPTERS
 
 pytestmark = pytest.mark.site
 
 PAGES = ["index", "notation", "api", "claims-audited", "bibliography", *(path.stem for path in CHAPTERS)]
-
-
-@pytest.fixture(scope="module")
-def address(site):
-    with served(site) as address:
-        yield address
 
 
 # Elements of the article that stick out on the right with no scrolling box around them.

@@ -5,8 +5,8 @@ import sys
 
 import numpy as np
 import pytest
+from browsing import Visit
 from pages import BOOK, CHAPTERS, ROOT
-from test_browser import Visit, address, browser  # noqa: F401  (fixtures)
 
 from lnlib import layer_norm_backward, layer_norm_forward
 from lnlib.variance import ALGORITHMS
@@ -33,7 +33,7 @@ def test_every_figure_has_a_page_and_an_alternative():
 
 
 @pytest.fixture
-def scripts(browser):  # noqa: F811
+def scripts(browser):
     """A page that holds one figure and nothing else."""
     page = browser.new_page()
 
@@ -48,7 +48,7 @@ def scripts(browser):  # noqa: F811
     page.close()
 
 
-def test_static_pictures_are_what_the_scripts_draw(browser):  # noqa: F811
+def test_static_pictures_are_what_the_scripts_draw(browser):
     for name, svg in interactive_pictures.pictures(browser):
         # Not byte by byte: sines may differ in the last digit between browsers, and places have two decimals.
         texts = svg, (STATIC / f"ln_{name}.svg").read_text("utf-8")
@@ -251,7 +251,7 @@ def luminance(colour):
 @pytest.mark.site
 @figures
 @pytest.mark.parametrize("theme", ("light", "dark"))
-def test_figure_on_its_page(browser, address, name, theme):  # noqa: F811
+def test_figure_on_its_page(browser, address, name, theme):
     with Visit(browser, f"{address}/book/{PAGES[name]}.html", width=360, theme=theme) as visit:
         page = visit.page
         page.wait_for_selector(".ln-started")
@@ -277,7 +277,7 @@ def test_figure_on_its_page(browser, address, name, theme):  # noqa: F811
 
 @pytest.mark.site
 @figures
-def test_without_scripts(browser, site, name):  # noqa: F811
+def test_without_scripts(browser, site, name):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto((site / f"book/{PAGES[name]}.html").as_uri())

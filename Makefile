@@ -7,7 +7,8 @@ PORT ?= 8000
 help:
 	@echo 'make book    install the environment, execute the chapters, build the site'
 	@echo 'make test    the tests, with a strict build of the book and checks of the site'
-	@echo 'make site    the book, and its notebooks running in the browser; PYODIDE=<folder of its release 0.27.7>'
+	@echo 'make site    the book, and its notebooks running in the browser'
+	@echo 'make offline the same as one zip'
 	@echo 'make serve   show the built site at http://127.0.0.1:$(PORT)'
 	@echo 'make lab     open the chapters as notebooks in JupyterLab'
 	@echo 'make clean   remove all that was built, the environment too'
@@ -22,16 +23,25 @@ help:
 book: .venv/installed
 	$(BIN)/python tools/build_book.py
 
+# With a browser, two chapters are run in it. What that needs is fetched; where it cannot be, these tests are skipped.
+BROWSER := $(shell command -v chromium || command -v google-chrome || command -v chromium-browser || command -v chrome)
 test: .venv/installed
+	@test -z '$(BROWSER)' || $(MAKE) --no-print-directory pyodide || echo 'No chapter will be run in the browser.'
 	$(BIN)/python -m pytest
 
-# Pyodide's release archive, unpacked: github.com/pyodide/pyodide, release 0.27.7, pyodide-0.27.7.tar.bz2.
 .venv/installed-site: .venv/installed requirements-site.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-site.txt
 	@touch $@
 
+pyodide: .venv/installed-site
+	@$(BIN)/python tools/fetch_pyodide.py $(PYODIDE)
+
+# PYODIDE=<folder>, an unpacked release archive of Pyodide 0.27.7, serves where neither it nor its package is reached.
 site: .venv/installed-site
 	$(BIN)/python tools/build_site.py $(PYODIDE)
+
+offline: site
+	$(BIN)/python tools/build_offline.py
 
 serve: book
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
@@ -45,4 +55,4 @@ lab: .venv/installed
 clean:
 	rm -rf .venv _build .pytest_cache .hypothesis
 
-.PHONY: help book test site serve lab clean
+.PHONY: help book test pyodide site offline serve lab clean

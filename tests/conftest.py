@@ -44,3 +44,11 @@ def address(site):
     """Where a server on this machine shows the site."""
     with served(site) as address:
         yield address
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What tests recorded as "measured", in one line each."""
+    for report in (r for reports in terminalreporter.stats.values() for r in reports):
+        for name, value in getattr(report, "user_properties", ()):
+            if name == "measured" and report.when == "call":
+                terminalreporter.write_line(f"MEASURED {value}")

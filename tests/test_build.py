@@ -75,6 +75,18 @@ def test_a_change_in_lnlib_executes_the_page_again(book):
     assert "version 0.1.0" in output(book)
 
 
+def test_a_change_in_an_extension_writes_the_notebooks_again(book):
+    extension, notebook = book / "book/_ext/ln_notebook.py", book / "_build/html/notebooks/one.ipynb"
+    before = extension.read_text()
+    build(book, "print(1)")
+    assert "In the browser, what you change" in notebook.read_text()
+    extension.write_text(before.replace("In the browser, what you change", "What you change here"))
+    run = build(book)
+    assert run.returncode == 0 and "Executing" not in run.stdout
+    assert "What you change here" in notebook.read_text()
+    extension.write_text(before)
+
+
 def test_a_failing_cell_fails_every_build(book):
     for _ in range(2):
         run = build(book, "raise RuntimeError('planted')")

@@ -1,5 +1,7 @@
 """The chapters as notebooks: plain Markdown with the page's words and code and no solutions. Every button works."""
 
+import hashlib
+import json
 import re
 import sys
 from types import SimpleNamespace
@@ -16,6 +18,7 @@ from bs4 import BeautifulSoup  # noqa: E402
 
 sys.path[:0] = [str(BOOK / "_ext"), str(ROOT / "tools")]
 import build_site  # noqa: E402
+import fetch_pyodide  # noqa: E402
 import ln_launch  # noqa: E402
 import ln_notebook  # noqa: E402
 
@@ -146,11 +149,34 @@ def test_a_chapter_that_needs_a_machine_says_so():
     assert "real machine" in row and "data-ln-served" not in row
 
 
-def test_pyodide_files_are_checked(tmp_path):
-    folder = tmp_path / "release"
-    folder.mkdir()
-    with pytest.raises(FileNotFoundError, match="pyodide.js"):
-        build_site.collect_pyodide([folder], tmp_path / "a")
-    (folder / "pyodide.js").write_text("something else")
-    with pytest.raises(ValueError, match="SHA-256"):
-        build_site.collect_pyodide([folder], tmp_path / "b")
+def test_pyodide_files_are_checked(tmp_path, monkeypatch):
+    content, lock = b"the right content", {"info": 1, "packages": {}}
+    release, fetched = tmp_path / "release", tmp_path / "fetched"
+    release.mkdir()
+    (release / "a.whl").write_text("something else")
+    (release / "not-listed.js").write_text("something else")
+    package = {"file_name": "a.whl", "sha256": hashlib.sha256(content).hexdigest()}
+    # A distributor may add packages and reorder the lock; what is kept of it is always spelt the same.
+    more = {"b": {"file_name": "b.whl", "sha256": "0"}, "a": package}
+    (release / "pyodide-lock.json").write_text(json.dumps({"packages": more, "info": 1}))
+    spelt = json.dumps({**lock, "packages": {"a": package}}, sort_keys=True).encode()
+    monkeypatch.setattr(fetch_pyodide, "LISTED", {"a.whl": package["sha256"],
+                                                  "pyodide-lock.json": hashlib.sha256(spelt).hexdigest()})
+    with pytest.raises(SystemExit, match=r"right SHA-256: a\.whl\."):
+        fetch_pyodide.fetch([release], fetched)
+    assert [p.name for p in fetched.iterdir()] == ["pyodide-lock.json"]
+
+    (release / "a.whl").write_bytes(content)
+    assert fetch_pyodide.fetch([release], fetched) == fetched
+    assert (fetched / "a.whl").read_bytes() == content and (fetched / "pyodide-lock.json").read_bytes() == spelt
+    (fetched / "a.whl").write_text("damaged")
+    fetch_pyodide.fetch([release], fetched)
+    assert (fetched / "a.whl").read_bytes() == content
+    assert not (fetched / "not-listed.js").exists()
+
+    # With all in place, no source is asked; where all sources fail, the reasons are named.
+    monkeypatch.setattr(fetch_pyodide, "from_release", lambda: 1 / 0)
+    monkeypatch.setattr(fetch_pyodide, "from_package", lambda: (_ for _ in [("a.whl", content)]))
+    fetch_pyodide.fetch([], fetched)
+    with pytest.raises(SystemExit, match=r"right SHA-256: pyodide-lock\.json\. ZeroDivisionError"):
+        fetch_pyodide.fetch([], tmp_path / "elsewhere")

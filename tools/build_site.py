@@ -1,10 +1,9 @@
 """Build the book and, under the same root, a JupyterLite site in which its notebooks run in the reader's browser.
 
-    python tools/build_site.py FOLDER [FOLDER ...]         # used by `make site`
+    python tools/build_site.py [FOLDER ...]         # used by `make site`
 
-The folders hold the files of Pyodide's release (the unpacked archive ``pyodide-0.27.7.tar.bz2``). What the site
-needs of them is listed, with hashes from Pyodide's own lock, in ``tools/pyodide.sha256``. Nothing that runs in
-the browser is fetched from anywhere but the site.
+Pyodide's files are fetched, or come from the folders (``tools/fetch_pyodide.py``). Nothing that runs in the browser
+is fetched from anywhere but the site.
 """
 
 import hashlib
@@ -15,45 +14,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fetch_pyodide
+
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "_build" / "lite"
 SITE = ROOT / "_build" / "html"
 MOST_BYTES = 80_000_000
+DATE = "1767225600"  # the same in all builds, which are then alike
 KERNEL = "@jupyterlite/pyodide-kernel-extension"
-
-
-def sha256(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def collect_pyodide(folders, target):
-    """Copy the listed files, each checked, and a lock that names no others."""
-    target.mkdir(parents=True)
-    listed = dict(reversed(line.split()) for line in (ROOT / "tools/pyodide.sha256").read_text().splitlines())
-    for name, expected in listed.items():
-        found = [folder / name for folder in folders if (folder / name).is_file()]
-        if not found:
-            raise FileNotFoundError(f"{name}: in none of the folders [{', '.join(map(str, folders))}]; unpack "
-                                    "Pyodide's release archive and name its folder")
-        match = next((path for path in found if sha256(path) == expected), None)
-        if match is None:
-            raise ValueError(f"{found[0]}: its SHA-256 is not the one in tools/pyodide.sha256")
-        shutil.copy(match, target)
-    # Some distributors shorten the lock; the entries of one that has all are used.
-    for path in filter(Path.is_file, (folder / "pyodide-lock.json" for folder in folders)):
-        lock = json.loads(path.read_text())
-        kept = {key: p for key, p in lock["packages"].items() if listed.get(p["file_name"]) == p["sha256"]}
-        if len(kept) == sum(name.endswith((".whl", ".zip")) and name != "python_stdlib.zip" for name in listed):
-            (target / "pyodide-lock.json").write_text(json.dumps({**lock, "packages": kept}))
-            return
-    raise ValueError("no pyodide-lock.json in the folders knows all files of tools/pyodide.sha256")
 
 
 def collect_wheels(target):
     """The library, and the pure Python packages that Pyodide has not or has in another version than the book."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", target, ROOT], check=True,
-                   env={**os.environ, "SOURCE_DATE_EPOCH": "1767225600"})
+                   env={**os.environ, "SOURCE_DATE_EPOCH": DATE})
     subprocess.run([*pip, "download", "--no-deps", "--require-hashes", "-d", target,
                     "-r", ROOT / "tools/site_wheels.txt"], check=True)
 
@@ -71,37 +46,60 @@ def collect_contents(book, target):
     return digest.hexdigest()[:8]
 
 
-def build_lite(folders, book, work, target):
-    """From the built book and Pyodide's files, in ``work``, the JupyterLite site ``target``."""
+def start_at_once(pyodide, wheels):
+    """Add to Pyodide's packages those that every kernel starts with, and name all of these.
+
+    Named in the settings they load beside Pyodide itself, in place of one after another through a package manager.
+    """
+    lock = json.loads((pyodide / fetch_pyodide.LOCK).read_text())
+    for wheel in wheels:
+        name, version = wheel.name.split("-")[:2]
+        shutil.copy(wheel, pyodide)
+        lock["packages"][name.replace("_", "-")] = {
+            "name": name, "version": version, "file_name": wheel.name, "imports": [name], "depends": [],
+            "sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(), "install_dir": "site",
+            "package_type": "package", "unvendored_tests": False}
+    (pyodide / fetch_pyodide.LOCK).write_text(json.dumps(lock))
+    return ["micropip", "piplite", "ssl", "sqlite3", "ipykernel", "comm", "pyodide_kernel", "jedi", "ipython"]
+
+
+def build_lite(pyodide, book, work, target):
+    """From the built book and the folder of Pyodide's files, in ``work``, the JupyterLite site ``target``."""
     shutil.rmtree(work, ignore_errors=True)
     shutil.rmtree(target, ignore_errors=True)
-    work.mkdir(parents=True)
-    collect_pyodide(folders, work / "static/pyodide")
+    (work / "static/pyodide").mkdir(parents=True)
+    for name in fetch_pyodide.LISTED:
+        shutil.copy(pyodide / name, work / "static/pyodide")
     collect_wheels(work / "wheels")
+    kernel = Path(sys.prefix) / "share/jupyter/labextensions" / KERNEL
+    packages = start_at_once(work / "static/pyodide", [
+        *(work / "wheels").glob("comm-*.whl"),
+        *(w for name in ("ipykernel", "piplite", "pyodide_kernel") for w in kernel.glob(f"static/pypi/{name}-*.whl"))])
     release = collect_contents(book, work / "content")
     (work / "jupyter_lite_config.json").write_text(json.dumps({
         "LiteBuildConfig": {
             "contents": ["content"], "output_dir": str(target), "apps": ["notebooks", "tree"],
             "no_sourcemaps": True, "no_unused_shared_packages": True,
             # The kernel only: no extension that happens to be installed beside it.
-            "ignore_sys_prefix": ["federated_extensions"],
-            "federated_extensions": [str(Path(sys.prefix) / "share/jupyter/labextensions" / KERNEL)]},
+            "ignore_sys_prefix": ["federated_extensions"], "federated_extensions": [str(kernel)]},
         "PipliteAddon": {"piplite_urls": ["wheels"]}}))
     # The browser keeps a reader's changes under these names: a new release starts with new notebooks.
     (work / "jupyter-lite.json").write_text(json.dumps({"jupyter-lite-schema-version": 0, "jupyter-config-data": {
         "exposeAppInBrowser": True,  # as window.jupyterapp, for the tests
         "contentsStorageName": f"Layer Norm, Backwards {release}",
-        "litePluginSettings": {f"{KERNEL}:kernel": {"disablePyPIFallback": True}}}}))
-    subprocess.run([sys.executable, "-m", "jupyter", "lite", "build"], cwd=work, check=True,
-                   stdout=subprocess.DEVNULL)
+        "litePluginSettings": {f"{KERNEL}:kernel": {"disablePyPIFallback": True,
+                                                    "loadPyodideOptions": {"packages": packages}}}}}))
+    subprocess.run([sys.executable, "-m", "jupyter", "lite", "build", "--log-level=ERROR"], cwd=work, check=True,
+                   stdout=subprocess.DEVNULL, env={**os.environ, "SOURCE_DATE_EPOCH": DATE})
 
 
 def main():
+    pyodide = fetch_pyodide.fetch(sys.argv[1:])
     environment = {**os.environ, "LN_LIVE": "1"}
     code = subprocess.run([sys.executable, ROOT / "tools/build_book.py"], env=environment).returncode
     if code:
         return code
-    build_lite([Path(p).resolve() for p in sys.argv[1:]], SITE, WORK, SITE / "lite")
+    build_lite(pyodide, SITE, WORK, SITE / "lite")
     size = sum(p.stat().st_size for p in SITE.rglob("*") if p.is_file())
     print(f"\nThe site runs notebooks in the browser: {size / 1e6:.0f} MB in {SITE}. To look at it, run:")
     print(f"{sys.executable} -m http.server --bind 127.0.0.1 --directory {SITE} 8000")

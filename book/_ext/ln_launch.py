@@ -10,6 +10,10 @@ from ln_notebook import COLAB_BRANCH
 NEEDS_A_MACHINE = {"10-fused-on-the-cpu": "This chapter compiles loops with Numba, which no browser can run: "
                                           "it needs a real machine, yours or one in Colab."}
 
+FROM_DISK = "<script>if (location.protocol === 'file:') document.documentElement.classList.add('ln-from-disk')</script>"
+SERVE = ("Opened from disk, this page can be read, not run. To run it in the browser, start <code>python -m http.server"
+         "</code> in the top folder of the site and open <code>http://127.0.0.1:8000</code>.")
+
 
 def buttons(name, repository, source, live):
     """(label, address) of each button of the chapter ``name``, whose text is ``source`` in the repository."""
@@ -32,10 +36,12 @@ def row(name, found, live):
     extra = {"Run in the browser": ' data-ln-served', "Download notebook": " download"}
     links = "".join(f'<a class="ln-button" href="{address}"{extra.get(label, "")}>{label}</a>'
                     for label, address in found)
-    note = NEEDS_A_MACHINE.get(name, "") if live else ""
-    script = ("<script>if (location.protocol === 'file:') document.documentElement.classList.add('ln-from-disk')"
-              "</script>" if "data-ln-served" in links else "")
-    return f'{script}<p class="ln-launch">{links}</p>' + (f'<p class="ln-launch-note">{note}</p>' if note else "")
+    row = f'<p class="ln-launch">{links}</p>'
+    if live and name in NEEDS_A_MACHINE:
+        row += f'<p class="ln-launch-note">{NEEDS_A_MACHINE[name]}</p>'
+    if "data-ln-served" in links:
+        row = FROM_DISK + row + f'<p class="ln-launch-note" data-ln-disk>{SERVE}</p>'
+    return row
 
 
 def _insert(app, pagename, templatename, context, doctree):

@@ -1,0 +1,82 @@
+"""The offline edition: one zip of the built site, the same bytes at every run, readable straight from disk."""
+
+import hashlib
+import stat
+import sys
+import zipfile
+
+import pytest
+from pages import BOOK, CHAPTERS, ROOT
+from test_browser import Visit, browser  # noqa: F401  (the fixture)
+
+sys.path[:0] = [str(BOOK / "_ext"), str(ROOT / "tools")]
+import build_offline  # noqa: E402
+
+ln_launch = pytest.importorskip("ln_launch", exc_type=ImportError)  # the environment of the book
+
+pytestmark = pytest.mark.site
+
+
+@pytest.fixture(scope="module")
+def archive(site, tmp_path_factory):
+    return build_offline.pack(site, tmp_path_factory.mktemp("offline"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(archive, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unpacked")
+    with zipfile.ZipFile(archive) as zipped:
+        zipped.extractall(folder)
+    return folder / archive.stem
+
+
+def test_entries_are_the_site_and_a_readme(site, archive):
+    with zipfile.ZipFile(archive) as zipped:
+        entries = {e.filename: e for e in zipped.infolist()}
+    files = {p.relative_to(site).as_posix() for p in site.rglob("*") if p.is_file()} | {"README.txt"}
+    assert list(entries) == sorted(f"{archive.stem}/{name}" for name in files)
+    for name, entry in entries.items():
+        assert ".." not in name.split("/") and "\\" not in name and stat.S_ISREG(entry.external_attr >> 16)
+
+
+def test_checksum_and_two_runs_agree(site, archive, tmp_path):
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    assert archive.with_name(archive.name + ".sha256").read_text() == f"{digest}  {archive.name}\n"
+    again = build_offline.pack(site, tmp_path)
+    assert again.name == archive.name == f"layer-norm-backwards-{build_offline.version()}.zip"
+    assert again.read_bytes() == archive.read_bytes()
+
+
+def test_a_folder_without_a_site_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no index\.html"):
+        build_offline.pack(tmp_path, tmp_path)
+
+
+def test_readme_says_how_to_run(unpacked):
+    readme = (unpacked / "README.txt").read_text()
+    assert "python -m http.server" in readme and build_offline.version() in readme
+
+
+def test_it_reads_from_disk(browser, unpacked):  # noqa: F811
+    with Visit(browser, (unpacked / "index.html").as_uri()) as visit:
+        visit.page.wait_for_url("**/book/index.html")  # where the first page leads
+    page = unpacked / f"book/{CHAPTERS[0].stem}.html"
+    with Visit(browser, page.as_uri()) as visit:
+        assert not visit.problems
+        assert all(url.startswith((unpacked.as_uri(), "data:", "blob:")) for url in visit.requests)
+        assert visit.page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+        assert visit.page.evaluate("document.querySelectorAll('mjx-container').length") > 10
+
+
+def test_what_needs_a_server_is_hidden_from_disk_and_the_reader_told(browser, unpacked):  # noqa: F811
+    """With live pages in the site; the session's site may be built without."""
+    name = CHAPTERS[0].stem
+    page = unpacked / f"book/{name}.html"
+    found = ln_launch.buttons(name, "", f"main/book/{name}.md", True)
+    served = f"<body>{ln_launch.row(name, found, True)}"
+    page.with_name("live.html").write_text(f'<link rel="stylesheet" href="../_static/ln.css">{served}')
+    with Visit(browser, page.with_name("live.html").as_uri()) as visit:
+        assert not visit.page.is_visible("text=Run in the browser") and visit.page.is_visible("text=Download notebook")
+        assert visit.page.is_visible("text=http.server")
+        visit.page.evaluate("document.documentElement.classList.remove('ln-from-disk')")  # as from a server
+        assert visit.page.is_visible("text=Run in the browser") and not visit.page.is_visible("text=http.server")

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import sys
+import tarfile
 from types import SimpleNamespace
 from urllib.parse import parse_qs, urlparse
 
@@ -162,7 +163,7 @@ def test_pyodide_files_are_checked(tmp_path, monkeypatch):
     spelt = json.dumps({**lock, "packages": {"a": package}}, sort_keys=True).encode()
     monkeypatch.setattr(fetch_pyodide, "LISTED", {"a.whl": package["sha256"],
                                                   "pyodide-lock.json": hashlib.sha256(spelt).hexdigest()})
-    with pytest.raises(SystemExit, match=r"right SHA-256: a\.whl\."):
+    with pytest.raises(SystemExit, match=r"^1 of .* SHA-256, among them a\.whl"):
         fetch_pyodide.fetch([release], fetched)
     assert [p.name for p in fetched.iterdir()] == ["pyodide-lock.json"]
 
@@ -174,9 +175,14 @@ def test_pyodide_files_are_checked(tmp_path, monkeypatch):
     assert (fetched / "a.whl").read_bytes() == content
     assert not (fetched / "not-listed.js").exists()
 
-    # With all in place, no source is asked; where all sources fail, the reasons are named.
-    monkeypatch.setattr(fetch_pyodide, "from_release", lambda: 1 / 0)
-    monkeypatch.setattr(fetch_pyodide, "from_package", lambda: (_ for _ in [("a.whl", content)]))
+    # With all in place no source is asked. The archive comes before the package; reasons of both are told.
+    monkeypatch.setattr(fetch_pyodide, "RELEASE", (tmp_path / "release.tar.bz2").as_uri())
+    monkeypatch.setattr(fetch_pyodide, "from_package", lambda: 1 / 0)
     fetch_pyodide.fetch([], fetched)
-    with pytest.raises(SystemExit, match=r"right SHA-256: pyodide-lock\.json\. ZeroDivisionError"):
+    with pytest.raises(SystemExit, match=r"^2 of .* URLError: .* ZeroDivisionError"):
         fetch_pyodide.fetch([], tmp_path / "elsewhere")
+    with tarfile.open(tmp_path / "release.tar.bz2", "w:bz2") as archive:
+        archive.add(release, "pyodide")
+    fetch_pyodide.fetch([], tmp_path / "elsewhere")
+    assert (tmp_path / "elsewhere/a.whl").read_bytes() == content
+    assert not (tmp_path / "elsewhere/not-listed.js").exists()

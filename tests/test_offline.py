@@ -37,6 +37,7 @@ def test_entries_are_the_site_and_a_readme(site, archive):
     assert list(entries) == sorted(f"{archive.stem}/{name}" for name in files)
     for name, entry in entries.items():
         assert ".." not in name.split("/") and "\\" not in name and stat.S_ISREG(entry.external_attr >> 16)
+        assert entry.date_time == (2026, 1, 1, 0, 0, 0)  # not that of the build or of this run
 
 
 def test_checksum_and_two_runs_agree(site, archive, tmp_path):

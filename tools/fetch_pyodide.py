@@ -70,7 +70,8 @@ def fetch(folders=(), target=TARGET):
         except Exception as error:  # whatever it is, the next source may have what is wanted
             problems.append(f"{type(error).__name__}: {error}")
     if wanted:
-        sys.exit(f"Pyodide's files, not found with the right SHA-256: {', '.join(sorted(wanted))}. {' '.join(problems)}")
+        sys.exit(f"{len(wanted)} of Pyodide's files not found with the right SHA-256, among them {min(wanted)}. "
+                 + " ".join(problems))
     return target
 
 

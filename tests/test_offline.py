@@ -6,8 +6,8 @@ import sys
 import zipfile
 
 import pytest
+from browsing import Visit
 from pages import BOOK, CHAPTERS, ROOT
-from test_browser import Visit, browser  # noqa: F401  (the fixture)
 
 sys.path[:0] = [str(BOOK / "_ext"), str(ROOT / "tools")]
 import build_offline  # noqa: E402
@@ -58,7 +58,7 @@ def test_readme_says_how_to_run(unpacked):
     assert "python -m http.server" in readme and build_offline.version() in readme
 
 
-def test_it_reads_from_disk(browser, unpacked):  # noqa: F811
+def test_it_reads_from_disk(browser, unpacked):
     with Visit(browser, (unpacked / "index.html").as_uri()) as visit:
         visit.page.wait_for_url("**/book/index.html")  # where the first page leads
     page = unpacked / f"book/{CHAPTERS[0].stem}.html"
@@ -69,7 +69,7 @@ def test_it_reads_from_disk(browser, unpacked):  # noqa: F811
         assert visit.page.evaluate("document.querySelectorAll('mjx-container').length") > 10
 
 
-def test_what_needs_a_server_is_hidden_from_disk_and_the_reader_told(browser, unpacked):  # noqa: F811
+def test_what_needs_a_server_is_hidden_from_disk_and_the_reader_told(browser, unpacked):
     """With live pages in the site; the session's site may be built without."""
     name = CHAPTERS[0].stem
     page = unpacked / f"book/{name}.html"

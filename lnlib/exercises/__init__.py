@@ -7,7 +7,7 @@ Each exercise is registered once, in the module of its chapter. The solution is 
 reader starts from is its stub. A check answers with the checks passed and the one that failed; it
 never says that everything is right, because checks cannot know that. Where an answer is wrong, it
 says which mistake that is: of a backward by its terms (:mod:`lnlib.diagnose`), else by comparison with
-the exercise's own list (:mod:`lnlib.exercises.mistakes`).
+the exercise's own list of mistakes.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ class Exercise(NamedTuple):
     solution : a function that passes.
     checks : (description, test) pairs, in order; ``test(candidate, rng)`` raises ``Mismatch`` or returns.
     diagnose : function (candidate) -> :class:`lnlib.diagnose.Diagnosis` or None, called where a check failed.
-    mistakes : :class:`Mistake` tuples, compared where ``diagnose`` is None or says nothing.
+    mistakes : wrong answers that readers give (``Mistake`` tuples), compared where ``diagnose`` is None or says nothing.
     """
 
     id: str

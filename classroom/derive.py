@@ -1,5 +1,7 @@
 """Graded tasks of chapters 1 to 3: a normalisation, its Jacobian, its backward."""
 
+import numpy as np
+
 from lnlib.exercises import call_unchanged, expect_close, expect_parts
 
 from . import norm as norms
@@ -10,29 +12,15 @@ from .task import task
 _RTOL = 1e-11
 
 
-def _given(norm):
-    """Names of the arguments between x and eps."""
-    return () if norm.affine == "none" else ("gamma", "beta")
-
-
-def _shapes(norm, names):
-    size = norm.groups if norm.affine == "group" else "D"
-    return f"\n    {', '.join(names)}: shape ({size},)." if names else ""
-
-
-def _divisible(norm):
-    return f", D divisible by {norm.groups}" if norm.groups > 1 else ""
-
-
 def norm_forward(random):
     norm = random.choice(norms.members())
-    given = _given(norm)
+    given = norms.given(norm)
     signature = ", ".join(("x", *given, "eps"))
     stub = f'''
 def norm_forward({signature}):
     """y of the normalisation above.
 
-    x: shape (..., D){_divisible(norm)}.{_shapes(norm, given)}
+    x: shape (..., D){norms.divisible(norm)}.{norms.parameters(norm, given)}
     eps: float > 0.
     Returns y, of x's shape.
     """
@@ -66,25 +54,77 @@ def norm_forward({signature}):
                 checks, mistakes, norm)
 
 
+def norm_jacobian(random):
+    norm = random.choice(norms.members(affine=("none",), groups=(1, 2)))
+    stub = f'''
+def norm_jacobian(x, eps):
+    """Jacobian of one row, and its eigenvalues.
+
+    x: shape (D,){norms.divisible(norm)}, not constant in any part.
+    eps: float > 0.
+    Returns J, shape (D, D), with J[i, j] = dy_i / dx_j, and the D eigenvalues of J, ascending, shape (D,).
+    """
+'''
+    divisor = "(n - 1)" if norm.ddof else "n"
+    body = norms.statistics(norm, cut=True) + f"""
+    bend = 2 * ({norms.root_slope(norm)}) / {divisor} / s**2
+    J, eigenvalues = np.zeros((len(x), len(x))), []
+    for k in range({norm.groups}):
+        ck, sk, bk = c[k], s[k, 0], bend[k, 0]
+        block = slice(k * n, (k + 1) * n)
+        J[block, block] = {'(np.eye(n) - 1 / n)' if norm.centred else 'np.eye(n)'} / sk - bk * np.outer(ck, ck)
+        along = 1 / sk - bk * (ck @ ck)
+        eigenvalues += {'[0.0, along] + [1 / sk] * (n - 2)' if norm.centred else '[along] + [1 / sk] * (n - 1)'}
+    return J, np.sort(eigenvalues)"""
+
+    def compare(which, sigma, mean, eps):
+        def test(candidate, rng):
+            x, *_ = norms.draw(norm, rng, (12,), sigma, mean)
+            found = expect_parts(call_unchanged(candidate, x=x, eps=eps), 2)
+            J = np.array([norms.gradients(norm, unit, x, np.zeros(0), np.zeros(0), eps)[0] for unit in np.eye(12)])
+            if which == "J":
+                expect_close(found[0], J, _RTOL, "J")
+            else:
+                expect_close(found[1], np.linalg.eigvalsh(J), _RTOL, "the list of eigenvalues")
+        return test
+
+    checks = [(f"{what} of {rows}", compare(which, *numbers)) for which, what in (("J", "J"), ("l", "eigenvalues"))
+              for rows, numbers in (("an ordinary row", (3.0, 5.0, 1e-3)), ("a row so small that eps counts",
+                                                                             (0.1, 0.03, 1e-2)))]
+    mistakes = [*(slip for slip in norms.slips(norm) if "whole row" not in slip[2]),
+                ("- bk * np.outer(ck, ck)", "+ bk * np.outer(ck, ck)", "a sign in the path through s is wrong in J"),
+                ("- bk * np.outer(ck, ck)", "", "the path through s is missing in J"),
+                ("along = 1 / sk - bk * (ck @ ck)", "along = 0.0", "an eigenvalue is taken to be 0 though eps > 0"),
+                ("np.sort(eigenvalues)", "np.sort(eigenvalues)[::-1]", "the eigenvalues are in descending order")]
+    if norm.centred:
+        mistakes += [("(np.eye(n) - 1 / n)", "np.eye(n)", "the path through the mean is missing in J"),
+                     ("(np.eye(n) - 1 / n)", "(np.eye(n) - 1)", "the path through the mean lacks its divisor in J")]
+    if norm.eps != "inside":
+        mistakes += [(norms.root_slope(norm), "1 / (2 * s)", "the derivative of s is that for eps inside the root")]
+    return task("ch02-norm-jacobian", 2, 30, 8, "A normalisation and its Jacobian",
+                f"{norms.definition(norm)}\n\nWrite `norm_jacobian(x, eps)` for one row. It returns the matrix "
+                "J[i, j] of the derivatives of y_i with respect to x_j, exact up to rounding, and its eigenvalues.",
+                stub, body, "norm_jacobian", "(np.array([1.0, 2.0, 4.0, 3.0, -1.0, 0.0]), 0.5)", checks, mistakes, norm)
+
+
 def norm_backward(random):
     norm = random.choice(norms.members())
-    given = _given(norm)[:1]
+    given = norms.given(norm)[:1]
     signature = ", ".join(("dy", "x", *given, "eps"))
     returns = "dx, dgamma, dbeta" if given else "dx"
     stub = f'''
 def norm_backward({signature}):
     """Gradients of the normalisation above, from dy, the gradient of the loss with respect to y.
 
-    dy, x: shape (..., D){_divisible(norm)}, no constant rows.{_shapes(norm, given)}
+    dy, x: shape (..., D){norms.divisible(norm)}, no constant rows.{norms.parameters(norm, given)}
     eps: float > 0.
     Returns {returns}{': dx of the shape of x, the others of the shape of gamma' if given else ', of the shape of x'}.
     """
 '''
     g = "dy" if not given else f"{norms.per_feature(norm)} * dy"
-    slope = {"inside": "1 / (2 * s)", "outside": "1 / (2 * np.sqrt(q))", "floor": "np.where(q > eps, 1 / (2 * s), 0)"}
     body = norms.statistics(norm) + f"""
     g = ({g}).reshape(parts.shape)
-    ds_dq = {slope[norm.eps]}
+    ds_dq = {norms.root_slope(norm)}
     ds = -(g * c).sum(axis=-1, keepdims=True) / s**2
     dc = g / s + ds * ds_dq * 2 * c / {'(n - 1)' if norm.ddof else 'n'}
     dx = {'dc - dc.mean(axis=-1, keepdims=True)' if norm.centred else 'dc'}
@@ -130,7 +170,7 @@ def norm_backward({signature}):
     if norm.centred:
         mistakes += [("dc - dc.mean(axis=-1, keepdims=True)", "dc", "the path through the mean is missing")]
     if norm.eps != "inside":
-        mistakes += [(slope[norm.eps], "1 / (2 * s)", "the derivative of s is that for eps inside the root")]
+        mistakes += [(norms.root_slope(norm), "1 / (2 * s)", "the derivative of s is that for eps inside the root")]
     if given:
         mistakes += [(f"g = ({g})", "g = dy", "gamma is missing in dx"),
                      ("return dx.reshape(x.shape), dgamma, dbeta", "return dx.reshape(x.shape), dbeta, dgamma",
@@ -145,4 +185,4 @@ def norm_backward({signature}):
                 checks, mistakes, norm)
 
 
-TASKS = norm_forward, norm_backward
+TASKS = norm_forward, norm_jacobian, norm_backward

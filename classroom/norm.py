@@ -69,15 +69,36 @@ def definition(norm):
     return text
 
 
-def statistics(norm):
-    """Source lines that compute parts, n, c, q and s from x and eps."""
+def statistics(norm, cut=False):
+    """Source lines that compute parts, n, c, q and s from x and eps; ``cut`` makes an axis of one part, too."""
     return f"""
-    parts = {f'x.reshape(*x.shape[:-1], {norm.groups}, -1)' if norm.groups > 1 else 'x'}
+    parts = {f'x.reshape(*x.shape[:-1], {norm.groups}, -1)' if cut or norm.groups > 1 else 'x'}
     n = parts.shape[-1]
     c = {'parts - parts.mean(axis=-1, keepdims=True)' if norm.centred else 'parts'}
     q = (c * c).sum(axis=-1, keepdims=True) / {'(n - 1)' if norm.ddof else 'n'}
     s = {_ROOTS[norm.eps]}
 """
+
+
+def root_slope(norm):
+    """Source of ds / dq."""
+    return {"inside": "1 / (2 * s)", "outside": "1 / (2 * np.sqrt(q))",
+            "floor": "np.where(q > eps, 1 / (2 * s), 0)"}[norm.eps]
+
+
+def given(norm):
+    """Names of the parameters."""
+    return () if norm.affine == "none" else ("gamma", "beta")
+
+
+def divisible(norm):
+    """What the docstring says of D."""
+    return f", D divisible by {norm.groups}" if norm.groups > 1 else ""
+
+
+def parameters(norm, names):
+    """The docstring's line on the parameters with these names."""
+    return f"\n    {', '.join(names)}: shape ({norm.groups if norm.affine == 'group' else 'D'},)." if names else ""
 
 
 def per_feature(norm, array="gamma"):
@@ -105,17 +126,22 @@ def slips(norm):
                "the parts are not made of neighbours")
 
 
-def forward(norm, x, gamma, beta, eps):
-    """y of real or complex floats, or of Decimals; gamma and beta are not looked at where there are none."""
+def forward(norm, x, gamma, beta, eps, hold=()):
+    """y of real or complex floats, or of Decimals; gamma and beta are not looked at where there are none.
+
+    hold : of "mean" and "s", what the complex step shall see as a constant.
+    """
     parts = x.reshape(*x.shape[:-1], norm.groups, -1)
     n = parts.shape[-1]
-    c = parts - parts.sum(axis=-1, keepdims=True) / n if norm.centred else parts
-    q = (c * c).sum(axis=-1, keepdims=True) / (n - norm.ddof)
+    mean = parts.sum(axis=-1, keepdims=True) / n if norm.centred else 0 * parts
+    # s sees the whole of x also where the mean that c has lost is held.
+    d, c = parts - mean, parts - (mean.real if "mean" in hold else mean)
+    q = (d * d).sum(axis=-1, keepdims=True) / (n - norm.ddof)
     if norm.eps == "outside":
         s = np.sqrt(q) + eps
     else:
         s = np.sqrt(q + eps if norm.eps == "inside" else np.where(q.real > eps, q, eps))
-    xhat = c / s
+    xhat = c / (s.real if "s" in hold else s)
     if norm.affine == "none":
         return xhat.reshape(x.shape)
     gamma, beta = (a.reshape(norm.groups, -1) for a in (gamma, beta))  # (groups, n) or (groups, 1)
@@ -129,12 +155,12 @@ def exact(norm, x, gamma, beta, eps):
         return forward(norm, *arrays, Decimal(float(eps))).astype(np.float64)
 
 
-def gradients(norm, dy, x, gamma, beta, eps):
+def gradients(norm, dy, x, gamma, beta, eps, hold=()):
     """dx, dgamma and dbeta by the complex step, one entry after the other: no formula of a backward in it."""
     def slope(position, index):
         arrays = [a.astype(complex) for a in (x, gamma, beta)]
         arrays[position][index] += 1e-30j
-        return (dy * forward(norm, *arrays, eps).imag).sum() / 1e-30
+        return (dy * forward(norm, *arrays, eps, hold).imag).sum() / 1e-30
 
     return [np.array([slope(position, index) for index in np.ndindex(a.shape)]).reshape(a.shape)
             for position, a in enumerate((x, gamma, beta))]

@@ -67,20 +67,34 @@ def wrong(task, *mistakes):
 def diagnose(task, calls):
     """Which known mistake, single or two at once, gives the same results: a sentence or None.
 
-    calls : (arguments, result) pairs, as recorded while a check failed.
+    calls : (arguments, result) pairs, as recorded while a check failed. Yes, no or a word says too little.
     """
     calls = list(calls)
-    if not calls or all(_same(_call(task.exercise.solution, args), result) for args, result in calls):
+    if not any(map(_telling, (result for _, result in calls))) or _gives(task.exercise.solution, calls):
         return None
     for number in 1, 2:
+        found = []
         for chosen in itertools.combinations(task.mistakes, number):
             try:
                 mutant = wrong(task, *chosen)
             except ValueError:  # one replacement took the other's text away
                 continue
-            if all(_same(_call(mutant, args), result) for args, result in calls):
-                return "It looks as if " + ", and ".join(says for _, _, says in chosen) + "."
+            if _gives(mutant, calls):
+                found.append(", and ".join(says for _, _, says in chosen))
+        if found:
+            # Three that cannot be told apart are no diagnosis.
+            return f"It looks as if {', or '.join(found)}." if len(found) <= 2 else None
     return None
+
+
+def _telling(result):
+    if isinstance(result, (tuple, list)):
+        return any(map(_telling, result))
+    return isinstance(result, (int, float, np.ndarray, np.generic)) and np.asarray(result).dtype.kind in "iuf"
+
+
+def _gives(function, calls):
+    return all(_same(_call(function, args), result) for args, result in calls)
 
 
 def _call(function, args):

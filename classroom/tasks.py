@@ -2,12 +2,12 @@
 
 import random
 
-from . import derive
+from . import check, derive
 from .task import Task, diagnose
 
 __all__ = ["Task", "chapters", "diagnose", "draw"]
 
-_MAKERS = (*derive.TASKS,)
+_MAKERS = (*derive.TASKS, *check.TASKS)
 
 
 def _by_chapter():

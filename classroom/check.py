@@ -183,7 +183,8 @@ def which_mistake({signature}):
     table = "\n".join(f"- `{name!r}`: {words[name]};" for name in names)
     return task("ch05-read-the-mistake", 5, 35, 5, "Read the mistake off the gradient",
                 f"{norms.definition(norm)}\n\n`dx` is what somebody's backward returned for this normalisation and the "
-                f"loss sum(dy * y). Write `which_mistake({signature})`, which says how it came about:\n\n{table[:-1]}.",
+                f"loss sum(dy * y). Write `which_mistake({signature})`, which says how it came about. What fits, fits to "
+                "1e-9 (relative L2 error); what does not is off by 1e-5 or more:\n\n{table[:-1]}.",
                 stub, body, "which_mistake", _example(norm), checks, mistakes, norm)
 
 

@@ -22,6 +22,7 @@ class Task(NamedTuple):
     exercise : its checks take a candidate that returns arrays, numbers, strings, and tuples, lists or dicts of them.
     mistakes : (old, new, says): the solution with a text replaced is wrong; says names the mistake to its author.
     variant : what was drawn.
+    bits : whether results are judged to the bit.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Task(NamedTuple):
     exercise: Exercise
     mistakes: tuple
     variant: object
+    bits: bool = False
 
 
 def function(source, name):
@@ -45,13 +47,13 @@ def function(source, name):
     return namespace[name]
 
 
-def task(id, chapter, minutes, points, title, text, stub, body, name, example, checks, mistakes, variant=None):
+def task(id, chapter, minutes, points, title, text, stub, body, name, example, checks, mistakes, variant=None, bits=False):
     """A :class:`Task`. ``stub`` ends with its docstring; ``body`` is the solution's, indented by four."""
     stub, solution = stub.strip("\n") + "\n", stub.strip("\n") + "\n" + body.strip("\n") + "\n"
     stub += '    raise NotImplementedError("write this function")\n'
     exercise = Exercise(id, chapter, title, function(stub, name), function(solution, name), tuple(checks))
     return Task(id, chapter, minutes, points, f"## {title}\n\n{text.strip()}\n", stub, solution, name, example, exercise,
-                tuple(mistakes), variant)
+                tuple(mistakes), variant, bits)
 
 
 def wrong(task, *mistakes):
@@ -70,7 +72,7 @@ def diagnose(task, calls):
     calls : (arguments, result) pairs, as recorded while a check failed. Yes, no or a word says too little.
     """
     calls = list(calls)
-    if not any(map(_telling, (result for _, result in calls))) or _gives(task.exercise.solution, calls):
+    if not any(map(_telling, (result for _, result in calls))) or _gives(task, task.exercise.solution, calls):
         return None
     for number in 1, 2:
         found = []
@@ -79,7 +81,7 @@ def diagnose(task, calls):
                 mutant = wrong(task, *chosen)
             except ValueError:  # one replacement took the other's text away
                 continue
-            if _gives(mutant, calls):
+            if _gives(task, mutant, calls):
                 found.append(", and ".join(says for _, _, says in chosen))
         if found:
             # Three that cannot be told apart are no diagnosis.
@@ -93,8 +95,8 @@ def _telling(result):
     return isinstance(result, (int, float, np.ndarray, np.generic)) and np.asarray(result).dtype.kind in "iuf"
 
 
-def _gives(function, calls):
-    return all(_same(_call(function, args), result) for args, result in calls)
+def _gives(task, function, calls):
+    return all(_same(_call(function, args), result, task.bits) for args, result in calls)
 
 
 def _call(function, args):
@@ -106,19 +108,19 @@ def _call(function, args):
         return None
 
 
-def _same(a, b):
-    """Equal values: structure and text exactly, floats to the digits of the coarser dtype."""
+def _same(a, b, bits=False):
+    """Equal values: structure and text exactly, floats to the digits of the coarser dtype, or to the bit."""
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
-        return len(a) == len(b) and all(map(_same, a, b))
+        return len(a) == len(b) and all(_same(*pair, bits) for pair in zip(a, b))
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(_same(a[key], b[key], bits) for key in a)
     if not all(isinstance(v, (np.ndarray, np.generic, bool, int, float)) for v in (a, b)):
         return type(a) is type(b) and a == b
     a, b = np.asarray(a), np.asarray(b)
     if a.shape != b.shape or not all(v.dtype.kind in "biuf" for v in (a, b)):
         return False
-    if not all(v.dtype.kind == "f" for v in (a, b)):
-        return bool(np.array_equal(a, b))
+    if bits or not all(v.dtype.kind == "f" for v in (a, b)):
+        return bool(np.array_equal(a, b)) and (not bits or a.dtype == b.dtype)
     # The same arithmetic in another order: some hundred roundings of the coarser of the two.
     u = max(float(np.finfo(v.dtype).eps) for v in (a, b))
     scale = np.max(np.abs(b[np.isfinite(b)]), initial=0)

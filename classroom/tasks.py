@@ -2,12 +2,12 @@
 
 import random
 
-from . import check, derive
+from . import breaks, check, derive
 from .task import Task, diagnose
 
 __all__ = ["Task", "chapters", "diagnose", "draw"]
 
-_MAKERS = (*derive.TASKS, *check.TASKS)
+_MAKERS = (*derive.TASKS, *check.TASKS, *breaks.TASKS)
 
 
 def _by_chapter():

@@ -2,12 +2,12 @@
 
 import random
 
-from . import breaks, check, derive
+from . import breaks, check, derive, fuse
 from .task import Task, diagnose
 
 __all__ = ["Task", "chapters", "diagnose", "draw"]
 
-_MAKERS = (*derive.TASKS, *check.TASKS, *breaks.TASKS)
+_MAKERS = (*derive.TASKS, *check.TASKS, *breaks.TASKS, *fuse.TASKS)
 
 
 def _by_chapter():

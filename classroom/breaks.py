@@ -23,9 +23,13 @@ def merged_statistics(random):
     take_away, ddof = random.choice([True, False]), random.choice([0, 1])
     kind = random.choice(["variance", "standard deviation"])
     divisor = "the number of rows less one" if ddof else "the number of rows"
-    less = " - 1" if ddof else ""
+    times = (lambda n: f"({n} - 1)") if ddof else (lambda n: n)
     word = "var" if kind == "variance" else "std"
-    square, back = ("", "") if kind == "variance" else ("**2", "np.sqrt")
+    square = "" if kind == "variance" else "**2"
+
+    def root(divisor):
+        return f"np.sqrt(squares / {divisor})" if square else f"squares / {divisor}"
+
     if take_away:
         signature = f"n, mean, {word}, n_part, mean_part, {word}_part"
         head = f'''
@@ -41,9 +45,9 @@ def rest_statistics({signature}):
     left = n - n_part
     shift = mean_part - mean
     mean_left = mean - shift * n_part / left
-    squares = (n{less}) * {word}{square} - (n_part{less}) * {word}_part{square}
+    squares = {times('n')} * {word}{square} - {times('n_part')} * {word}_part{square}
     squares = squares - shift**2 * n * n_part / left
-    return left, mean_left, {back}(squares / (left{less}))"""
+    return left, mean_left, {root(times('left'))}"""
         name, title = "rest_statistics", "The statistics of the rest"
         text = ("The statistics of each feature over all rows are known, and those over a part of the rows. Write "
                 f"`rest_statistics({signature})`, which returns the statistics of the other rows")
@@ -71,8 +75,8 @@ def merged_statistics({signature}):
     total, n = n.sum(), n[:, None]
     shift = mean - mean[0]
     offset = (n * shift).sum(axis=0) / total
-    squares = ((n{less}) * {word}{square}).sum(axis=0) + (n * (shift - offset)**2).sum(axis=0)
-    return total, mean[0] + offset, {back}(squares / (total{less}))"""
+    squares = ({times('n')} * {word}{square}).sum(axis=0) + (n * (shift - offset)**2).sum(axis=0)
+    return total, mean[0] + offset, {root(times('total'))}"""
         name, title = "merged_statistics", "Merge the statistics of parts"
         text = ("Rows are cut into K parts, and the statistics of each feature over each part are known. Write "
                 f"`merged_statistics({signature})`, which returns the statistics over all rows")
@@ -83,17 +87,17 @@ def merged_statistics({signature}):
                     ("(n * (shift - offset)**2).sum(axis=0)", "(n * mean**2).sum(axis=0) - total * (mean[0] + offset)**2",
                      "large squares of means are subtracted from one another")]
         example = "(np.array([2, 3]), np.array([[1.0, 1.0], [3.0, 2.0]]), np.array([[0.5, 1.0], [1.5, 1.0]]))"
+    last = "left" if take_away else "total"
     if ddof:
-        last = "left" if take_away else "total"
-        mistakes += [(f"({last} - 1))", f"{last})", "the last division is by the number of rows")]
-        mistakes += [("(n - 1) * ", "n * ", f"each {kind} is multiplied up by the number of rows, not by what it was "
+        mistakes += [(f"squares / ({last} - 1)", f"squares / {last}", "the last division is by the number of rows"),
+                     ("(n - 1) * ", "n * ", f"each {kind} is multiplied up by the number of rows, not by what it was "
                                             "divided by")]
     else:
-        mistakes += [("/ (left)" if take_away else "/ (total)", "/ (left - 1)" if take_away else "/ (total - 1)",
+        mistakes += [(f"squares / {last}", f"squares / ({last} - 1)",
                       "the last division is by the number of rows less one")]
     if square:
-        mistakes += [("**2 - (" if take_away else "**2).sum(axis=0) + ", " - (" if take_away else ").sum(axis=0) + ",
-                      "a standard deviation is not squared"), ("np.sqrt(", "(", "the last root is not taken")]
+        mistakes += [(f"{word}**2", word, "a standard deviation is not squared"),
+                     ("np.sqrt(", "(", "the last root is not taken")]
     text += (f". Here the {kind} divides the sum of squared deviations by {divisor}, before and after. Its relative "
              "error must stay below 1e-6 even where the means are 1e6 times as large as the standard deviation.")
 

@@ -112,7 +112,7 @@ def read_the_mistake(random):
     given = norms.given(norm)[:1]
     words = {"right": "nothing is wrong",
              "scale": "s was treated as a constant",
-             "mean": "the mean was treated as a constant, in c and nowhere else" if norm.centred else
+             "mean": "the mean was treated as a constant" if norm.centred else
                      "the mean of `dx` over each row or part was subtracted, as if the forward pass subtracted one",
              "batch": "the right gradient was divided by the number of rows",
              "norm": "it is the gradient of a normalisation that has eps elsewhere, or divides q by another number"}
@@ -184,7 +184,7 @@ def which_mistake({signature}):
     return task("ch05-read-the-mistake", 5, 35, 5, "Read the mistake off the gradient",
                 f"{norms.definition(norm)}\n\n`dx` is what somebody's backward returned for this normalisation and the "
                 f"loss sum(dy * y). Write `which_mistake({signature})`, which says how it came about. What fits, fits to "
-                "1e-9 (relative L2 error); what does not is off by 1e-5 or more:\n\n{table[:-1]}.",
+                f"1e-9 (relative L2 error); what does not is off by 1e-5 or more:\n\n{table[:-1]}.",
                 stub, body, "which_mistake", _example(norm), checks, mistakes, norm)
 
 

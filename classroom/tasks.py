@@ -5,7 +5,7 @@ import random
 from . import breaks, check, derive, fuse
 from .task import Task, diagnose
 
-__all__ = ["Task", "chapters", "diagnose", "draw"]
+__all__ = ["Task", "chapters", "diagnose", "draw", "drawn"]
 
 _MAKERS = (*derive.TASKS, *check.TASKS, *breaks.TASKS, *fuse.TASKS)
 
@@ -21,6 +21,14 @@ def _by_chapter():
 def chapters():
     """Numbers of the chapters that have tasks."""
     return tuple(_by_chapter())
+
+
+def drawn(id, seed):
+    """The one task with this id, in the variant that ``seed`` draws."""
+    for task in draw(chapters(), seed):
+        if task.id == id:
+            return task
+    raise ValueError(f"id: found {id!r}, expected that of a task")
 
 
 def draw(chapters, seed):

@@ -1,0 +1,185 @@
+"""An assignment as files: what students get, what the instructor keeps, and a source for nbgrader."""
+
+import hashlib
+import json
+import platform
+import re
+import secrets
+from pathlib import Path
+
+import numpy as np
+
+import lnlib
+
+from .tasks import draw
+
+_FORMAT = 1
+_MISTAKEN = "What goes wrong, and the checks tell apart:"
+_SETUP = '''import numpy as np
+
+
+def compare(found, expected):
+    """Print what your function returned beside what it must return for one example."""
+    many = isinstance(expected, tuple)
+    for one, right in zip(found, expected) if many else [(found, expected)]:
+        same = np.shape(one) == np.shape(right) and (one == right if isinstance(right, str) else
+                                                     np.allclose(one, right, rtol=1e-5, atol=1e-5))
+        print("agrees:" if same else "DIFFERS:", one, " expected:", right, sep="\\n")'''
+_RULES = """Write the functions below; do not rename them, and give each the arguments that its first line has. NumPy is
+there as `np`, and is all that is needed. Functions work on new arrays and leave their arguments as they are.
+
+After each function a cell runs it on one example. What is graded are other inputs, also shapes and sizes that the
+text allows and the example does not show."""
+_README = """{title}
+
+students/     give this to the students.
+instructor/   PRIVATE: solutions.ipynb, and assignment.json with the seed. `python -m classroom grade` needs the latter;
+              whoever has it can draw the tasks, their solutions and their hidden tests again.
+nbgrader/     PRIVATE: a source folder for nbgrader, with solutions and hidden tests. Run `nbgrader generate_assignment
+              {name}` in it. The machine that runs `nbgrader autograde` needs this repository: PYTHONPATH=<its folder>.
+              nbgrader runs tests in the student's own process. A student who changes Python itself can forge points
+              there; `python -m classroom grade` takes the same notebooks and keeps its tests to itself.
+"""
+_CONFIG = """c = get_config()
+c.CourseDirectory.course_id = "{name}"
+c.ClearSolutions.code_stub = {{"python": 'raise NotImplementedError("write this function")'}}
+c.Execute.timeout = 120
+"""
+
+
+def fingerprint(task):
+    """16 hexadecimal digits that change with the text, the solution or the checks' names of a task."""
+    text = "\n".join([task.text, task.solution, *(description for description, _ in task.exercise.checks)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def load(path):
+    """The key of an assignment (a dict) and its tasks; ValueError where ``path`` is none, or of another version."""
+    try:
+        key = json.loads(Path(path).read_bytes())
+        seed, chapters, drawn = int(key["seed"]), tuple(map(int, key["chapters"])), key["tasks"]
+        prints = [task["fingerprint"] for task in drawn]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"assignment: found {path}, expected the assignment.json of an assignment ({error})") from None
+    tasks = draw(chapters, seed)
+    if prints != [fingerprint(task) for task in tasks]:
+        raise ValueError(f"assignment: {path} was written by another version of this repository, which draws other "
+                         f"tasks; use that one: lnlib {key.get('versions', {}).get('lnlib')}")
+    return key, tasks
+
+
+def write(chapters, out, seed=None, title="Assignment"):
+    """Write an assignment on these chapters into the folder ``out`` and return its path.
+
+    Without ``seed`` a private one is drawn; instructor/assignment.json keeps it. A folder that is not empty is refused.
+    """
+    out, name = Path(out), re.sub(r"[^A-Za-z0-9]+", "-", title).strip("-").lower()
+    if not name:
+        raise ValueError(f"title: found {title!r}, expected one with letters or digits")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"out: found {out}, which is there and not empty; expected a new folder")
+    seed = secrets.randbits(63) if seed is None else int(seed)
+    tasks = draw(chapters, seed)
+    key = {"format": _FORMAT, "title": title, "name": name, "seed": seed, "chapters": sorted(set(chapters)),
+           "tasks": [{"id": task.id, "name": task.name, "points": task.points, "minutes": task.minutes,
+                      "fingerprint": fingerprint(task)} for task in tasks],
+           "versions": {"python": platform.python_version(), "numpy": np.__version__, "lnlib": lnlib.__version__}}
+    files = {f"students/{name}.ipynb": _notebook(_student(title, tasks)),
+             "instructor/solutions.ipynb": _notebook(_solved(title, tasks)),
+             "instructor/assignment.json": json.dumps(key, indent=1) + "\n",
+             f"nbgrader/source/{name}/{name}.ipynb": _notebook(_nbgrader(title, tasks, seed)),
+             "nbgrader/nbgrader_config.py": _CONFIG.format(name=name),
+             "README.txt": _README.format(title=title, name=name)}
+    for path, text in files.items():
+        (out / path).parent.mkdir(parents=True, exist_ok=True)
+        (out / path).write_text(text, encoding="utf-8")
+    return out
+
+
+def _notebook(cells):
+    """The text of a notebook of (kind, id, source, metadata) cells."""
+    code = {"execution_count": None, "outputs": []}
+    return json.dumps({
+        "nbformat": 4, "nbformat_minor": 5,
+        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
+                     "language_info": {"name": "python"}},
+        "cells": [{"cell_type": kind, "id": id, "metadata": metadata, "source": source.strip("\n").splitlines(True)}
+                  | (code if kind == "code" else {}) for kind, id, source, metadata in cells]}, indent=1) + "\n"
+
+
+def _opening(title, tasks):
+    return (f"# {title}\n\n{len(tasks)} task{'s' * (len(tasks) > 1)}, {sum(task.points for task in tasks)} points, about "
+            f"{sum(task.minutes for task in tasks)} minutes.\n\n{_RULES}")
+
+
+def _text(task):
+    head, _, rest = task.text.partition("\n")
+    return f"{head}\n\n*{task.points} points, about {task.minutes} minutes.*\n{rest}"
+
+
+def _source(value):
+    """Python source of a result, floats to six digits."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_source, value))})"
+    if isinstance(value, str):
+        return repr(value)
+    array = np.asarray(value)
+    numbers = [float(f"{n:.6g}") if array.dtype.kind == "f" else n for n in array.ravel().tolist()]
+    nested = np.array(numbers, object).reshape(array.shape).tolist()
+    return f"np.array({nested})" if array.ndim else repr(nested)
+
+
+def _example(task):
+    call = f"{task.name}{task.example}"
+    expected = eval(call, {"np": np, task.name: task.exercise.solution})
+    call = call.replace(",)", ")")
+    return f"# One example, with what it must give.\ncompare({call},\n        {_source(expected)})"
+
+
+def _student(title, tasks):
+    yield "markdown", "title", _opening(title, tasks), {}
+    yield "code", "setup", _SETUP, {}
+    for task in tasks:
+        yield "markdown", f"{task.id}-text", _text(task), {}
+        yield "code", task.id, task.stub, {"tags": [f"task:{task.id}"]}
+        yield "code", f"{task.id}-example", _example(task), {"tags": [f"example:{task.id}"]}
+
+
+def _solved(title, tasks):
+    for kind, id, source, metadata in _student(f"{title}: solutions", tasks):
+        solved = [task for task in tasks if task.id == id]
+        yield kind, id, solved[0].solution if solved else source, metadata
+        for task in tasks:
+            if id == f"{task.id}-example":
+                wrong = "\n".join(f"- {says};" for _, _, says in task.mistakes)
+                yield "markdown", f"{task.id}-mistakes", f"{_MISTAKEN}\n\n{wrong[:-1]}.", {}
+
+
+def _marked(task):
+    """The solution between the marks by which nbgrader takes it out."""
+    head = task.stub[:task.stub.rindex("    raise NotImplementedError")]
+    body = task.solution.removeprefix(head).strip("\n")
+    return f"{head}    ### BEGIN SOLUTION\n{body}\n    ### END SOLUTION"
+
+
+def _hidden(task, seed):
+    return f"""# Hidden tests; there is nothing to do here.
+### BEGIN HIDDEN TESTS
+from classroom.hidden import points
+points({task.name}, {task.id!r}, {seed}, {fingerprint(task)!r})
+### END HIDDEN TESTS"""
+
+
+def _nbgrader(title, tasks, seed):
+    def cell(kind, id, source, **given):
+        metadata = {"schema_version": 3, "grade_id": id, "cell_type": kind, "grade": False, "solution": False,
+                    "locked": True, "task": False} | given
+        return kind, id, source, {"nbgrader": metadata}
+
+    yield cell("markdown", "title", _opening(title, tasks))
+    yield cell("code", "setup", _SETUP)
+    for task in tasks:
+        yield cell("markdown", f"{task.id}-text", _text(task))
+        yield cell("code", task.id, _marked(task), solution=True, locked=False)
+        yield cell("code", f"{task.id}-example", _example(task))
+        yield cell("code", f"{task.id}-tests", _hidden(task, seed), grade=True, points=task.points)

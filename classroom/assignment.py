@@ -22,9 +22,9 @@ def compare(found, expected):
     """Print what your function returned beside what it must return for one example."""
     many = isinstance(expected, tuple)
     for one, right in zip(found, expected) if many else [(found, expected)]:
-        same = np.shape(one) == np.shape(right) and (one == right if isinstance(right, str) else
-                                                     np.allclose(one, right, rtol=1e-5, atol=1e-5))
-        print("agrees:" if same else "DIFFERS:", one, " expected:", right, sep="\\n")'''
+        close = one is not None and np.shape(one) == np.shape(right) and (
+            one == right if isinstance(right, str) else np.allclose(one, right, rtol=1e-5, atol=1e-5))
+        print("agrees:" if close else "DIFFERS:", one, "expected:", right, sep="\n")'''
 _RULES = """Write the functions below; do not rename them, and give each the arguments that its first line has. NumPy is
 there as `np`, and is all that is needed. Functions work on new arrays and leave their arguments as they are.
 
@@ -132,8 +132,9 @@ def _source(value):
 def _example(task):
     call = f"{task.name}{task.example}"
     expected = eval(call, {"np": np, task.name: task.exercise.solution})
-    call = call.replace(",)", ")")
-    return f"# One example, with what it must give.\ncompare({call},\n        {_source(expected)})"
+    # One array a line.
+    call = call.replace(",)", ")").replace("), ", "),\n    ").replace("(np.", "(\n    np.", 1)
+    return f"# One example, with what it must give.\nfound = {call}\ncompare(found, {_source(expected)})"
 
 
 def _student(title, tasks):

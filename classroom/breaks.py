@@ -211,7 +211,7 @@ def norm_of_any_size(x, eps):
                 f"{norms.definition(norm)}\n\nWrite `norm_of_any_size(x, eps)`. No row is too large: squares, and sums, "
                 "of numbers near the largest float64 overflow, but y does not. Every digit of ordinary rows stays, and "
                 "so does what eps does to them. There is nothing wider than float64 to compute in.",
-                stub, body, "norm_of_any_size", "(np.array([1.0, 2.0, 4.0, 3.0, -1.0, 0.0]), 0.5)", checks, mistakes,
+                stub, body, "norm_of_any_size", f"({norms.example(norm)[1]}, 0.5)", checks, mistakes,
                 norm)
 
 

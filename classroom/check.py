@@ -25,10 +25,12 @@ def _ask(candidate, norm, named, dx, kind):
     return found
 
 
-def _example(norm):
-    size = norm.groups if norm.affine == "group" else 6
-    return ("(np.array([1.0, 0.0, 0.0, -2.0, 0.0, 1.0]), np.array([1.0, 2.0, 4.0, 3.0, -1.0, 0.0]), "
-            + (f"np.linspace(1, 2, {size}), " if norm.affine != "none" else "") + "0.5, np.zeros(6))")
+def _example(norm, divisor):
+    """The public example: two rows, and the right gradient over ``divisor``."""
+    sources = norms.example(norm, 2)
+    dy, x, gamma, beta = (eval(source, {"np": np}) for source in sources)
+    dx = norms.gradients(norm, dy, x, gamma, beta, 0.5)[0] / divisor
+    return f"({', '.join(sources[:2 if norm.affine == 'none' else 3])}, 0.5, np.array({np.round(dx, 12).tolist()}))"
 
 
 _ROWS = {"ordinary rows": (3.0, 5.0, 1e-3), "rows so small that eps counts": (0.1, 0.03, 1e-2)}
@@ -104,7 +106,7 @@ def gradient_is_right({signature}):
                 "sum(dy * y). "
                 + ("beta does not change it. " if given else "")
                 + "Differentiate the forward pass numerically. Each check has a right `dx` and at least one wrong one.",
-                stub, body, "gradient_is_right", _example(norm), checks, mistakes, norm)
+                stub, body, "gradient_is_right", _example(norm, 1), checks, mistakes, norm)
 
 
 def read_the_mistake(random):
@@ -185,7 +187,7 @@ def which_mistake({signature}):
                 f"{norms.definition(norm)}\n\n`dx` is what somebody's backward returned for this normalisation and the "
                 f"loss sum(dy * y). Write `which_mistake({signature})`, which says how it came about. What fits, fits to "
                 f"1e-9 (relative L2 error); what does not is off by 1e-5 or more:\n\n{table[:-1]}.",
-                stub, body, "which_mistake", _example(norm), checks, mistakes, norm)
+                stub, body, "which_mistake", _example(norm, 2), checks, mistakes, norm)
 
 
 def _centred(dx, groups):

@@ -5,7 +5,8 @@ believes is only that an answer has the form of an answer (:mod:`classroom.wire`
 
     ("run", notebook's bytes, names, seconds)        -> ("ran", notes) or ("not a notebook", why)
     ("call", name, arguments, keywords, seconds)     -> ("returned", result, positions of arguments it changed)
-                                                        or ("raised", type, text)
+                                                        or ("raised", type, text) or ("slow",)
+                                                        or ("missing",)
 """
 
 import json
@@ -45,8 +46,12 @@ def _send(message):
         view = view[os.write(_REPLY, view):]
 
 
+class TooLong(BaseException):
+    """Not an Exception: ``except Exception`` in a loop must not catch it."""
+
+
 def _too_long(*_):
-    raise TimeoutError("it took too long")
+    raise TooLong("it took too long")
 
 
 def _without_magics(source):
@@ -120,11 +125,13 @@ class _Notebook:
     def call(self, name, args, kwargs, seconds):
         function = self._names.get(name)
         if not callable(function):
-            return "raised", "NameError", f"there is no function {name} after the last cell"
+            return "missing",
         values = (*args, *kwargs.values())
         before = [wire.encode(value) for value in values]
         try:
             result = self._timed(function, seconds, *args, **kwargs)
+        except TooLong:
+            return "slow",
         except BaseException as error:
             return "raised", type(error).__name__[:_TEXT], self._words(error)
         try:

@@ -46,9 +46,8 @@ def norm_forward({signature}):
                      ("gamma * xhat + beta", "gamma * (xhat + beta)", "gamma multiplies beta as well")]
     if norm.affine == "group":
         mistakes += [("np.repeat(", "np.tile(", "gamma and beta go to the wrong features")]
-    size = norm.groups if norm.affine == "group" else 6
-    example = "(np.array([1.0, 2.0, 4.0, 3.0, -1.0, 0.0]), " + (
-        f"np.linspace(1, 2, {size}), np.linspace(-1, 1, {size}), " if given else "") + "0.5)"
+    _, x, *parameters = norms.example(norm)
+    example = f"({', '.join([x, *parameters[:len(given)], '0.5'])})"
     return task("ch01-norm-forward", 1, 15, 4, "A normalisation, forward",
                 f"{norms.definition(norm)}\n\nWrite `norm_forward({signature})`.", stub, body, "norm_forward", example,
                 checks, mistakes, norm)
@@ -104,7 +103,7 @@ def norm_jacobian(x, eps):
     return task("ch02-norm-jacobian", 2, 30, 8, "A normalisation and its Jacobian",
                 f"{norms.definition(norm)}\n\nWrite `norm_jacobian(x, eps)` for one row. It returns the matrix "
                 "J[i, j] of the derivatives of y_i with respect to x_j, exact up to rounding, and its eigenvalues.",
-                stub, body, "norm_jacobian", "(np.array([1.0, 2.0, 4.0, 3.0, -1.0, 0.0]), 0.5)", checks, mistakes, norm)
+                stub, body, "norm_jacobian", f"({norms.example(norm)[1]}, 0.5)", checks, mistakes, norm)
 
 
 def norm_backward(random):
@@ -176,9 +175,7 @@ def norm_backward({signature}):
                      ("return dx.reshape(x.shape), dgamma, dbeta", "return dx.reshape(x.shape), dbeta, dgamma",
                       "dgamma and dbeta are exchanged"),
                      ("(c / s).reshape", "c.reshape", "dgamma is summed with c, not with c / s")]
-    size = norm.groups if norm.affine == "group" else 6
-    example = ("(np.array([1.0, 0.0, 0.0, -2.0, 0.0, 1.0]), np.array([1.0, 2.0, 4.0, 3.0, -1.0, 0.0]), "
-               + (f"np.linspace(1, 2, {size}), " if given else "") + "0.5)")
+    example = f"({', '.join([*norms.example(norm)[:2 + len(given)], '0.5'])})"
     return task("ch03-norm-backward", 3, 40, 10, "A normalisation, backward",
                 f"{norms.definition(norm)}\n\n`dy` is the gradient of a loss with respect to y. Write "
                 f"`norm_backward({signature})`, which returns {returns}.", stub, body, "norm_backward", example,

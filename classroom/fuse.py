@@ -25,10 +25,10 @@ def bytes_of_a_kernel(rows, D, itemsize):
 '''
     per = "row" if G == 1 else "part"
     many = "one number a row" if G == 1 else f"one number for each of the {G} parts of a row"
-    parameters = {"feature": "`gamma` and `beta` have D numbers each", "none": "there is no gamma and no beta",
+    parameters = {"feature": "`gamma` and `beta` have D numbers each", "none": "There is no gamma and no beta",
                   "group": f"`gamma` and `beta` have {G} numbers each"}[norm.affine]
     what = (f"The rows of `x` are normalised{f' in {G} equal parts each' if G > 1 else ''}"
-            f"{'' if norm.centred else ', without subtracting a mean'}. {parameters.capitalize()}. "
+            f"{'' if norm.centred else ', without subtracting a mean'}. {parameters}. "
             f"The statistics {kept} have {many}.")
     if backward:
         reads = "dy, x, the statistics" + (", gamma" if norm.affine != "none" else "")

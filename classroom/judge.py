@@ -26,10 +26,9 @@ _CALLS = 20  # of a failed check, that are looked at for a diagnosis
 
 
 class Seconds(NamedTuple):
-    """wall : for a whole submission.  cell : for each of its code cells.  call : for each call of a function."""
+    """wall : for a whole submission.  call : for each call of a function, and each code cell."""
 
     wall: int = 60
-    cell: int = 10
     call: int = 10
 
 
@@ -45,6 +44,10 @@ class Raised(Exception):
     """The submission's function raised this."""
 
 
+class Slow(Mismatch):
+    """The submission's function was interrupted; it would be again."""
+
+
 class Notebook:
     """A submission's process, its cells run; ``notes`` says what happened in them. Close it whatever happens."""
 
@@ -52,7 +55,7 @@ class Notebook:
         self._deadline, self._seconds, self._gone = deadline, seconds, None
         self._sandbox = Sandbox("/grader/child.py", _INSIDE, limits)
         try:
-            kind, *rest = self._ask(("run", np.frombuffer(data, np.uint8), list(names), seconds.cell), seconds.wall)
+            kind, *rest = self._ask(("run", np.frombuffer(data, np.uint8), list(names), seconds.call), seconds.wall)
             if kind == "not a notebook":
                 self._end("not a notebook", f"this is no notebook: {_plain(rest[0])}")
             self.notes = self._notes(names, *rest) if kind == "ran" else self._garbage()
@@ -64,9 +67,13 @@ class Notebook:
         """The result of calling function ``name``, and the positions of the arguments it changed."""
         self.still_there()
         kind, *rest = self._ask(("call", name, args, kwargs, self._seconds.call), self._seconds.call + _GRACE)
+        if kind == "missing":
+            raise Mismatch(f"there is no function {name} after the last cell")
+        if kind == "slow":
+            raise Slow(f"a call of your function took more than {self._seconds.call} seconds")
         if kind == "raised" and len(rest) == 2:
             type_name, text = map(_plain, rest)
-            raise NotImplementedError(text) if type_name == "NotImplementedError" else Raised(text)
+            raise NotImplementedError if type_name == "NotImplementedError" else Raised(text)
         if kind != "returned" or len(rest) != 2 or not isinstance(rest[1], list):
             self._garbage()
         result, changed = rest
@@ -131,11 +138,15 @@ class _Candidate:
     def __init__(self, notebook, task):
         self._notebook, self._name = notebook, task.name
         self._parameters = list(inspect.signature(task.exercise.stub).parameters)
-        self.calls = []
+        self.calls, self.slow = [], False
 
     def __call__(self, *args, **kwargs):
         # What was changed over there is changed over there only: data that expected answers come from stays as drawn.
-        result, changed = self._notebook.call(self._name, args, kwargs)
+        try:
+            result, changed = self._notebook.call(self._name, args, kwargs)
+        except Slow:
+            self.slow = True
+            raise
         if changed:
             name = (self._parameters + ["?"] * 99)[changed[0]] if 0 <= changed[0] < 99 else "?"
             raise Mismatch(f"your function changed its argument {name}; work on new arrays")
@@ -153,13 +164,17 @@ def _run(test, candidate, rng):
         raise
     except Mismatch as mismatch:
         return str(mismatch)
-    except NotImplementedError as unwritten:
-        return f"not written yet: {unwritten}"
+    except NotImplementedError:
+        return "not written yet"
     except Raised as error:
         return f"your function raised {error}"
     except Exception as error:  # a result of an unforeseen form; the check could not even look at it
         return f"your result is not of the form asked for ({type(error).__name__}: {error})"
     return None
+
+
+def _not_run(task, first=0):
+    return [(description, "not run") for description, _ in task.exercise.checks[first:]]
 
 
 def _judge_task(task, notebook, seed):
@@ -171,9 +186,10 @@ def _judge_task(task, notebook, seed):
             message = _run(test, candidate, np.random.default_rng([seed, number]))
             notebook.still_there()
         except Gone as gone:
-            rest = [(later, "not run") for later, _ in task.exercise.checks[number + 1:]]
-            return [*checks, (description, str(gone)), *rest], diagnosis, gone
+            return [*checks, (description, str(gone)), *_not_run(task, number + 1)], diagnosis, gone
         checks.append((description, message and _plain(message)))
+        if candidate.slow:
+            return [*checks, *_not_run(task, number + 1)], diagnosis, None
         if message and not diagnosis and candidate.calls:
             diagnosis = _diagnosis(task, candidate.calls[:_CALLS])
     return checks, diagnosis, None
@@ -207,7 +223,7 @@ def judge(data, tasks, seed, seconds=Seconds(), limits=Limits()):
                 except Gone as found:  # its cells do this, so they would do it again
                     gone, hopeless = found, True
             if notebook is None:
-                checks, diagnosis = [(description, "not run") for description, _ in task.exercise.checks], None
+                checks, diagnosis = _not_run(task), None
             else:
                 checks, diagnosis, gone = _judge_task(task, notebook, seed)
                 output = notebook.output

@@ -126,6 +126,16 @@ def slips(norm):
                "the parts are not made of neighbours")
 
 
+def example(norm, rows=1):
+    """Sources of dy, x, gamma and beta of a public example."""
+    D = 9 if norm.groups == 3 else 6
+    x = np.resize([1.0, 2, 4, 3, -1, 0, 2, 5, 3, 1, 7], (rows, D))
+    dy = np.resize([1.0, 0, 0, -2, 0, 1, -1, 1], (rows, D))
+    size = norm.groups if norm.affine == "group" else D
+    return (*(f"np.array({(a if rows > 1 else a[0]).tolist()})" for a in (dy, x)),
+            f"np.linspace(1, 2, {size})", f"np.linspace(-1, 1, {size})")
+
+
 def forward(norm, x, gamma, beta, eps, hold=()):
     """y of real or complex floats, or of Decimals; gamma and beta are not looked at where there are none.
 

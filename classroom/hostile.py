@@ -1,0 +1,254 @@
+"""Submissions that do harm, or try to: for the rehearsal and the tests. Each kind must cost its student only.
+
+``CELLS``: name -> (source of a first cell, state, whether the right answers after it count).
+``FILES``: name -> function (path) that writes something which is no notebook there.
+A cell that gets through prints LEAK.
+"""
+
+import json
+import os
+
+_TRY = '''
+def attempt(what, f):
+    try:
+        result = f()
+    except BaseException as error:
+        print("refused:", what, type(error).__name__)
+    else:
+        print("LEAK:", what, repr(result)[:200])
+'''
+
+CELLS = {
+    "reads files": (_TRY + '''
+import glob, os
+for path in ("/etc/shadow", "/etc/passwd", "/etc/hostname", "/proc/1/environ", "/proc/self/maps", "/sys/kernel/uevent_seqnum",
+             "/dev/mem", "/dev/vda", "/dev/sda", "/dev/tty", "/dev/shm", "/run", "/var", "/home", "/boot", SECRETS):
+    for p in path if isinstance(path, tuple) else (path,):
+        attempt(p, lambda: os.listdir(p) if os.path.isdir(p) else open(p, "rb").read(99))
+names = {n for r, d, f in os.walk("/") for n in d + f if r.startswith("/packages/book") or r.count("/") < 3}
+found = names & {"assignment.json", "tasks.py", "judge.py", "classroom", "submissions", ".git"}
+if found: print("LEAK:", found)
+for n in range(256):
+    try: os.fstat(n)
+    except OSError: continue
+    if n > 4: print("LEAK: descriptor", n)
+print("environment", dict(os.environ))
+if any("SECRET" in v or "/root" in v or "/home" in v for v in os.environ.values()): print("LEAK: environment")
+''', "graded", True),
+    "opens sockets": (_TRY + '''
+import socket, urllib.request
+attempt("tcp", lambda: socket.create_connection(("127.0.0.1", PORT), 2))
+attempt("http", lambda: urllib.request.urlopen("http://192.0.2.1/", timeout=2))
+attempt("dns", lambda: socket.getaddrinfo("example.org", 80))
+for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, socket.AF_PACKET, 38, 40):
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, 5):
+        attempt((family, kind), lambda: socket.socket(family, kind))
+attempt("pair", lambda: socket.socketpair())
+''', "graded", True),
+    "leaves its namespaces": (_TRY + '''
+import ctypes, os, resource, subprocess
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*args):
+    if libc.syscall(*map(ctypes.c_long, args)) == -1: raise OSError(ctypes.get_errno())
+numbers = dict(unshare=272, setns=308, mount=165, umount=166, pivot=155, chroot=161, ptrace=101, bpf=321, perf=298,
+               userfaultfd=323, io_uring=425, keyctl=250, add_key=248, memfd=319, shmget=29, msgget=68, semget=64,
+               prctl=157, personality=135, clone3=435, open_tree=428, fsopen=430, vm_read=310, kcmp=312, x32=0x40000000 + 57,
+               handle=304, fanotify=300, syslog=103, mq=240, aio=206, ldt=154, secret=447, unknown=600)
+if os.uname().machine == "x86_64":
+    for name, number in numbers.items():
+        attempt(name, lambda: call(number, 0x10000000, 0, 0, 0, 0, 0))
+    for flags in (0, 17, 0x10000000, 0x20000000, 0x4000, 0x100, 0x7E020000):
+        attempt(("clone", flags), lambda: call(56, flags, 0, 0, 0, 0))
+attempt("setuid", lambda: os.setuid(0))
+attempt("setgid", lambda: os.setgid(0))
+attempt("setgroups", lambda: os.setgroups([0]))
+attempt("chroot", lambda: os.chroot("/tmp"))
+attempt("mknod", lambda: os.mknod("/tmp/disk", 0o60600, os.makedev(8, 0)))
+attempt("more memory", lambda: resource.setrlimit(resource.RLIMIT_AS, (-1, -1)))
+attempt("more CPU", lambda: resource.setrlimit(resource.RLIMIT_CPU, (-1, -1)))
+attempt("fork", os.fork)
+attempt("shell", lambda: subprocess.run(["sh", "-c", "id"]))
+attempt("write /usr", lambda: open("/usr/lib/x", "w"))
+attempt("write /", lambda: os.mkdir("/x"))
+attempt("write library", lambda: open("/packages/book/lnlib/__init__.py", "a"))
+attempt("chmod library", lambda: os.chmod("/packages/book/lnlib/__init__.py", 0o777))
+attempt("nice", lambda: os.nice(-5))
+if os.getuid() != 1000 or os.getpid() != 1: print("LEAK: ids", os.getuid(), os.getpid())
+''', "graded", True),
+    "kills everybody": ('''
+import os, signal
+for target in (-1, 0, os.getppid(), *range(2, 100000)):
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try: os.kill(target, number)
+        except OSError: pass
+try: os.killpg(0, signal.SIGINT)
+except (OSError, KeyboardInterrupt): pass
+''', "graded", True),
+    "forks without end": ('''
+import os, threading, time
+forked = 0
+for _ in range(10000):
+    try: os.fork(); forked += 1
+    except OSError: pass
+if forked: print("LEAK: forks", forked)
+started = 0
+try:
+    while True: threading.Thread(target=time.sleep, args=(1000,), daemon=True).start(); started += 1
+except RuntimeError: pass
+if started > 64: print("LEAK: threads", started)
+''', "graded", True),
+    "eats memory": ('''
+kept = []
+try:
+    while True: kept.append(bytearray(10**7))
+except MemoryError: pass
+if len(kept) > 120: print("LEAK: memory", len(kept))
+del kept
+''', "graded", True),
+    "fills the disk": ('''
+import os
+written = 0
+try:
+    for n in range(10**6):
+        with open(f"/tmp/{n}", "wb") as file:
+            while True: written += file.write(bytes(10**6))
+except OSError: pass
+if written > 2**27: print("LEAK: disk", written)
+for n in range(10**6):
+    try: os.mkdir(f"/tmp/d{n}")
+    except OSError: break
+''', "graded", True),
+    "deletes files": ('''
+import os, shutil
+for path in ("/packages", "/usr", "/lib", "/grader", "/"):
+    shutil.rmtree(path, ignore_errors=True)
+if not os.path.exists("/grader/child.py"): print("LEAK: deleted")
+''', "graded", True),
+    "prints a gigabyte": ('''
+import os
+for _ in range(1000): os.write(1, b"x" * 10**6)
+''', "graded", True),
+    "closes its output": ('''
+import os
+os.close(0); os.close(1); os.close(2)
+''', "graded", True),
+    "crashes": ("import ctypes\nctypes.string_at(0)", "crashed", False),
+    "overflows the stack": ('''
+import sys
+sys.setrecursionlimit(10**9)
+class A:
+    def __getattr__(self, name): return getattr(self, name + "x")
+f = lambda n: f(n + 1)
+import re
+nested = []
+for _ in range(10**6): nested = [nested]
+repr(nested)
+''', "crashed", False),
+    "exits": ("import os\nos._exit(0)", "crashed", False),
+    "hangs": ("while True: pass", "graded", True),
+    "hangs and cannot be interrupted": ('''
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+while True: pass
+''', "too slow", False),
+    "sleeps through alarms": ('''
+import signal, threading
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
+threading.Event().wait()
+''', "too slow", False),
+    "writes garbage into the pipe": ('import os\nos.write(4, bytes(range(256)))', "tampered", False),
+    "announces a huge message": ('import os\nos.write(4, b"\\xff" * 8)', "tampered", False),
+    "dribbles": ('''
+import os, time
+os.write(4, (100).to_bytes(4, "little") + bytes(4))
+while True:
+    try: os.write(4, b" ")
+    except OSError: break
+    time.sleep(0.05)
+    if 0: break
+''', "tampered", False),
+    "answers ahead": ('''
+import os, sys
+wire = sys.modules["wire"]
+os.write(4, wire.encode(("ran", {"cells": 1, "errors": [], "defined": {n: 1 for n in NAMES}})))
+for _ in range(50): os.write(4, wire.encode(("returned", 0.0, [])))
+''', "graded", False),
+    "notes of another form": ('''
+import os, sys
+os.write(4, sys.modules["wire"].encode(("ran", {"cells": "many", "errors": 7, "defined": None})))
+''', "tampered", False),
+    "closes the pipe": ("import os\nos.close(3); os.close(4)", "crashed", False),
+    "another program": ('''
+import os, sys
+os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(1000)"])
+''', "too slow", False),
+}
+
+# Instead of answers: functions with the names asked for, that return or do this.
+ANSWERS = {
+    "tampers with the checks": '''
+import numpy, lnlib.exercises
+numpy.allclose = numpy.array_equal = numpy.isclose = lambda *a, **k: True
+numpy.linalg.norm = lambda *a, **k: 0.0
+lnlib.exercises.expect = lnlib.exercises.expect_close = lambda *a, **k: None
+class Equal(float):
+    __eq__ = __le__ = __lt__ = __ge__ = __gt__ = lambda self, other: True
+    __array_ufunc__ = None
+    def __array__(self, *a, **k): raise SystemExit
+def answer(*args): return Equal()
+''',
+    "returns pickles": '''
+import os
+class Evil:
+    def __reduce__(self): return os.system, ("touch /tmp/pwned",)
+def answer(*args): return [Evil()]
+''',
+    "returns too much": "import numpy\ndef answer(*args): return numpy.zeros(10**8 // 8)",
+    "returns odd things": '''
+import itertools, numpy
+odd = itertools.cycle([float("nan"), None, "1.0", "\\ud800", 10**900, -0.0, [], {}, [[1], [2, 3]], True, numpy.nan,
+                       numpy.full((3, 12), numpy.nan), numpy.full((12, 12), numpy.inf), {"a": [None]}, (), 1j,
+                       (float("nan"), float("nan")), (None, None), numpy.zeros((0, 10**6)), numpy.float16("nan")])
+def answer(*args): return next(odd)
+''',
+    "returns its arguments changed": '''
+import numpy
+def answer(*args):
+    for a in args:
+        if isinstance(a, numpy.ndarray): a[...] = 0
+    return numpy.zeros_like(args[0])
+''',
+    "raises odd things": '''
+class Odd(BaseException):
+    def __str__(self): raise SystemExit
+def answer(*args): raise Odd
+''',
+    "looks for the answers": _TRY + '''
+import gc, sys
+def answer(*args):
+    frame, names = sys._getframe(), set()
+    while frame: names |= set(frame.f_locals) | set(frame.f_globals); frame = frame.f_back
+    if names & {"expected", "exact", "seed", "rng", "checks", "tasks"}: print("LEAK: frames", names)
+    for module in list(sys.modules):
+        if module.startswith("classroom"): print("LEAK: modules", module)
+    return args[0]
+''',
+}
+
+
+def _link(path):
+    path.symlink_to("/etc/shadow")
+
+
+FILES = {
+    "empty": lambda path: path.write_bytes(b""),
+    "binary": lambda path: path.write_bytes(bytes(range(256)) * 100),
+    "broken JSON": lambda path: path.write_text('{"cells": [{"cell_type": "code", "source": "x = 1'),
+    "deep JSON": lambda path: path.write_text("[" * 10**6),
+    "long number": lambda path: path.write_text('{"cells": ' + "9" * 10**6 + "}"),
+    "no cells": lambda path: path.write_text(json.dumps({"cells": [{"source": 7}, 3, None]})),
+    "huge": lambda path: path.write_bytes(b" " * 10**7 + b"{}"),
+    "link to a secret": _link,
+    "named pipe": lambda path: os.mkfifo(path),
+    "empty folder": lambda path: path.with_suffix("").mkdir(),
+}

@@ -1,0 +1,137 @@
+"""A rehearsal: made-up submissions, hostile ones among them, graded twice and compared."""
+
+import itertools
+import json
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from . import grade, hostile, tasks
+from .judge import Seconds
+
+_SETUP = "import numpy as np"
+
+
+def notebook(*sources):
+    """The bytes of a notebook with these code cells."""
+    cells = [{"cell_type": "code", "metadata": {}, "source": source.splitlines(keepends=True), "outputs": [],
+              "execution_count": None} for source in sources]
+    return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}).encode()
+
+
+def honest(drawn):
+    """Every task solved."""
+    return notebook(_SETUP, *(task.solution for task in drawn))
+
+
+def _mistaken(task, rng):
+    old, new, _ = rng.choice(task.mistakes)
+    return task.solution.replace(old, new)
+
+
+def partly(drawn, rng):
+    """At least one task solved and at least one not even written; the others solved, wrong or not written."""
+    kinds = ["solved", "stub", *(rng.choice(["solved", "wrong", "stub"]) for _ in drawn[2:])]
+    rng.shuffle(kinds)
+    return notebook(_SETUP, *(task.solution if kind == "solved" else task.stub if kind == "stub" else _mistaken(task, rng)
+                              for task, kind in zip(drawn, kinds)))
+
+
+def wrong(drawn, rng):
+    """Every task with one of its known mistakes."""
+    return notebook(_SETUP, *(_mistaken(task, rng) for task in drawn))
+
+
+def hostile_cells(drawn, name, secrets=(), port=9):
+    """A submission of this kind of ``hostile.CELLS``: the harm first, then right answers."""
+    names = f"SECRETS = {tuple(map(str, secrets))!r}\nPORT = {port}\nNAMES = {[task.name for task in drawn]!r}"
+    return notebook(_SETUP, names, hostile.CELLS[name][0], *(task.solution for task in drawn))
+
+
+def hostile_answers(drawn, name):
+    """A submission of this kind of ``hostile.ANSWERS``: the same instead of every answer."""
+    return notebook(hostile.ANSWERS[name], *(f"{task.name} = answer" for task in drawn))
+
+
+def hostile_kinds(drawn, secrets=(), port=9):
+    """(name, function (path) that writes it, state, "all", "none" or "few" points) of every kind."""
+    def write(data):
+        return lambda path: path.write_bytes(data)
+
+    for name, (_, state, counts) in hostile.CELLS.items():
+        yield name, write(hostile_cells(drawn, name, secrets, port)), state, "all" if counts else "none"
+    for name in hostile.ANSWERS:
+        yield name, write(hostile_answers(drawn, name)), "graded", "none"
+    for name, make in hostile.FILES.items():
+        yield name, make, "not a notebook", "none"
+    names = "\n\n".join(f"def {task.name}(*args):\n    return None" for task in drawn)
+    yield "two functions of one name", write(notebook(_SETUP, *(t.solution for t in drawn), names)), "graded", "none"
+
+
+def _write_all(folder, drawn, students, hostile_share):
+    """Write the submissions; what is expected of each: student -> (state, "all", "some", "less" or "none")."""
+    rng, expected = random.Random(1), {}
+    number = round(students * hostile_share)
+    for k, (name, write, state, points) in zip(range(number), itertools.cycle(hostile_kinds(drawn))):
+        student = f"hostile-{k:03}-{name.replace(' ', '-')}"
+        write(folder / f"{student}.ipynb")
+        expected[student] = state, points
+    for k in range(students - number):
+        kind, points = (("honest", "all"), ("partly", "some"), ("wrong", "less"))[k % 3]
+        data = honest(drawn) if kind == "honest" else partly(drawn, rng) if kind == "partly" else wrong(drawn, rng)
+        # No two alike: otherwise one would be graded for many.
+        data = data.replace(b"import numpy as np", f"import numpy as np  # {k}".encode(), 1)
+        (folder / f"student-{k:03}.ipynb").write_bytes(data)
+        expected[f"student-{k:03}"] = "graded", points
+    return expected
+
+
+def surprises(graded, expected):
+    """Sentences, one for each result that is not as expected; also for one that is missing."""
+    results, found = dict(graded), []
+    for student in sorted(expected.keys() | results.keys()):
+        if student not in results or student not in expected:
+            found.append(f"{student}: {'not expected' if student in results else 'lost'}")
+            continue
+        result, (state, points) = results[student], expected[student]
+        total, of = (sum(task[key] for task in result["tasks"]) for key in ("points", "of"))
+        fits = {"all": total == of, "some": 0 < total < of, "less": total < of, "none": total == 0}[points]
+        if result["state"] != state or not fits:
+            found.append(f"{student}: {result['state']} ({result['note']}) with {total:g} of {of:g} points; "
+                         f"expected {state}, {points}")
+        if "LEAK" in result["output"]:
+            lines = [line for line in result["output"].splitlines() if "LEAK" in line]
+            found.append(f"{student}: {'; '.join(lines[:5])}")
+    return found
+
+
+def run(students=200, hostile=0.1, jobs=None, chapters=(1, 3, 4)):
+    """The command ``rehearse``: exit code 0 if nothing was lost, all is as expected and the points are the same twice."""
+    if students < 1:
+        raise ValueError(f"students: found {students}, expected 1 or more")
+    drawn, seed = tasks.draw(chapters, 1), 1
+    assignment = grade.Assignment(drawn, seed, "rehearsal")
+    try:
+        grade.probe()
+    except grade.Unavailable as reason:
+        print(reason, file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place, "submissions")
+        folder.mkdir()
+        expected = _write_all(folder, drawn, students, hostile)
+        texts, found = [], []
+        for turn in 1, 2:
+            start = time.monotonic()
+            graded = grade.grade(folder, assignment, Path(place, f"out{turn}"), jobs, seconds=Seconds(),
+                                 report=grade.Progress())
+            print(f"turn {turn}: {len(graded)} of {students} submissions graded in {time.monotonic() - start:.1f} s",
+                  flush=True)
+            texts.append(grade.points_csv(graded, assignment))
+            found += surprises(graded, expected)
+    if texts[0] != texts[1]:
+        found.append("the points of the two turns differ")
+    print("\n".join(found) or "none lost, each as expected, the same points twice")
+    return 1 if found else 0

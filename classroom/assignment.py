@@ -24,7 +24,7 @@ def compare(found, expected):
     for one, right in zip(found, expected) if many else [(found, expected)]:
         close = one is not None and np.shape(one) == np.shape(right) and (
             one == right if isinstance(right, str) else np.allclose(one, right, rtol=1e-5, atol=1e-5))
-        print("agrees:" if close else "DIFFERS:", one, "expected:", right, sep="\n")'''
+        print("agrees:" if close else "DIFFERS:", one, "expected:", right, sep="\\n")'''
 _RULES = """Write the functions below; do not rename them, and give each the arguments that its first line has. NumPy is
 there as `np`, and is all that is needed. Functions work on new arrays and leave their arguments as they are.
 
@@ -124,6 +124,8 @@ def _source(value):
     if isinstance(value, str):
         return repr(value)
     array = np.asarray(value)
+    if array.dtype.kind == "f":
+        array = np.where(abs(array) < 1e-12, 0, array)  # the rounding error of a zero
     numbers = [float(f"{n:.6g}") if array.dtype.kind == "f" else n for n in array.ravel().tolist()]
     nested = np.array(numbers, object).reshape(array.shape).tolist()
     return f"np.array({nested})" if array.ndim else repr(nested)
@@ -133,7 +135,7 @@ def _example(task):
     call = f"{task.name}{task.example}"
     expected = eval(call, {"np": np, task.name: task.exercise.solution})
     # One array a line.
-    call = call.replace(",)", ")").replace("), ", "),\n    ").replace("(np.", "(\n    np.", 1)
+    call = call.replace(",)", ")").replace(", np.", ",\n    np.").replace("(np.", "(\n    np.", 1)
     return f"# One example, with what it must give.\nfound = {call}\ncompare(found, {_source(expected)})"
 
 

@@ -345,7 +345,7 @@ def sums_over_rows({arguments}):
     if joined == "neighbours":
         mistakes += [(" + sums[2 * len(pairs):]", "", "an odd last sum is lost")]
     return task("ch12-sums-over-rows", 12, 20, 4, "Sums over rows in two stages", text, stub, body, "sums_over_rows",
-                f"(np.ones((5, 2), np.float32), {'np.ones((5, 2), np.float32), ' if what == 'dgamma' else ''}2)",
+                f"({'np.float32([[1, 2], [3, 4], [5, 6]]), ' * (2 if what == 'dgamma' else 1)}2)",
                 (("small whole numbers, sums of the blocks", compare(0, ((1, 1), (5, 5), (10, 4), (9, 6)), True)),
                  (f"small whole numbers, {what}", compare(1, ((1, 1), (5, 5), (10, 4), (9, 7)), True)),
                  ("sums of the blocks, to the bit", compare(0, ((100, 7), (64, 8)))),

@@ -1,5 +1,6 @@
 """The graded tasks: variants of the book's exercises, drawn by a private seed."""
 
+import functools
 import random
 
 from . import breaks, check, derive, fuse
@@ -7,28 +8,25 @@ from .task import Task, diagnose
 
 __all__ = ["Task", "chapters", "diagnose", "draw", "drawn"]
 
-_MAKERS = (*derive.TASKS, *check.TASKS, *breaks.TASKS, *fuse.TASKS)
 
-
-def _by_chapter():
-    """Makers of each chapter; a variant is drawn only to learn its chapter."""
-    found = {}
-    for maker in _MAKERS:
-        found.setdefault(maker(random.Random(0)).chapter, []).append(maker)
-    return dict(sorted(found.items()))
+@functools.cache
+def _makers():
+    """(chapter, maker) of each task by id; a variant is drawn only to learn them."""
+    makers = (*derive.TASKS, *check.TASKS, *breaks.TASKS, *fuse.TASKS)
+    tasks = [(maker(random.Random(0)), maker) for maker in makers]
+    return {task.id: (task.chapter, maker) for task, maker in tasks}
 
 
 def chapters():
     """Numbers of the chapters that have tasks."""
-    return tuple(_by_chapter())
+    return tuple(sorted({chapter for chapter, _ in _makers().values()}))
 
 
 def drawn(id, seed):
     """The one task with this id, in the variant that ``seed`` draws."""
-    for task in draw(chapters(), seed):
-        if task.id == id:
-            return task
-    raise ValueError(f"id: found {id!r}, expected that of a task")
+    if id not in _makers():
+        raise ValueError(f"id: found {id!r}, expected one of {', '.join(_makers())}")
+    return _makers()[id][1](random.Random(f"{seed}/{id}"))
 
 
 def draw(chapters, seed):
@@ -36,10 +34,9 @@ def draw(chapters, seed):
 
     A task's variant depends on the seed and on the task alone, not on the other chapters.
     """
-    makers = _by_chapter()
-    unknown = sorted(set(chapters) - set(makers))
+    there = {chapter for chapter, _ in _makers().values()}
+    unknown = sorted(set(chapters) - there)
     if unknown or not chapters:
         raise ValueError(f"chapters: found {', '.join(map(str, unknown)) or 'none'}, expected some of "
-                         f"{', '.join(map(str, makers))}")
-    return tuple(maker(random.Random(f"{seed}/{maker.__name__}"))
-                 for chapter in sorted(set(chapters)) for maker in makers[chapter])
+                         f"{', '.join(map(str, sorted(there)))}")
+    return tuple(drawn(id, seed) for id, (chapter, _) in sorted(_makers().items()) if chapter in chapters)

@@ -1,0 +1,366 @@
+"""Right answers to the graded tasks, written in other ways than the solutions. One entry a task: functions of its variant.
+
+They know the variant, as a student does from the text.
+"""
+
+import functools
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from lnlib.gradcheck import complex_step
+
+
+def _parts(norm, row):
+    return np.split(np.asarray(row), norm.groups)
+
+
+def _moments(norm, part):
+    """The part without its mean, and q."""
+    mean = math.fsum(part) / len(part) if norm.centred else 0.0
+    return [v - mean for v in part], math.fsum((v - mean) ** 2 for v in part) / (len(part) - norm.ddof)
+
+
+def _root(norm, q, eps):
+    return {"inside": (q + eps) ** 0.5, "outside": q**0.5 + eps, "floor": max(q, eps) ** 0.5}[norm.eps]
+
+
+def _spread(norm, parameter, D):
+    return np.asarray(parameter)[np.arange(D) // (D // norm.groups)] if norm.affine == "group" else parameter
+
+
+def _rows(function):
+    """A function of rows from one of a row, which may return numbers of several kinds."""
+    def of(x, *others):
+        rows = [function(*args) for args in zip(x.reshape(-1, x.shape[-1]), *(o.reshape(-1, x.shape[-1]) for o in others))]
+        return np.array(rows).reshape(x.shape)
+    return of
+
+
+def _forward_in_loops(norm):
+    def candidate(x, *rest):
+        *parameters, eps = rest
+
+        def row(values):
+            out = []
+            for part in _parts(norm, values):
+                c, q = _moments(norm, part.tolist())
+                out += [v / _root(norm, q, eps) for v in c]
+            return out
+
+        y = _rows(row)(x)
+        if parameters:
+            gamma, beta = (_spread(norm, p, x.shape[-1]) for p in parameters)
+            y = y * gamma + beta
+        return y
+    return candidate
+
+
+def _statistics(norm, x, eps):
+    """xhat, c and s by other functions of NumPy, of any leading shape, real or complex."""
+    n = x.shape[-1] // norm.groups
+    cut = np.stack(np.split(x, norm.groups, axis=-1), axis=-2)
+    c = cut @ (np.eye(n) - np.full((n, n), 1 / n)) if norm.centred else cut
+    q = np.einsum("...i,...i->...", c, c)[..., None] / (n - norm.ddof)
+    s = {"inside": lambda: (q + eps) ** 0.5, "outside": lambda: q**0.5 + eps,
+         "floor": lambda: np.where(q.real < eps, eps, q) ** 0.5}[norm.eps]()
+    return c / s, c, q, s
+
+
+def _forward_by_matrices(norm):
+    def candidate(x, *rest):
+        xhat = np.concatenate(np.split(_statistics(norm, x, rest[-1])[0], norm.groups, axis=-2), axis=-1)[..., 0, :]
+        if len(rest) == 3:
+            gamma, beta = (_spread(norm, p, x.shape[-1]) for p in rest[:2])
+            return np.multiply(xhat, gamma) + beta
+        return xhat
+    return candidate
+
+
+def _two_means(norm, g, x, eps, mean=None, scale=True):
+    """dx in one line: g minus its mean, minus its part along c."""
+    n = x.shape[-1] // norm.groups
+    xhat, c, q, s = _statistics(norm, x, eps)
+    g = np.stack(np.split(g, norm.groups, axis=-1), axis=-2)
+    ratio = {"inside": 1.0, "outside": s / np.sqrt(q), "floor": (q > eps) * 1.0}[norm.eps] * n / (n - norm.ddof)
+    dx = g - (xhat * ratio * np.mean(g * xhat, axis=-1, keepdims=True) if scale else 0)
+    if norm.centred if mean is None else mean:
+        dx = dx - np.mean(g if norm.centred else dx, axis=-1, keepdims=True)
+    return np.concatenate(np.split(dx / s, norm.groups, axis=-2), axis=-1)[..., 0, :]
+
+
+def _by_complex_step(norm, g, x, eps):
+    def xhat(x):
+        return np.concatenate(np.split(_statistics(norm, x, eps)[0], norm.groups, axis=-2), axis=-1)[..., 0, :]
+    return complex_step(xhat, x, dy=g)
+
+
+def _jacobian(dx_of):
+    def of(norm):
+        def candidate(x, eps):
+            J = np.array([dx_of(norm, unit, x, eps) for unit in np.eye(len(x))])
+            return [J, np.linalg.eigvalsh((J + J.T) / 2)]
+        return candidate
+    return of
+
+
+def _backward(dx_of):
+    def of(norm):
+        def candidate(dy, x, *rest):
+            *gamma, eps = rest
+            if not gamma:
+                return dx_of(norm, dy, x, eps)
+            D = x.shape[-1]
+            xhat = np.concatenate(np.split(_statistics(norm, x, eps)[0], norm.groups, axis=-2), axis=-1)[..., 0, :]
+            per_feature = [np.einsum("ri->i", (dy * a).reshape(-1, D)) for a in (xhat, 1.0)]
+            if norm.affine == "group":
+                per_feature = [np.add.reduceat(a, np.arange(0, D, D // norm.groups)) for a in per_feature]
+            return (dx_of(norm, dy * _spread(norm, gamma[0], D), x, eps), *per_feature)
+        return candidate
+    return of
+
+
+def _g(norm, dy, gamma):
+    return dy * _spread(norm, gamma[0], dy.shape[-1]) if gamma else dy
+
+
+def _check(dx_of):
+    def of(norm):
+        def candidate(dy, x, *rest):
+            *gamma, eps, dx = rest
+            return bool(np.allclose(dx, dx_of(norm, _g(norm, dy, gamma), x, eps), rtol=1e-6, atol=1e-9))
+        return candidate
+    return of
+
+
+def _read(in_order):
+    def of(norm):
+        def candidate(dy, x, *rest):
+            *gamma, eps, dx = rest
+            g = _g(norm, dy, gamma)
+            right = _two_means(norm, g, x, eps)
+            known = [("right", right), ("scale", _two_means(norm, g, x, eps, scale=False)), ("batch", right / x.shape[0]),
+                     ("mean", _two_means(norm, g, x, eps, mean=not norm.centred)),
+                     ("gamma", _two_means(norm, dy, x, eps)) if gamma else ("sign", -right)]
+            if not in_order:
+                known = known[::-1]
+            # Two rows, or all of them: what fits, fits everywhere.
+            rows = slice(None) if in_order else slice(2)
+            return next((word for word, a in known if np.abs(a - dx)[rows].max() < 1e-7 * np.abs(a).max()), "norm")
+        return candidate
+    return of
+
+
+def _squares(kind, ddof, n, stored):
+    return Fraction(float(stored)) ** (1 if kind == "variance" else 2) * (n - ddof)
+
+
+def _statistics_in_fractions(variant):
+    name, kind, ddof = variant
+
+    def union(parts):
+        N = sum(n for n, _, _ in parts)
+        M = sum(n * m for n, m, _ in parts) / Fraction(N)
+        v = (sum(s + n * m * m for n, m, s in parts) - N * M * M) / (N - ddof)
+        return float(M), float(v) ** (1 if kind == "variance" else 0.5)
+
+    def merge(n, mean, stored):
+        found = [union([(int(k), Fraction(float(m)), _squares(kind, ddof, int(k), v)) for k, m, v in zip(n, *columns)])
+                 for columns in zip(mean.T, stored.T)]
+        return (int(sum(n)), *map(np.array, zip(*found)))
+
+    def rest(n, mean, stored, k, mean_part, stored_part):
+        found = [union([(n, Fraction(float(m)), _squares(kind, ddof, n, v)),
+                        (-k, Fraction(float(mp)), -_squares(kind, ddof, k, vp))])
+                 for m, v, mp, vp in zip(mean, stored, mean_part, stored_part)]
+        return (n - k, *map(np.array, zip(*found)))
+
+    return merge if name == "merged_statistics" else rest
+
+
+def _statistics_two_at_a_time(variant):
+    name, kind, ddof = variant
+    power = 1 if kind == "variance" else 2
+
+    def pair(a, b):
+        (n, m, s), (k, l, t) = a, b
+        return n + k, m + (l - m) * (k / (n + k)), s + t + (l - m) ** 2 * (n * k / (n + k))
+
+    def out(n, m, s):
+        return n, m, (s / (n - ddof)) ** (1 / power)
+
+    def merge(n, mean, stored):
+        return out(*functools.reduce(pair, [(int(k), m, v**power * (k - ddof)) for k, m, v in zip(n, mean, stored)]))
+
+    def rest(n, mean, stored, k, mean_part, stored_part):
+        return out(*pair((n, mean, stored**power * (n - ddof)), (-k, mean_part, -stored_part**power * (k - ddof))))
+
+    return merge if name == "merged_statistics" else rest
+
+
+def _any_size(scale_of):
+    def of(norm):
+        def candidate(x, eps):
+            n = x.shape[-1] // norm.groups
+            a = x.reshape(-1, n)
+            scale = scale_of(np.abs(a).max(axis=1))[:, None]
+            a, e = a / scale, eps / scale if norm.eps == "outside" else eps / scale / scale
+            one = norm._replace(groups=1)
+            return np.array([_statistics(one, row, float(v))[0][0] for row, v in zip(a, e[:, 0])]).reshape(x.shape)
+        return candidate
+    return of
+
+
+def _running(terms):
+    return np.add.accumulate(terms, axis=0, dtype=np.float32)[-1]
+
+
+def _join(joined, sums):
+    """Sums joined by recursion."""
+    if len(sums) == 1:
+        return sums[0]
+    if joined == "sequence":
+        return _join(joined, sums[:-1]) + sums[-1]
+    if joined == "halves":
+        half = len(sums) // 2
+        return _join(joined, [a + b for a, b in zip(sums[:half], sums[half:])])
+    even = 2 ** ((len(sums) - 1).bit_length() - 1)
+    return _join(joined, sums[:even]) + _join(joined, sums[even:])
+
+
+def _add(a, b):
+    return np.float32(float(a) + float(b))  # the exact sum fits into a float64 or is rounded as float32 would
+
+
+def _block_sums(variant):
+    cut, joined, B = variant
+
+    def candidate(terms):
+        n = len(terms)
+        starts = range(0, n, B) if cut == "neighbours" else range(min(B, n))
+        return _join(joined, [_running(terms[b:b + B] if cut == "neighbours" else terms[b::B]) for b in starts])
+    return candidate
+
+
+def _block_sums_by_column(variant):
+    cut, joined, B = variant
+
+    def column(terms):
+        blocks = {}
+        for i, term in enumerate(terms):
+            b = i // B if cut == "neighbours" else i % B
+            blocks[b] = _add(blocks[b], term) if b in blocks else term
+        return _join(joined, [blocks[b] for b in sorted(blocks)])
+
+    return lambda terms: np.array([column(list(c)) for c in terms.T], np.float32)
+
+
+def _bytes(factor):
+    def of(variant):
+        norm, backward, residual = variant
+
+        def candidate(rows, D, itemsize):
+            x, statistic = rows * D * itemsize, 4 * rows * norm.groups
+            parameter = 4 * {"feature": D, "group": norm.groups, "none": 0}[norm.affine]
+            kept = statistic + (statistic if norm.centred else 0)
+            if backward:
+                found = x + x + kept + parameter + x * residual, x + 2 * parameter
+            else:
+                found = x + 2 * parameter + x * residual, x + kept + x * residual
+            return [factor(v) for v in found]
+        return candidate
+    return of
+
+
+def _lanes(variant):
+    lanes, end, tail_first = variant
+
+    def candidate(x):
+        squares = x**2
+        whole = len(x) if tail_first else len(x) - len(x) % lanes
+        sums = [_running(np.append(np.float32(0), squares[lane:whole:lanes])) for lane in range(lanes)]
+        return _running(np.append(_join(end, sums), squares[whole:]))
+    return candidate
+
+
+def _lanes_one_by_one(variant):
+    lanes, end, tail_first = variant
+
+    def candidate(x):
+        sums, late = [np.float32(0)] * lanes, []
+        for i, v in enumerate(x):
+            if tail_first or i < len(x) // lanes * lanes:
+                sums[i % lanes] = _add(sums[i % lanes], v * v)
+            else:
+                late.append(v * v)
+        total = _join(end, sums)
+        for v in late:
+            total = _add(total, v)
+        return np.array(total)
+    return candidate
+
+
+def _warp_recursive(variant):
+    width, kind, downwards = variant
+
+    def candidate(value):
+        def held(lane, step):
+            if step == 0:
+                return value[lane]
+            d = width >> step if downwards else 1 << step - 1
+            partner = {"xor": lane ^ d, "down": lane + d, "up": lane - d}[kind]
+            own = held(lane, step - 1)
+            return own + held(partner, step - 1) if 0 <= partner < width else own
+        return np.array([held(lane, width.bit_length() - 1) for lane in range(width)], np.float32)
+    return candidate
+
+
+def _warp_shifted(variant):
+    width, kind, downwards = variant
+
+    def candidate(value):
+        value, steps = value.copy(), [1 << k for k in range(width.bit_length() - 1)]
+        for d in reversed(steps) if downwards else steps:
+            old = value.copy()
+            if kind == "xor":
+                value += old.reshape(-1, 2, d)[:, ::-1].ravel()
+            elif kind == "down":
+                value[:-d] += old[d:]
+            else:
+                value[d:] += old[:-d]
+        return value
+    return candidate
+
+
+def _two_stages(stage):
+    def of(variant):
+        cut, joined, what = variant
+
+        def candidate(dy, *rest):
+            *xhat, blocks = rest
+            terms = dy * xhat[0] if xhat else dy
+            size = math.ceil(len(dy) / blocks)
+            zero = np.zeros((1, dy.shape[1]), np.float32)
+            taken = [terms[b::blocks] if cut == "stride" else terms[b * size:(b + 1) * size] for b in range(blocks)]
+            parts = [stage(np.concatenate([zero, rows])) for rows in taken]
+            return np.array(parts), _join(joined, parts)
+        return candidate
+    return of
+
+
+RIGHT = {
+    "ch01-norm-forward": (_forward_in_loops, _forward_by_matrices),
+    "ch02-norm-jacobian": (_jacobian(_two_means), _jacobian(_by_complex_step)),
+    "ch03-norm-backward": (_backward(_two_means), _backward(_by_complex_step)),
+    "ch04-gradient-check": (_check(_two_means), _check(_by_complex_step)),
+    "ch05-read-the-mistake": (_read(True), _read(False)),
+    "ch06-statistics-of-parts": (_statistics_in_fractions, _statistics_two_at_a_time),
+    "ch07-norm-of-any-size": (_any_size(lambda largest: np.maximum(largest, 1.0)),
+                              _any_size(lambda largest: np.where(largest > 1e100, 2.0**1000, 1.0))),
+    "ch08-sum-in-blocks": (_block_sums, _block_sums_by_column),
+    "ch09-bytes-of-a-kernel": (_bytes(int), _bytes(np.float64)),
+    "ch10-sum-in-lanes": (_lanes, _lanes_one_by_one),
+    "ch11-warp-sums": (_warp_recursive, _warp_shifted),
+    "ch12-sums-over-rows": (_two_stages(_running), _two_stages(lambda rows: functools.reduce(np.add, rows))),
+}

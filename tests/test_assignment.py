@@ -1,0 +1,197 @@
+"""Graded tasks accept what is right and name what is wrong; an assignment's files hold what they should, and no more."""
+
+import json
+
+import numpy as np
+import pytest
+from answers import RIGHT
+
+from classroom import assignment, hidden
+from classroom.task import wrong
+from classroom.tasks import chapters, diagnose, draw, drawn
+from lnlib.exercises import Mismatch
+
+SEEDS = range(3)
+IDS = tuple(task.id for task in draw(chapters(), 0))
+each = pytest.mark.parametrize("id", IDS)
+
+
+def failed(task, candidate, seed=7):
+    """The description of the first check that fails, or None, and the calls that it made."""
+    for description, test in task.exercise.checks:
+        calls = []
+
+        def recorded(*args):
+            result = candidate(*args)
+            calls.append((args, result))
+            return result
+
+        try:
+            with np.errstate(all="ignore"):
+                test(recorded, np.random.default_rng(seed))
+        except (Mismatch, NotImplementedError, ValueError, IndexError) as error:
+            return f"{description}: {error}", calls
+    return None, []
+
+
+def test_every_chapter_has_tasks_of_its_own_variants():
+    assert chapters() == tuple(range(1, 13)) and set(RIGHT) == set(IDS)
+    sheets = [draw(chapters(), seed) for seed in range(20)]
+    for tasks in zip(*sheets):
+        assert len({assignment.fingerprint(task) for task in tasks}) >= 4, tasks[0].id
+
+
+def test_the_seed_and_the_task_alone_draw_a_variant():
+    prints = [[assignment.fingerprint(task) for task in draw(asked, 11)] for asked in (chapters(), (5, 3), (3,))]
+    assert prints[0][2] == prints[1][0] == prints[2][0] and prints[0][4] == prints[1][1]
+    assert prints[0] != [assignment.fingerprint(task) for task in draw(chapters(), 12)]
+
+
+@pytest.mark.parametrize("asked", [(3, 13), (0,), ()])
+def test_chapters_without_tasks(asked):
+    with pytest.raises(ValueError, match="chapters: .* expected some of 1, 2, 3"):
+        draw(asked, 0)
+
+
+@each
+def test_what_is_right_is_accepted(id):
+    for seed in SEEDS:
+        task = drawn(id, seed)
+        for candidate in (task.exercise.solution, *(make(task.variant) for make in RIGHT[id])):
+            for data in (1, 2):
+                assert failed(task, candidate, data) == (None, []), task.variant
+
+
+@each
+def test_the_stub_and_a_constant_fail_every_check(id):
+    task = drawn(id, 0)
+    constant = eval(f"f{task.example}", {"np": np, "f": task.exercise.solution})  # what the public example shows
+    for candidate in (task.exercise.stub, lambda *args: constant, lambda *args: None):
+        for check in task.exercise.checks:
+            assert failed(task._replace(exercise=task.exercise._replace(checks=(check,))), candidate)[0], check[0]
+
+
+@each
+def test_every_mistake_fails_and_is_named(id):
+    for seed in SEEDS:
+        task = drawn(id, seed)
+        assert len(task.mistakes) >= 3
+        for mistake in task.mistakes:
+            message, calls = failed(task, wrong(task, mistake))
+            assert message, (task.variant, mistake)
+            if not isinstance(eval(f"f{task.example}", {"np": np, "f": task.exercise.solution}), (str, bool)) and calls:
+                # Three that give the same are not named.
+                assert mistake[2] in (diagnose(task, calls) or mistake[2]), (task.variant, mistake)
+
+
+def test_a_mistake_is_named_alone_or_with_another_and_what_is_right_is_not():
+    task = drawn("ch03-norm-backward", 0)
+    one, two = task.mistakes[0], next(m for m in task.mistakes if "2 * c" in m[0])
+    for chosen in ((one,), (one, two)):
+        says = diagnose(task, failed(task, wrong(task, *chosen))[1])
+        assert all(mistake[2] in says for mistake in chosen)
+    args = eval(f"f{task.example}", {"np": np, "f": lambda *args: args})
+    assert diagnose(task, [(args, task.exercise.solution(*args))]) is None
+    assert diagnose(task, [(args, np.arange(5.0))]) is None and diagnose(task, []) is None
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return assignment.write((3, 1, 8), tmp_path_factory.mktemp("out") / "a", seed=987654321012345, title="Sheet no. 1")
+
+
+def cells(path, kind="code"):
+    return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == kind]
+
+
+def test_files(folder):
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {
+        "README.txt", "students/sheet-no-1.ipynb", "instructor/solutions.ipynb", "instructor/assignment.json",
+        "nbgrader/nbgrader_config.py", "nbgrader/source/sheet-no-1/sheet-no-1.ipynb"}
+    nbformat = pytest.importorskip("nbformat", reason="nbformat checks the notebooks; the book's environment has it")
+    for path in folder.rglob("*.ipynb"):
+        nbformat.validate(nbformat.read(path, 4))
+
+
+def test_students_get_neither_solution_nor_seed(folder):
+    _, tasks = assignment.load(folder / "instructor/assignment.json")
+    text = (folder / "students/sheet-no-1.ipynb").read_text()
+    assert "987654321012345" not in text and "HIDDEN" not in text and "SOLUTION" not in text
+    for task in tasks:
+        assert assignment.fingerprint(task) not in text and task.id in text
+        assert task.stub in cells(folder / "students/sheet-no-1.ipynb")[1 + 2 * tasks.index(task)] + "\n"
+        body = task.solution.removeprefix(task.stub[:task.stub.rindex("    raise")])
+        assert not any(line in text for line in body.splitlines() if len(line.strip()) > 12)
+        assert not any(says in text for _, _, says in task.mistakes)
+
+
+def test_solutions_run_and_agree_with_the_examples(folder, capsys):
+    namespace = {}
+    for source in cells(folder / "instructor/solutions.ipynb"):
+        exec(source, namespace)
+    said = capsys.readouterr().out
+    assert "DIFFERS" not in said and said.count("agrees") >= 3
+
+
+def test_a_stub_says_that_it_is_not_written(folder):
+    setup, stub, example, *_ = cells(folder / "students/sheet-no-1.ipynb")
+    namespace = {}
+    exec(setup + "\n" + stub, namespace)
+    with pytest.raises(NotImplementedError):
+        exec(example, namespace)
+
+
+def test_the_same_seed_gives_the_same_bytes(folder, tmp_path):
+    again = assignment.write((1, 3, 8), tmp_path / "b", seed=987654321012345, title="Sheet no. 1")
+    for path in folder.rglob("*.*"):
+        assert path.read_bytes() == (again / path.relative_to(folder)).read_bytes()
+    seeds = {json.loads((assignment.write((3,), tmp_path / name) / "instructor/assignment.json").read_text())["seed"]
+             for name in "cd"}
+    assert len(seeds) == 2 and min(seeds) > 2**32  # private seeds are not guessed; one in 2**31 is below
+
+
+def test_bad_input(folder, tmp_path):
+    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
+    with pytest.raises(ValueError, match="out: .*not empty"):
+        assignment.write((3,), folder)
+    assert before == {path: path.read_bytes() for path in folder.rglob("*.*")}
+    with pytest.raises(ValueError, match="title"):
+        assignment.write((3,), tmp_path / "x", title="?!")
+    (tmp_path / "no.json").write_text("{}")
+    with pytest.raises(ValueError, match="assignment: found .*no.json"):
+        assignment.load(tmp_path / "no.json")
+    key = json.loads((folder / "instructor/assignment.json").read_text()) | {"seed": 4}
+    (tmp_path / "other.json").write_text(json.dumps(key))
+    with pytest.raises(ValueError, match="another version"):
+        assignment.load(tmp_path / "other.json")
+
+
+def test_hidden_tests_judge_in_their_own_process(monkeypatch, capsys):
+    task = drawn("ch03-norm-backward", 3)
+    given = task.id, 3, assignment.fingerprint(task)
+    assert hidden.points(task.exercise.solution, *given) == task.points
+    # What the notebook's process does to its NumPy, or to the checks, changes nothing that is expected.
+    for target in ("numpy.allclose", "numpy.array_equal", "numpy.linalg.norm", "numpy.isfinite"):
+        monkeypatch.setattr(target, lambda *args, **kwargs: np.float64(0))
+    monkeypatch.setattr("lnlib.exercises.expect", lambda *args: None)
+    assert hidden.points(lambda *args: args[0], *given) == 0
+    assert "FAILED" in capsys.readouterr().out
+
+
+def test_hidden_tests_say_what_went_wrong(capsys):
+    task = drawn("ch03-norm-backward", 3)
+    given = task.id, 3, assignment.fingerprint(task)
+    mistake = task.mistakes[0]
+    assert hidden.points(wrong(task, mistake), *given) < task.points
+    assert mistake[2] in capsys.readouterr().out
+
+    def in_place(dy, x, *rest):
+        result = task.exercise.solution(dy, x, *rest)
+        x -= 1
+        return result
+
+    assert hidden.points(in_place, *given) == 0 and "changed an argument" in capsys.readouterr().out
+    assert hidden.points(lambda *args: object(), *given) == 0
+    assert hidden.points(task.exercise.stub, *given) == 0
+    with pytest.raises(EOFError):
+        hidden.points(task.exercise.solution, task.id, 4, given[2])

@@ -25,18 +25,21 @@ def compare(found, expected):
         close = one is not None and np.shape(one) == np.shape(right) and (
             one == right if isinstance(right, str) else np.allclose(one, right, rtol=1e-5, atol=1e-5))
         print("agrees:" if close else "DIFFERS:", one, "expected:", right, sep="\\n")'''
-_RULES = """Write the functions below; do not rename them, and give each the arguments that its first line has. NumPy is
-there as `np`, and is all that is needed. Functions work on new arrays and leave their arguments as they are.
+_RULES = """Write the functions below; do not rename them, and give each the arguments that its first line has.
+NumPy is there as `np`, and is all that is needed. Functions work on new arrays and leave their arguments as they are.
 
 After each function a cell runs it on one example. What is graded are other inputs, also shapes and sizes that the
 text allows and the example does not show."""
 _README = """{title}
 
-students/     give this to the students.
-instructor/   PRIVATE: solutions.ipynb, and assignment.json with the seed. `python -m classroom grade` needs the latter;
-              whoever has it can draw the tasks, their solutions and their hidden tests again.
-nbgrader/     PRIVATE: a source folder for nbgrader, with solutions and hidden tests. Run `nbgrader generate_assignment
-              {name}` in it. The machine that runs `nbgrader autograde` needs this repository: PYTHONPATH=<its folder>.
+students/     Give this to the students.
+instructor/   PRIVATE: solutions.ipynb, and assignment.json with the seed, which `python -m classroom grade` needs.
+              Whoever has it can draw the tasks, their solutions and their hidden tests again.
+nbgrader/     PRIVATE: a course folder for nbgrader, with solutions and hidden tests. In it, with an environment of
+              requirements-grading.txt active:
+                  nbgrader generate_assignment {name}
+                  PYTHONPATH=<folder of this repository> nbgrader autograde {name}
+              What nbgrader's feedback shows of hidden tests has the seed: draw another for the next assignment.
               nbgrader runs tests in the student's own process. A student who changes Python itself can forge points
               there; `python -m classroom grade` takes the same notebooks and keeps its tests to itself.
 """
@@ -60,7 +63,7 @@ def load(path):
         seed, chapters, drawn = int(key["seed"]), tuple(map(int, key["chapters"])), key["tasks"]
         prints = [task["fingerprint"] for task in drawn]
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"assignment: found {path}, expected the assignment.json of an assignment ({error})") from None
+        raise ValueError(f"assignment: found {path}, expected an assignment.json of this kit ({error})") from None
     tasks = draw(chapters, seed)
     if prints != [fingerprint(task) for task in tasks]:
         raise ValueError(f"assignment: {path} was written by another version of this repository, which draws other "
@@ -71,7 +74,8 @@ def load(path):
 def write(chapters, out, seed=None, title="Assignment"):
     """Write an assignment on these chapters into the folder ``out`` and return its path.
 
-    Without ``seed`` a private one is drawn; instructor/assignment.json keeps it. A folder that is not empty is refused.
+    Without ``seed`` a private one is drawn; instructor/assignment.json keeps it. A folder that is not empty is
+    refused.
     """
     out, name = Path(out), re.sub(r"[^A-Za-z0-9]+", "-", title).strip("-").lower()
     if not name:
@@ -108,8 +112,8 @@ def _notebook(cells):
 
 
 def _opening(title, tasks):
-    return (f"# {title}\n\n{len(tasks)} task{'s' * (len(tasks) > 1)}, {sum(task.points for task in tasks)} points, about "
-            f"{sum(task.minutes for task in tasks)} minutes.\n\n{_RULES}")
+    return (f"# {title}\n\n{len(tasks)} task{'s' * (len(tasks) > 1)}, {sum(task.points for task in tasks)} points, "
+            f"about {sum(task.minutes for task in tasks)} minutes.\n\n{_RULES}")
 
 
 def _text(task):

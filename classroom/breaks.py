@@ -36,7 +36,7 @@ def merged_statistics(random):
 def rest_statistics({signature}):
     """Statistics of the rows that are not in the part.
 
-    n, n_part: ints, number of all rows and of the rows of the part; two rows or more are in the part, and in the rest.
+    n, n_part: ints, number of all rows and of the rows of the part; part and rest have two rows or more.
     mean, {word}, mean_part, {word}_part: (D,), mean and {kind} of each feature over all rows, and over the part.
     Returns (number of rows, mean, {kind}) of the rest.
     """
@@ -51,8 +51,8 @@ def rest_statistics({signature}):
         name, title = "rest_statistics", "The statistics of the rest"
         text = ("The statistics of each feature over all rows are known, and those over a part of the rows. Write "
                 f"`rest_statistics({signature})`, which returns the statistics of the other rows")
-        mistakes = [("shift * n_part / left", "shift * n_part / n", "the mean of the rest divides by the number of all "
-                                                                    "rows"),
+        mistakes = [("shift * n_part / left", "shift * n_part / n", "the mean of the rest divides by the number of "
+                                                                    "all rows"),
                     ("mean - shift", "mean + shift", "the mean moves towards the part, not away from it"),
                     ("    squares = squares - shift**2 * n * n_part / left\n", "",
                      "the distance of the two means is left out"),
@@ -84,7 +84,8 @@ def merged_statistics({signature}):
                      "a mean of means is taken, though the parts differ in size"),
                     (" + (n * (shift - offset)**2).sum(axis=0)", "", "the distances of the means are left out"),
                     ("n * (shift - offset)**2", "(shift - offset)**2", "the distances of the means have no weights"),
-                    ("(n * (shift - offset)**2).sum(axis=0)", "(n * mean**2).sum(axis=0) - total * (mean[0] + offset)**2",
+                    ("(n * (shift - offset)**2).sum(axis=0)", "(n * mean**2).sum(axis=0) - total * (mean[0] + "
+                                                              "offset)**2",
                      "large squares of means are subtracted from one another")]
         example = "(np.array([2, 3]), np.array([[1.0, 1.0], [3.0, 2.0]]), np.array([[0.5, 1.0], [1.5, 1.0]]))"
     last = "left" if take_away else "total"
@@ -105,7 +106,8 @@ def merged_statistics({signature}):
         def test(candidate, rng):
             n = np.array([int(rng.integers(*size)) for size in sizes])
             mean = far + apart * rng.standard_normal((len(n), 3))
-            spread = [[Fraction(v) * int(k - ddof) for v in row] for k, row in zip(n, rng.uniform(0.5, 2, (len(n), 3)))]
+            variance = rng.uniform(0.5, 2, (len(n), 3))
+            spread = [[Fraction(v) * int(k - ddof) for v in row] for k, row in zip(n, variance)]
             parts = [(int(k), [Fraction(m) for m in row], sq) for k, row, sq in zip(n, mean, spread)]
             N, M, S = _union(parts)
             stored = [_stored(kind, k, ddof, np.array(sq)) for k, _, sq in parts]
@@ -208,19 +210,20 @@ def norm_of_any_size(x, eps):
                 ("np.max(np.abs(parts), axis=-1, keepdims=True))[1], 0)", "np.ones_like(parts))[1] - 1, 0)",
                  "large rows are not scaled")]
     return task("ch07-norm-of-any-size", 7, 25, 5, "A normalisation of rows of any size",
-                f"{norms.definition(norm)}\n\nWrite `norm_of_any_size(x, eps)`. No row is too large: squares, and sums, "
-                "of numbers near the largest float64 overflow, but y does not. Every digit of ordinary rows stays, and "
-                "so does what eps does to them. There is nothing wider than float64 to compute in.",
+                f"{norms.definition(norm)}\n\nWrite `norm_of_any_size(x, eps)`. No row is too large: squares, and "
+                "sums, of numbers near the largest float64 overflow, but y does not. Every digit of ordinary rows "
+                "stays, and so does what eps does to them. There is nothing wider than float64 to compute in.",
                 stub, body, "norm_of_any_size", f"({norms.example(norm)[1]}, 0.5)", checks, mistakes,
                 norm)
 
 
 _BLOCKS = {"neighbours": "Block b has the rows b B, b B + 1, ..., b B + B - 1; the last block may have fewer rows",
-           "strided": "Block b has the rows b, b + B, b + 2 B, ...; there are B blocks, or as many as there are rows if "
-                      "these are fewer"}
+           "strided": "Block b has the rows b, b + B, b + 2 B, ...; there are B blocks, or as many as there are rows "
+                      "if these are fewer"}
 _JOINED = {"sequence": "The sums of the blocks are added in sequence",
-           "neighbours": "The sums of the blocks are added in pairs: the first to the second, the third to the fourth "
-                         "and so on, an odd last one stays as it is; and again with the results, until one is left"}
+           "neighbours": "The sums of the blocks are added in pairs: the first to the second, the third to the "
+                         "fourth and so on, an odd last one stays as it is; and again with the results, until one is "
+                         "left"}
 
 
 def sum_in_blocks(random):
@@ -283,9 +286,9 @@ def sum_in_blocks(terms):
                        f"{n} rows: the sum is wrong")
         return test
 
-    text = (f"Floating-point sums depend on the order of their terms. Write `sum_in_blocks(terms)`, which adds the rows "
-            f"of `terms` in this order, with B = {B}. {_BLOCKS[cut]}. The rows of a block are added in sequence, the "
-            f"first to the second, then the third, and so on. {_JOINED[joined]}.")
+    text = (f"Floating-point sums depend on the order of their terms. Write `sum_in_blocks(terms)`, which adds the "
+            f"rows of `terms` in this order, with B = {B}. {_BLOCKS[cut]}. The rows of a block are added in "
+            f"sequence, the first to the second, then the third, and so on. {_JOINED[joined]}.")
     other = (f"[terms[b::{B}] for b in range(min({B}, len(terms)))]" if cut == "neighbours" else
              f"[terms[b:b + {B}] for b in range(0, len(terms), {B})]")
     mistakes = [(blocks, other, "the blocks have the wrong rows"),

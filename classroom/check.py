@@ -9,10 +9,14 @@ from .task import task
 
 
 def _problem(norm, rng, sigma, mean, eps, shape=(3, 12)):
-    """The arguments by name, and a function (hold) -> dx."""
+    """The arguments by name, and a function that gives dx, or what it is if something is held or another."""
     x, dy, gamma, beta = norms.draw(norm, rng, shape, sigma, mean)
     named = dict(dy=dy, x=x, eps=eps) | (dict(gamma=gamma) if norm.affine != "none" else {})
-    return named, lambda hold=(), norm=norm, dy=dy, gamma=gamma: norms.gradients(norm, dy, x, gamma, beta, eps, hold)[0]
+
+    def dx_of(hold=(), norm=norm, dy=dy, gamma=gamma):
+        return norms.gradients(norm, dy, x, gamma, beta, eps, hold)[0]
+
+    return named, dx_of
 
 
 def _ask(candidate, norm, named, dx, kind):
@@ -83,7 +87,8 @@ def gradient_is_right({signature}):
             dx = dx_of()
             expect(_ask(candidate, norm, named, dx, bool), "a right gradient is called wrong")
             for a in wrongs(named, dx_of, rng)[what]:
-                expect(not _ask(candidate, norm, named, a, bool), f"a wrong gradient is called right: {what} is wrong")
+                expect(not _ask(candidate, norm, named, a, bool), f"a wrong gradient is called right: {what} is "
+                                                                  "wrong")
         return test
 
     small = "rows so small that eps counts"
@@ -101,11 +106,12 @@ def gradient_is_right({signature}):
                 ("- loss(x - step)) / 2e-5", "- loss(x)) / 2e-5", "a one-sided difference is divided by two steps"),
                 ("1e-5\n", "1e-14\n", "the step is so small that rounding is all that is left")]
     return task("ch04-gradient-check", 4, 30, 6, "Is this gradient right?",
-                f"{norms.definition(norm)}\n\nWrite `gradient_is_right({signature})`. It is given `dx` that somebody's "
-                "backward returned for this normalisation, and says whether that is the gradient of the loss "
-                "sum(dy * y). "
+                f"{norms.definition(norm)}\n\nWrite `gradient_is_right({signature})`. It is given `dx` that "
+                "somebody's backward returned for this normalisation, and says whether that is the gradient of the "
+                "loss sum(dy * y). "
                 + ("beta does not change it. " if given else "")
-                + "Differentiate the forward pass numerically. Each check has a right `dx` and at least one wrong one.",
+                + "Differentiate the forward pass numerically. Each check has a right `dx` and at least one wrong "
+                  "one.",
                 stub, body, "gradient_is_right", _example(norm, 1), checks, mistakes, norm)
 
 
@@ -184,9 +190,9 @@ def which_mistake({signature}):
                  "what becomes of the mean is not told from the right one")]
     table = "\n".join(f"- `{name!r}`: {words[name]};" for name in names)
     return task("ch05-read-the-mistake", 5, 35, 5, "Read the mistake off the gradient",
-                f"{norms.definition(norm)}\n\n`dx` is what somebody's backward returned for this normalisation and the "
-                f"loss sum(dy * y). Write `which_mistake({signature})`, which says how it came about. What fits, fits to "
-                f"1e-9 (relative L2 error); what does not is off by 1e-5 or more:\n\n{table[:-1]}.",
+                f"{norms.definition(norm)}\n\n`dx` is what somebody's backward returned for this normalisation and "
+                f"the loss sum(dy * y). Write `which_mistake({signature})`, which says how it came about. What fits, "
+                f"fits to 1e-9 (relative L2 error); what does not is off by 1e-5 or more:\n\n{table[:-1]}.",
                 stub, body, "which_mistake", _example(norm, 2), checks, mistakes, norm)
 
 

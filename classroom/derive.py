@@ -25,7 +25,7 @@ def norm_forward({signature}):
     Returns y, of x's shape.
     """
 '''
-    scale = [f"    gamma, beta = {norms.per_feature(norm)}, {norms.per_feature(norm, 'beta')}"] * (norm.affine == "group")
+    scale = [f"    {name} = {norms.per_feature(norm, name)}" for name in given if norm.affine == "group"]
     last = "xhat" if norm.affine == "none" else "gamma * xhat + beta"
     body = norms.statistics(norm) + "\n".join(["    xhat = (c / s).reshape(x.shape)", *scale, f"    return {last}"])
 
@@ -49,8 +49,8 @@ def norm_forward({signature}):
     _, x, *parameters = norms.example(norm)
     example = f"({', '.join([x, *parameters[:len(given)], '0.5'])})"
     return task("ch01-norm-forward", 1, 15, 4, "A normalisation, forward",
-                f"{norms.definition(norm)}\n\nWrite `norm_forward({signature})`.", stub, body, "norm_forward", example,
-                checks, mistakes, norm)
+                f"{norms.definition(norm)}\n\nWrite `norm_forward({signature})`.",
+                stub, body, "norm_forward", example, checks, mistakes, norm)
 
 
 def norm_jacobian(random):

@@ -1,4 +1,4 @@
-"""Graded tasks of chapters 9 to 12: bytes of a fused kernel, a sum in lanes, a warp's sums, partial sums over rows."""
+"""Graded tasks of chapters 9 to 12: bytes of a kernel, a sum in lanes, a warp's sums, partial sums over rows."""
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from .task import task
 
 def bytes_of_a_kernel(random):
     backward, residual = random.choice([True, False]), random.choice([True, False])
-    norm = random.choice([norm for norm in norms.members(groups=(1, 2, 4)) if norm.groups > 1 or norm.affine == "none"])
+    members = norms.members(groups=(1, 2, 4))
+    norm = random.choice([norm for norm in members if norm.groups > 1 or norm.affine == "none"])
     G, sizes = norm.groups, {"feature": "D", "group": str(norm.groups), "none": "0"}[norm.affine]
     statistics = 2 if norm.centred else 1
     kept = "mean and 1 / s" if norm.centred else "1 / s"
@@ -33,8 +34,8 @@ def bytes_of_a_kernel(rows, D, itemsize):
     if backward:
         reads = "dy, x, the statistics" + (", gamma" if norm.affine != "none" else "")
         writes = "dx" + (", dgamma and dbeta" if norm.affine != "none" else "")
-        extra = (" The gradient that x receives from its other use, an array like x, is read and added to dx before that "
-                 "is written.") if residual else ""
+        extra = (" The gradient that x receives from its other use, an array like x, is read and added to dx before "
+                 "that is written.") if residual else ""
         read = f"{3 if residual else 2} * N * itemsize + 4 * ({statistics} * S{' + P' if sizes != '0' else ''})"
         written = "N * itemsize" + (" + 4 * 2 * P" if sizes != "0" else "")
         text = (f"{what} A fused backward kernel reads {reads}, each number once, and writes {writes}, once.{extra} "
@@ -44,14 +45,14 @@ def bytes_of_a_kernel(rows, D, itemsize):
                  "backward.") if residual else " It reads x once."
         read = f"{2 if residual else 1} * N * itemsize" + (" + 4 * 2 * P" if sizes != "0" else "")
         written = f"{2 if residual else 1} * N * itemsize + 4 * {statistics} * S"
-        text = (f"{what} A fused forward kernel reads its input{' and both parameters' if sizes != '0' else ''}, each number "
-                f"once, and writes y and the statistics.{extra}")
+        text = (f"{what} A fused forward kernel reads its input{' and both parameters' if sizes != '0' else ''}, "
+                f"each number once, and writes y and the statistics.{extra}")
     body = f"""
     N, S, P = rows * D, rows * {G}, {sizes}
     return {read}, {written}"""
-    text += (" x and everything of x's shape have `itemsize` bytes a number; statistics, parameters and their gradients are "
-             "float32.\n\nWrite `bytes_of_a_kernel(rows, D, itemsize)`, which returns how many bytes it reads and how "
-             "many it writes.")
+    text += (" x and everything of x's shape have `itemsize` bytes a number; statistics, parameters and their "
+             "gradients are float32.\n\nWrite `bytes_of_a_kernel(rows, D, itemsize)`, which returns how many bytes "
+             "it reads and how many it writes.")
 
     def right(rows, D, itemsize):
         like_x = np.broadcast_to(np.zeros((), f"f{itemsize}"), (rows, D))
@@ -99,9 +100,10 @@ def bytes_of_a_kernel(rows, D, itemsize):
                 (norm, backward, residual), bits=True)
 
 
-_ENDS = {"halves": "lane i and lane i + {h} are added, for i = 0 to {h} - 1, then in the same way the halves of what is "
-                   "left, until one is left",
-         "neighbours": "lanes 0 and 1 are added, 2 and 3, and so on, then neighbours of what is left, until one is left",
+_ENDS = {"halves": "lane i and lane i + {h} are added, for i = 0 to {h} - 1, then in the same way the halves of what "
+                   "is left, until one is left",
+         "neighbours": "lanes 0 and 1 are added, 2 and 3, and so on, then neighbours of what is left, until one is "
+                       "left",
          "sequence": "lane 1 is added to lane 0, then lane 2 to that, and so on"}
 
 
@@ -162,16 +164,18 @@ def sum_of_squares(x):
             for D in np.repeat(sizes, 24 // len(sizes)):
                 x = rng.standard_normal(D).astype(np.float32)
                 found, wanted = ask(candidate, x), right(x)
-                expect(found == wanted, f"{D} numbers: the sum is right but for the last bits, so the order is another one"
+                expect(found == wanted, f"{D} numbers: the sum is right but for the last bits, so the order is "
+                                        "another one"
                        if abs(found - wanted) < 1e-4 * wanted else f"{D} numbers: the sum is wrong")
         return test
 
     rest = ("Where D is no multiple of that, the squares that are left over go to lanes 0, 1, ... as all others do"
-            if tail_first else "Where D is no multiple of that, the squares that are left over are added to the result one "
-                               "after the other, after the lanes have been joined")
-    text = (f"A vector loop has {lanes} running sums, its lanes, which start at 0: the square of x[i] is added to lane "
-            f"i mod {lanes}, in the order of i. At the end the lanes are joined: {_ENDS[end].format(h=lanes // 2)}. {rest}. "
-            "Squares and sums are rounded to float32, each by itself.\n\nWrite `sum_of_squares(x)`.")
+            if tail_first else "Where D is no multiple of that, the squares that are left over are added to the "
+                               "result one after the other, after the lanes have been joined")
+    text = (f"A vector loop has {lanes} running sums, its lanes, which start at 0: the square of x[i] is added to "
+            f"lane i mod {lanes}, in the order of i. At the end the lanes are joined: "
+            f"{_ENDS[end].format(h=lanes // 2)}. {rest}. Squares and sums are rounded to float32, each by "
+            "itself.\n\nWrite `sum_of_squares(x)`.")
     mistakes = [(f"{lanes}", f"{lanes // 2}", "the number of lanes is another one"),
                 ("x[whole:]", "x[:0]", "what is left over is left out")]
     if tail_first:
@@ -231,28 +235,31 @@ def warp_sums(value):
                 expect(found.shape == (width,), f"found shape {found.shape}, expected ({width},)")
                 expect(found.dtype == np.float32, f"found dtype {found.dtype}, expected float32")
                 wrong = np.flatnonzero(found != right(value))
-                expect(not len(wrong), f"lane {wrong[:1]} holds another number"
-                       + (", if only in its last bits" if bits and np.allclose(found, right(value), atol=1e-4) else ""))
+                slightly = bits and np.allclose(found, right(value), atol=1e-4)
+                expect(not len(wrong), f"lane {wrong[0] if len(wrong) else ''} holds another number"
+                                       f"{', if only in its last bits' if slightly else ''}")
         return test
 
     def counting(candidate, rng):
         value = np.zeros(width, np.float32)
         value[rng.integers(width)] = 1
         found = np.asarray(candidate(value.copy()))
-        expect(np.array_equal(found, right(value)), "one lane starts with 1, the others with 0: how often the 1 arrives "
-                                                    "in each lane is wrong")
+        expect(np.array_equal(found, right(value)), "one lane starts with 1, the others with 0: how often the 1 "
+                                                    "arrives in each lane is wrong")
 
     text = (f"A warp of {width} lanes adds up its numbers in {len(offsets)} steps, with d = "
-            f"{', '.join(map(str, offsets))} in this order. In a step every lane i takes the number that {source} held "
-            f"before the step, and adds it to its own.{outside} Every sum is float32.\n\nWrite `warp_sums(value)`, which "
-            "returns what every lane holds at the end.")
+            f"{', '.join(map(str, offsets))} in this order. In a step every lane i takes the number that {source} "
+            f"held before the step, and adds it to its own.{outside} Every sum is float32.\n\nWrite "
+            "`warp_sums(value)`, which returns what every lane holds at the end.")
     mistakes = [(f"{tuple(offsets)}", f"{tuple(offsets[::-1])}", "the steps are in the opposite order"),
                 (f"{tuple(offsets)}", f"{tuple(offsets[:-1])}", "a step is missing"),
                 ("value[partner", "value[::-1][partner", "the lanes are counted from the other end")]
     if kind != "xor":
         # After xor, all lanes hold the same number, to the bit.
-        mistakes += [("return value", f"return np.full({width}, value[0])", "every lane is given the number of lane 0"),
-                     ("np.where(exists, value + value[partner % " + f"{width}], value)", f"value + value[partner % {width}]",
+        mistakes += [("return value", f"return np.full({width}, value[0])", "every lane is given the number of lane "
+                                                                            "0"),
+                     ("np.where(exists, value + value[partner % " + f"{width}], value)", f"value + value[partner % "
+                                                                                         f"{width}]",
                       "the lanes form a ring"),
                      (index, "lanes - d" if kind == "down" else "lanes + d", "the partner is on the other side")]
     return task("ch11-warp-sums", 11, 15, 3, "Sums of a warp", text, stub, body, "warp_sums",
@@ -317,8 +324,8 @@ def sums_over_rows({arguments}):
                 name = ("parts", what)[which]
                 expect_close(found, wanted, 1e-4, f"{name} of {n} rows in {blocks} blocks")
                 expect(found.dtype == np.float32, f"{name} has dtype {found.dtype}, expected float32")
-                expect(np.array_equal(found, wanted), f"{name} of {n} rows in {blocks} blocks is right but for the last "
-                                                      "bits, so the order is another one")
+                expect(np.array_equal(found, wanted), f"{name} of {n} rows in {blocks} blocks is right but for the "
+                                                      "last bits, so the order is another one")
         return test
 
     text = (f"A kernel on the GPU computes {what} in two stages. "
@@ -329,16 +336,17 @@ def sums_over_rows({arguments}):
                "the last blocks may have fewer rows, or none, and then their sum is 0")
             + f", one row after the other. In the second stage the sums of the blocks are added "
             + ("one after the other." if joined == "sequence" else
-               "in pairs: the first and the second, the third and the fourth and so on, an odd last one stays as it is; "
-               "and again with the results, until one is left.")
-            + f" Every sum is float32.\n\nWrite `sums_over_rows({arguments})`, which returns the sums of the blocks, and "
-              f"{what}.")
+               "in pairs: the first and the second, the third and the fourth and so on, an odd last one stays as it "
+               "is; and again with the results, until one is left.")
+            + f" Every sum is float32.\n\nWrite `sums_over_rows({arguments})`, which returns the sums of the blocks, "
+              f"and {what}.")
     other = "range(b, len(dy), blocks)" if cut == "chunks" else "range(b * size, min((b + 1) * size, len(dy)))"
     mistakes = [(rows, other, "the blocks take the wrong rows"),
                 ("np.zeros((blocks, dy.shape[1]), np.float32)", "np.zeros((blocks, dy.shape[1]))",
                  "the sums are wider than float32"),
                 (joining, "\n    return parts, dy.sum(axis=0)" if what == "dbeta" else
-                 "\n    return parts, (dy * xhat).sum(axis=0)", "the second stage does not start from the sums of the blocks"),
+                 "\n    return parts, (dy * xhat).sum(axis=0)", "the second stage does not start from the sums of "
+                                                                "the blocks"),
                 (joining, "\n    return parts, parts.mean(axis=0)", "the second stage takes a mean")]
     if what == "dgamma":
         mistakes += [(term, "dy[i]", "the terms are those of dbeta")]

@@ -47,13 +47,13 @@ def function(source, name):
     return namespace[name]
 
 
-def task(id, chapter, minutes, points, title, text, stub, body, name, example, checks, mistakes, variant=None, bits=False):
+def task(id, chapter, minutes, points, title, text, stub, body, name, example, checks, mistakes, variant, bits=False):
     """A :class:`Task`. ``stub`` ends with its docstring; ``body`` is the solution's, indented by four."""
     stub, solution = stub.strip("\n") + "\n", stub.strip("\n") + "\n" + body.strip("\n") + "\n"
     stub += '    raise NotImplementedError("write this function")\n'
     exercise = Exercise(id, chapter, title, function(stub, name), function(solution, name), tuple(checks))
-    return Task(id, chapter, minutes, points, f"## {title}\n\n{text.strip()}\n", stub, solution, name, example, exercise,
-                tuple(mistakes), variant, bits)
+    return Task(id, chapter, minutes, points, f"## {title}\n\n{text.strip()}\n", stub, solution, name, example,
+                exercise, tuple(mistakes), variant, bits)
 
 
 def wrong(task, *mistakes):

@@ -1,4 +1,4 @@
-"""Right answers to the graded tasks, written in other ways than the solutions. One entry a task: functions of its variant.
+"""Right answers to the graded tasks, written in other ways than the solutions: for each task, of its variant.
 
 They know the variant, as a student does from the text.
 """
@@ -33,8 +33,8 @@ def _spread(norm, parameter, D):
 def _rows(function):
     """A function of rows from one of a row, which may return numbers of several kinds."""
     def of(x, *others):
-        rows = [function(*args) for args in zip(x.reshape(-1, x.shape[-1]), *(o.reshape(-1, x.shape[-1]) for o in others))]
-        return np.array(rows).reshape(x.shape)
+        arrays = [a.reshape(-1, x.shape[-1]) for a in (x, *others)]
+        return np.array([function(*row) for row in zip(*arrays)]).reshape(x.shape)
     return of
 
 
@@ -140,7 +140,8 @@ def _read(in_order):
             *gamma, eps, dx = rest
             g = _g(norm, dy, gamma)
             right = _two_means(norm, g, x, eps)
-            known = [("right", right), ("scale", _two_means(norm, g, x, eps, scale=False)), ("batch", right / x.shape[0]),
+            known = [("right", right), ("batch", right / x.shape[0]),
+                     ("scale", _two_means(norm, g, x, eps, scale=False)),
                      ("mean", _two_means(norm, g, x, eps, mean=not norm.centred)),
                      ("gamma", _two_means(norm, dy, x, eps)) if gamma else ("sign", -right)]
             if not in_order:
@@ -166,9 +167,10 @@ def _statistics_in_fractions(variant):
         return float(M), float(v) ** (1 if kind == "variance" else 0.5)
 
     def merge(n, mean, stored):
-        found = [union([(int(k), Fraction(float(m)), _squares(kind, ddof, int(k), v)) for k, m, v in zip(n, *columns)])
+        n = [int(k) for k in n]
+        found = [union([(k, Fraction(float(m)), _squares(kind, ddof, k, v)) for k, m, v in zip(n, *columns)])
                  for columns in zip(mean.T, stored.T)]
-        return (int(sum(n)), *map(np.array, zip(*found)))
+        return (sum(n), *map(np.array, zip(*found)))
 
     def rest(n, mean, stored, k, mean_part, stored_part):
         found = [union([(n, Fraction(float(m)), _squares(kind, ddof, n, v)),

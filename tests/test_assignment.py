@@ -1,4 +1,4 @@
-"""Graded tasks accept what is right and name what is wrong; an assignment's files hold what they should, and no more."""
+"""Graded tasks accept what is right and name what is wrong; an assignment's files hold what they should, no more."""
 
 import json
 
@@ -79,7 +79,7 @@ def test_every_mistake_fails_and_is_named(id):
         for mistake in task.mistakes:
             message, calls = failed(task, wrong(task, mistake))
             assert message, (task.variant, mistake)
-            if not isinstance(eval(f"f{task.example}", {"np": np, "f": task.exercise.solution}), (str, bool)) and calls:
+            if calls and task.chapter not in (4, 5):  # where an answer is True, False or a word
                 # Three that give the same are not named.
                 assert mistake[2] in (diagnose(task, calls) or mistake[2]), (task.variant, mistake)
 
@@ -97,7 +97,8 @@ def test_a_mistake_is_named_alone_or_with_another_and_what_is_right_is_not():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return assignment.write((3, 1, 8), tmp_path_factory.mktemp("out") / "a", seed=987654321012345, title="Sheet no. 1")
+    out = tmp_path_factory.mktemp("out") / "a"
+    return assignment.write((3, 1, 8), out, seed=987654321012345, title="Sheet no. 1")
 
 
 def cells(path, kind="code"):

@@ -83,7 +83,8 @@ def graded(tmp_path_factory):
     nbgrader(folder, "autograde", "sheet-1")
     nbgrader(folder, "export")
     with open(folder / "grades.csv", newline="") as file:
-        return {row["student_id"]: (float(row["score"]), float(row["max_score"])) for row in csv.DictReader(file)}, folder
+        rows = list(csv.DictReader(file))
+    return {row["student_id"]: (float(row["score"]), float(row["max_score"])) for row in rows}, folder
 
 
 def test_points(graded):

@@ -20,14 +20,15 @@ def _share(text):
 
 
 def _parser():
-    parser = argparse.ArgumentParser("python -m classroom", description="Graded assignments from the book.")
+    parser = argparse.ArgumentParser("python -m classroom", description="Graded assignments from the book.",
+                                     allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
 
     new = commands.add_parser("assignment", help="write an assignment: for students, for you, for nbgrader")
     new.add_argument("--chapters", type=_chapters, required=True, help="numbers, such as 3,4")
     new.add_argument("--out", required=True, help="a new folder")
     new.add_argument("--seed", type=int, help="private; drawn if not given, and stored")
-    new.add_argument("--title", default="assignment", help="name of the notebook (default: %(default)s)")
+    new.add_argument("--title", default="Assignment", help="of the notebook (default: %(default)s)")
 
     grade = commands.add_parser("grade", help="grade a folder of notebooks, each in a sandbox")
     grade.add_argument("submissions", help="a folder of notebooks, or of folders with one notebook: one a student")
@@ -51,7 +52,8 @@ def main(argv=None):
     try:
         if command == "assignment":
             from . import assignment
-            return assignment.write(**args)
+            print(f"written: {assignment.write(**args)}")
+            return 0
         if command == "grade":
             from . import grade
             return grade.run(**args)

@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 from typing import NamedTuple
 
-from . import tasks
+from .assignment import load
 from .judge import Seconds, judge
 from .sandbox import Limits, Sandbox, Unavailable
 
@@ -44,18 +44,9 @@ class Assignment(NamedTuple):
 
 
 def read_assignment(path):
-    """The :class:`Assignment` of an assignment.json; ValueError if the tasks it names cannot be drawn any more."""
-    data = Path(path).read_bytes()
-    try:
-        stored = json.loads(data)
-        drawn = tasks.draw(stored["chapters"], stored["seed"])
-        ids = [task["id"] if isinstance(task, dict) else task for task in stored["tasks"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is no assignment of this kit: {type(error).__name__}: {error}") from None
-    if ids != [task.id for task in drawn]:
-        raise ValueError(f"{path} has the tasks {', '.join(ids)}; this version of the kit draws "
-                         f"{', '.join(task.id for task in drawn)} from its seed. Grade with the version that made it.")
-    return Assignment(drawn, stored["seed"], hashlib.sha256(data).hexdigest())
+    """The :class:`Assignment` of an assignment.json; ValueError as :func:`classroom.assignment.load`."""
+    key, drawn = load(path)
+    return Assignment(drawn, int(key["seed"]), hashlib.sha256(Path(path).read_bytes()).hexdigest())
 
 
 # ---- Finding and reading, without following links ------------------------------------------------------

@@ -1,6 +1,7 @@
 """Submissions that do harm, or try to: for the rehearsal and the tests. Each kind must cost its student only.
 
 ``CELLS``: name -> (source of a first cell, state, whether the right answers after it count).
+``ONE``: name -> (body of one answer, state).  ``ANSWERS``: name -> source of a function that stands for all of them.
 ``FILES``: name -> function (path) that writes something which is no notebook there.
 A cell that gets through prints LEAK.
 """
@@ -25,8 +26,11 @@ for path in ("/etc/shadow", "/etc/passwd", "/etc/hostname", "/proc/1/environ", "
              "/dev/mem", "/dev/vda", "/dev/sda", "/dev/tty", "/dev/shm", "/run", "/var", "/home", "/boot", SECRETS):
     for p in path if isinstance(path, tuple) else (path,):
         attempt(p, lambda: os.listdir(p) if os.path.isdir(p) else open(p, "rb").read(99))
-names = {n for r, d, f in os.walk("/") for n in d + f if r.startswith("/packages/book") or r.count("/") < 3}
-found = names & {"assignment.json", "tasks.py", "judge.py", "classroom", "submissions", ".git"}
+names = set()
+for root, folders, files in os.walk("/"):
+    if root.startswith(("/lib", "/usr", "/packages/site")): folders[:] = []
+    names |= {*folders, *files}
+found = names & {"assignment.json", "hostile.py", "judge.py", "rehearse.py", "classroom", "submissions"}
 if found: print("LEAK:", found)
 for n in range(256):
     try: os.fstat(n)
@@ -133,17 +137,6 @@ import os
 os.close(0); os.close(1); os.close(2)
 ''', "graded", True),
     "crashes": ("import ctypes\nctypes.string_at(0)", "crashed", False),
-    "overflows the stack": ('''
-import sys
-sys.setrecursionlimit(10**9)
-class A:
-    def __getattr__(self, name): return getattr(self, name + "x")
-f = lambda n: f(n + 1)
-import re
-nested = []
-for _ in range(10**6): nested = [nested]
-repr(nested)
-''', "crashed", False),
     "exits": ("import os\nos._exit(0)", "crashed", False),
     "hangs": ("while True: pass", "graded", True),
     "hangs and cannot be interrupted": ('''
@@ -182,6 +175,15 @@ os.write(4, sys.modules["wire"].encode(("ran", {"cells": "many", "errors": 7, "d
 import os, sys
 os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(1000)"])
 ''', "too slow", False),
+}
+
+# After right answers to all: one of them again, so that it does this. It costs that answer only.
+ONE = {
+    "crashes in one answer": ("import ctypes\n    ctypes.string_at(0)", "crashed"),
+    "exits in one answer": ("import os\n    os._exit(3)", "crashed"),
+    "hangs in one answer": ("while True: pass", "graded"),
+    "garbage in one answer": ("import os\n    os.write(4, bytes(range(256)))", "tampered"),
+    "memory in one answer": ("return bytearray(2**31)", "graded"),
 }
 
 # Instead of answers: functions with the names asked for, that return or do this.

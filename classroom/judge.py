@@ -101,7 +101,8 @@ class Notebook:
         except TimeoutError:
             self._end("too slow", "it took too long and was stopped")
         except EOFError:
-            self._end("crashed", self.close() or "its process ended")
+            # Its pipes close a moment before it has ended, and only then it is known how.
+            self._end("crashed", self._sandbox.close(patience=1.0) or "it closed its pipe")
         except wire.WireError as error:
             self._end("tampered", f"its process sent what is no answer: {error}")
         if not isinstance(found, tuple) or not found or not isinstance(found[0], str):

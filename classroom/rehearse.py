@@ -62,6 +62,8 @@ def hostile_kinds(drawn, secrets=(), port=9):
 
     for name, (_, state, counts) in hostile.CELLS.items():
         yield name, write(hostile_cells(drawn, name, secrets, port)), state, "all" if counts else "none"
+    for name, (body, state) in hostile.ONE.items():
+        yield name, write(notebook(_SETUP, *(t.solution for t in drawn), f"def {drawn[0].name}(*args):\n    {body}")), state, "some"
     for name in hostile.ANSWERS:
         yield name, write(hostile_answers(drawn, name)), "graded", "none"
     for name, make in hostile.FILES.items():

@@ -193,6 +193,8 @@ def _make_root(shown, disk):
 
     root = "/tmp"
     _mount("tmpfs", root, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=1m,nr_inodes=1000")
+    os.mkdir(f"{root}/tmp")  # first: what is shown may lie in it
+    _mount("tmpfs", f"{root}/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=700,size={disk},nr_inodes=1000")
     for path, source in sorted(sources.items()):
         target = Path(root + path)
         if target.exists():  # inside something shown already
@@ -209,8 +211,6 @@ def _make_root(shown, disk):
         if not os.path.lexists(root + path):
             os.makedirs(os.path.dirname(root + path), exist_ok=True)
             os.symlink(target, root + path)
-    os.mkdir(f"{root}/tmp")
-    _mount("tmpfs", f"{root}/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=700,size={disk},nr_inodes=1000")
 
     os.chdir(root)
     _syscall("pivot_root", _PIVOT_ROOT[_machine()], b".", b".")
@@ -391,10 +391,13 @@ class Sandbox:
             number -= len(part)
         return b"".join(parts)
 
-    def close(self):
-        """End it; return None if it was still there, else how it had ended, in words."""
+    def close(self, patience=0.0):
+        """End it, after ``patience`` seconds; return None if it was still there, else how it had ended, in words."""
         if self._launcher is None:
             return None
+        launcher = os.pidfd_open(self._launcher)
+        select.select([launcher], [], [], patience)
+        os.close(launcher)
         os.close(self._life)
         _, status = os.waitpid(self._launcher, 0)
         self._launcher = None

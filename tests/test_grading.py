@@ -1,0 +1,397 @@
+"""The grader: submissions of every kind, hostile ones among them, judged in the sandbox; and the parts that need none."""
+
+import csv
+import itertools
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pages import ROOT
+
+from classroom import assignment, grade, hostile, judge, rehearse, tasks
+
+_CHAPTERS, _SEED = (1, 3), 7
+# Every way to do harm. Those that only wait until they are stopped wait side by side.
+_WALL, _CALL = 15, 4
+
+
+def python(*args, **kwargs):
+    """A fresh process, as the grader is one: it forks, and this one has threads."""
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", "A_SECRET": "SECRET of the grader"}
+    return subprocess.run([sys.executable, *map(str, args)], capture_output=True, text=True, env=env, **kwargs)
+
+
+@pytest.fixture(scope="session")
+def sandbox():
+    """Skips, or fails where LN_REQUIRE_SANDBOX is set, unless this system has a sandbox."""
+    probe = python("-c", "import classroom.grade\ntry: classroom.grade.probe()\n"
+                         "except classroom.grade.Unavailable as e: print(e)")
+    assert probe.returncode == 0, probe.stderr
+    if probe.stdout:
+        (pytest.fail if os.environ.get("LN_REQUIRE_SANDBOX") else pytest.skip)(probe.stdout.splitlines()[0])
+
+
+# ---- What a sandbox is, seen from outside -----------------------------------------------------------------
+
+_LOOK = """
+import json, os, sys, time
+from pathlib import Path
+from classroom.sandbox import Sandbox
+box = Sandbox("/grader/program.py", {"/grader/program.py": sys.argv[1]})
+box.read(1, time.monotonic() + 30)
+launcher = box._launcher
+pid = int(Path(f"/proc/{launcher}/task/{launcher}/children").read_text())
+spaces = [n for n in os.listdir("/proc/self/ns") if os.readlink(f"/proc/{pid}/ns/{n}") == os.readlink(f"/proc/self/ns/{n}")]
+status = dict(line.split(":\\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+limits = {line[:26].strip(): line[26:].split()[:2] for line in Path(f"/proc/{pid}/limits").read_text().splitlines()}
+mounts = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
+found = {"shared": spaces, "status": status, "limits": limits, "session": os.getsid(pid) == pid,
+         "mounts": [(m[4], m[5], m[-1].split(",")[0]) for m in mounts], "files": sorted(os.listdir(f"/proc/{pid}/fd"))}
+if sys.argv[2] == "orphan":  # the grader dies without a word
+    print(json.dumps([launcher, pid]), flush=True)
+    os.kill(os.getpid(), 9)
+box.close()
+found["gone"] = not os.path.exists(f"/proc/{pid}") and not os.path.exists(f"/proc/{launcher}")
+print(json.dumps(found))
+"""
+_SLEEP = 'import os, time\nos.write(4, b"x")\ntime.sleep(100)\n'
+
+
+def test_a_sandbox_from_outside(sandbox, tmp_path):
+    (tmp_path / "sleep.py").write_text(_SLEEP)
+    run = python("-c", _LOOK, tmp_path / "sleep.py", "close")
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert set(found["shared"]) <= {"time", "time_for_children"}  # it has no clock of its own
+    assert {found["status"][f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
+    assert found["status"]["NoNewPrivs"] == "1" and found["status"]["Seccomp"] == "2"
+    uids = set(found["status"]["Uid"].split())
+    assert uids == {str(os.getuid() or 65534)} and found["status"]["NSpid"].split()[1] == "1"
+    assert os.getuid() or not found["status"]["Groups"].split()
+    for name, value in {"Max cpu time": 60, "Max address space": 2**30, "Max processes": 64, "Max file size": 2**25,
+                        "Max core file size": 1, "Max open files": 64}.items():
+        assert found["limits"][name] == [str(value)] * 2, name
+    assert found["session"] and found["files"] == ["0", "1", "2", "3", "4"]
+    writable = [place for place, options, _ in found["mounts"] if "rw" in options.split(",")]
+    assert writable == ["/tmp"]
+    assert all({"nosuid"} <= set(options.split(",")) for _, options, _ in found["mounts"])
+    assert all("nodev" in options.split(",") for place, options, _ in found["mounts"] if place != "/dev/null")
+    places = {place for place, _, _ in found["mounts"]}
+    assert not places & {"/proc", "/sys", "/dev", "/home", "/etc", "/usr", "/var", "/run", "/root", str(ROOT), "/work"}
+    assert found["gone"]
+
+
+def test_a_sandbox_does_not_outlive_the_grader(sandbox, tmp_path):
+    (tmp_path / "sleep.py").write_text(_SLEEP)
+    run = python("-c", _LOOK, tmp_path / "sleep.py", "orphan")
+    assert run.returncode == -signal.SIGKILL, run.stderr
+    until = time.monotonic() + 20
+    while any(_runs(pid) for pid in json.loads(run.stdout)):
+        assert time.monotonic() < until, "the sandbox is still there"
+        time.sleep(0.05)
+
+
+def _runs(pid):
+    """Whether the process is there and no zombie, which nobody may have reaped in a container."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+# ---- A class ------------------------------------------------------------------------------------------------
+
+@pytest.fixture(scope="session")
+def classroom(sandbox, tmp_path_factory):
+    """A folder with an assignment and 12 honest, 12 partly right and all hostile submissions; graded once."""
+    place = tmp_path_factory.mktemp("class")
+    assignment.write(_CHAPTERS, place / "made", seed=_SEED)
+    drawn = tasks.draw(_CHAPTERS, _SEED)
+    submissions, rng, expected = place / "submissions", random.Random(3), {}
+    submissions.mkdir()
+    for k in range(12):
+        for kind, data, points in (("honest", rehearse.honest(drawn), "all"), ("partly", rehearse.partly(drawn, rng), "some")):
+            name = f"{kind}-{k:02}"
+            (submissions / f"{name}.ipynb").write_bytes(data + b" " * k)  # no two alike
+            expected[name] = "graded", points
+    (submissions / "in-a-folder" / "as-an-lms-does").mkdir(parents=True)
+    (submissions / "in-a-folder" / "as-an-lms-does" / "my answers.ipynb").write_bytes(rehearse.honest(drawn) + b"\n")
+    expected["in-a-folder"] = "graded", "all"
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        secrets = place, submissions, place / "made" / "instructor" / "assignment.json", ROOT / "classroom"
+        kinds = list(rehearse.hostile_kinds(drawn, secrets, server.getsockname()[1]))
+        for name, write, state, points in kinds:
+            write(submissions / f"{name}.ipynb")
+            expected[name] = state, points
+        before = _contents(place)
+        run = _grade(place, "--jobs", 4)
+        with pytest.raises(BlockingIOError):  # nobody called
+            server.accept()
+    assert run.returncode == 0, run.stdout + run.stderr
+    after = {path: data for path, data in _contents(place).items() if not path.startswith("out")}
+    return place, expected, before == after
+
+
+def _contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*"))
+            if path.is_file() and not path.is_symlink()}
+
+
+def _grade(place, *more, out="out"):
+    return python("-m", "classroom", "grade", place / "submissions", "--assignment",
+                  place / "made" / "instructor" / "assignment.json", "--out", place / out,
+                  "--wall", _WALL, "--call", _CALL, *more, cwd=ROOT)
+
+
+def _rows(place):
+    with open(place / "out" / "points.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_nobody_is_lost_and_points_and_states_are_as_expected(classroom):
+    place, expected, unchanged = classroom
+    rows = _rows(place)
+    assert [row["student"] for row in rows] == sorted(expected)
+    full, wrong = sum(task.points for task in tasks.draw(_CHAPTERS, _SEED)), []
+    for row in rows:
+        state, points = expected[row["student"]]
+        total = float(row["total"])
+        fits = {"all": total == full, "some": 0 < total < full, "none": total == 0}[points]
+        if row["state"] != state or not fits:
+            wrong.append(f"{row['student']}: {row['state']}, {total:g} of {full}; expected {state}, {points}")
+    assert not wrong
+    assert unchanged, "files outside the results changed"
+
+
+def test_nothing_got_out(classroom):
+    place, _, _ = classroom
+    results = [json.loads(path.read_text()) for path in (place / "out" / "results").glob("*.json")]
+    leaks = [line for result in results for line in result["output"].splitlines() if "LEAK" in line]
+    assert not leaks
+    refused = " ".join(result["output"] for result in results).count("refused:")
+    assert refused > 90, "the attempts were not made"
+    assert max(len(result["output"]) for result in results) == 10**6  # of a gigabyte
+    assert max(result["printed"] for result in results) > 10**7  # far more than a pipe holds
+
+
+def test_feedback_says_what_happened_and_is_text_only(classroom):
+    place, expected, _ = classroom
+    pages = {path.name: path.read_text() for path in (place / "out" / "feedback").iterdir()}
+    assert len(pages) == len(expected)
+    assert "FAILED" not in pages["honest-00.html"]
+    assert "not written yet" in "".join(page for name, page in pages.items() if name.startswith("partly"))
+    assert "SIGSEGV" in next(page for name, page in pages.items() if name.startswith("crashes-") or name == "crashes.html")
+    twice = next(page for name, page in pages.items() if name.startswith("two_functions"))
+    assert "defined more than once" in twice
+    assert "root:" not in next(page for name, page in pages.items() if name.startswith("link"))
+
+
+def test_finished_results_are_kept_and_grading_again_gives_the_same_bytes(classroom):
+    place, _, _ = classroom
+    first = (place / "out" / "points.csv").read_bytes()
+    stored = {path: path.stat().st_mtime_ns for path in (place / "out" / "results").iterdir()}
+    start = time.monotonic()
+    assert _grade(place).returncode == 0
+    assert time.monotonic() - start < _WALL  # some submissions alone take that long
+    assert {path: path.stat().st_mtime_ns for path in (place / "out" / "results").iterdir()} == stored
+    assert (place / "out" / "points.csv").read_bytes() == first
+    for path in (place / "submissions").iterdir():  # again, but for those that only wait
+        if "hang" in path.name or "sleep" in path.name or "another" in path.name:
+            path.unlink()
+    first = b"".join(line for line in first.splitlines(True)
+                     if not any(word in line.split(b",")[0] for word in (b"hang", b"sleep", b"another")))
+    assert _grade(place, "--again", "--jobs", 4).returncode == 0
+    assert (place / "out" / "points.csv").read_bytes() == first
+
+
+def test_ctrl_c_keeps_what_is_finished_and_ends_the_rest(sandbox, tmp_path):
+    assignment.write(_CHAPTERS, tmp_path / "made", seed=_SEED)
+    drawn = tasks.draw(_CHAPTERS, _SEED)
+    (tmp_path / "submissions").mkdir()
+    (tmp_path / "submissions" / "a.ipynb").write_bytes(rehearse.honest(drawn))
+    (tmp_path / "submissions" / "b.ipynb").write_bytes(rehearse.hostile_cells(drawn, "sleeps through alarms"))
+    command = [sys.executable, "-m", "classroom", "grade", str(tmp_path / "submissions"), "--jobs", "2", "--assignment",
+               str(tmp_path / "made" / "instructor" / "assignment.json"), "--out", str(tmp_path / "out")]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True) as run:
+        until = time.monotonic() + 60
+        while not list((tmp_path / "out").glob("results/*.json")):
+            assert run.poll() is None and time.monotonic() < until, run.communicate()
+            time.sleep(0.05)
+        os.killpg(run.pid, signal.SIGINT)
+        _, said = run.communicate(timeout=30)
+    assert run.returncode == 130 and "goes on from here" in said
+    assert len(list((tmp_path / "out").glob("results/*.json"))) == 1
+    until = time.monotonic() + 20
+    while _members(run.pid):
+        assert time.monotonic() < until, "processes were left behind"
+        time.sleep(0.05)
+
+
+def _members(session):
+    """Processes of this session that still run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getsid(int(path.name)) == session and _runs(path.name):
+                found.append(path.name)
+        except (ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
+# ---- Without a sandbox ------------------------------------------------------------------------------------------
+
+_BREAK = {"machine": "import platform; platform.machine = lambda: 'riscv64'",
+          "kernel": "import platform; platform.release = lambda: '5.10.0-28-amd64'",
+          "namespaces": "import classroom.sandbox as s; s._CLONE_NEWNET = 1",
+          "user": "import classroom.sandbox as s; s._INSIDE = -1",
+          "files": "import classroom.sandbox as s; s._MOUNT_SETATTR = 9999",
+          "filter": "import classroom.sandbox as s; s._PR_SET_SECCOMP = 9999",
+          "a wall": "import classroom.sandbox as s; del s._REFUSED['socket']",
+          "python": "import classroom.sandbox as s; s._shown = lambda: {}"}
+
+
+@pytest.mark.parametrize("broken", _BREAK)
+def test_without_a_sandbox_nothing_is_graded(broken, tmp_path, request):
+    if broken not in ("machine", "kernel"):
+        request.getfixturevalue("sandbox")
+    assignment.write((3,), tmp_path / "made", seed=_SEED)
+    (tmp_path / "submissions").mkdir()
+    (tmp_path / "submissions" / "a.ipynb").write_bytes(rehearse.honest(tasks.draw((3,), _SEED)))
+    run = python("-c", f"{_BREAK[broken]}\nimport sys\nfrom classroom.__main__ import main\nsys.exit(main(sys.argv[1:]))",
+                 "grade", tmp_path / "submissions", "--assignment", tmp_path / "made" / "instructor" / "assignment.json",
+                 "--out", tmp_path / "out")
+    assert run.returncode == 2, run.stderr
+    assert "no sandbox here" in run.stderr and "kernel.apparmor_restrict_unprivileged_userns=0" in run.stderr
+    assert not (tmp_path / "out").exists()
+
+
+# ---- Judging, with an honest process in the place of a sandbox ----------------------------------------------
+
+class Answers:
+    """In the place of judge.Notebook: answers each call with ``answer(args)``."""
+
+    def __init__(self, answer, changed=()):
+        self.answer, self.changed = answer, list(changed)
+
+    def call(self, name, args, kwargs):
+        return self.answer(args), self.changed
+
+    def still_there(self):
+        pass
+
+
+_ODD = (None, float("nan"), 0.0, "right", True, [], 10**900, [[1], [2, 3]], {"a": None}, (float("nan"), float("nan")),
+        (None, None, None), np.full((3, 12), np.nan), np.full(12, np.inf), np.zeros((0, 10**6)), np.float16(1), 1j, -1)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return tasks.draw(tasks.chapters(), _SEED)
+
+
+@pytest.mark.parametrize("first", [0, 6])
+def test_odd_results_get_no_points_in_any_task_and_cost_nothing_else(first, drawn):
+    for task in drawn:
+        odd = itertools.cycle(_ODD[first:] + _ODD[:first])
+        checks, _, gone = judge._judge_task(task, Answers(lambda args: next(odd)), _SEED)
+        assert gone is None and all(isinstance(message, str) for _, message in checks), (task.id, checks)
+
+
+def _nan(result):
+    """The result with every float NaN."""
+    if isinstance(result, (tuple, list)):
+        return type(result)(map(_nan, result))
+    return result * np.nan if np.asarray(result).dtype.kind == "f" else result
+
+
+def test_nan_in_the_right_places_gets_no_points(drawn):
+    for task in drawn:
+        right = task.exercise.solution
+        if task.chapter in (4, 5, 9):  # yes or no, a word, whole numbers
+            continue
+        checks, _, _ = judge._judge_task(task, Answers(lambda args: _nan(right(*args))), _SEED)
+        assert all(message for _, message in checks), (task.id, checks)
+
+
+def test_an_argument_that_was_changed_fails_the_check_and_changes_nothing_here():
+    task = tasks.draw((3,), _SEED)[0]
+    right = task.exercise.solution
+    assert not any(message for _, message in judge._judge_task(task, Answers(lambda args: right(*args)), _SEED)[0])
+    for position in 0, 10**6, -1:
+        checks, _, _ = judge._judge_task(task, Answers(lambda args: right(*args), [position]), _SEED)
+        assert all("changed its argument" in message for _, message in checks)
+
+
+# ---- Folders and files --------------------------------------------------------------------------------------
+
+def test_submissions_of_every_form_are_found_and_links_are_not_followed(tmp_path):
+    (tmp_path / "secret.txt").write_text("{}")
+    folder = tmp_path / "submissions"
+    for name in ("both", "two", "none", ".hidden", "linked", "hidden-inside/.ipynb_checkpoints"):
+        (folder / name).mkdir(parents=True)
+    for name in ("ann.ipynb", "both.ipynb", "both/x.ipynb", "two/a.ipynb", "two/b.ipynb", "essay.pdf", ".DS_Store",
+                 "hidden-inside/x.ipynb", "hidden-inside/.ipynb_checkpoints/x-checkpoint.ipynb"):
+        (folder / name).write_text("{}")
+    (folder / "link.ipynb").symlink_to(tmp_path / "secret.txt")
+    (folder / "folder-link").symlink_to(tmp_path)
+    (folder / "linked" / "x.ipynb").symlink_to(tmp_path / "secret.txt")
+    os.mkfifo(folder / "pipe.ipynb")
+    (folder / "long.ipynb").write_bytes(b" " * (grade._NOTEBOOK_LIMIT + 1))
+    found = {s.student: s for s in grade.find_submissions(folder)}
+    assert list(found) == sorted(["ann", "both", "both.ipynb", "two", "none", "linked", "essay.pdf", "hidden-inside", "link",
+                                  "folder-link", "pipe", "long"])
+    assert {name for name, s in found.items() if s.problem} == {"two", "none", "link", "folder-link"}
+    assert grade._read(found["ann"].path) == grade._read(found["hidden-inside"].path) == b"{}"
+    for name in ("linked", "pipe", "long"):
+        with pytest.raises(ValueError):
+            grade._read(found[name].path)
+
+
+def test_names_and_texts_of_submissions_are_text_in_table_and_page():
+    drawn = tasks.draw((3,), _SEED)
+    key = grade.Assignment(drawn, _SEED, "")
+    result = grade._zero(key, "crashed", "<script>a</script>") | {
+        "errors": [(1, "<img src=x>")], "output": "<b>\x1b[2J", "printed": 4}
+    names = ["=cmd|' /C calc'!A0", "-1", "+1", "@x", "a,b\n\"c", "../../up", "<i>", "é" * 200, "x" * 250]
+    table = grade.points_csv([(name, result) for name in names], key)
+    read = [row[0] for row in csv.reader(table.splitlines(True))][1:]
+    assert read == ["'" + name for name in names[:4]] + names[4:]
+    page = grade.feedback("<i>", result, key)
+    assert not any(bad in page for bad in ("<script", "<img", "<i>", "<b>", "\x1b"))
+    assert "default-src 'none'" in page
+    files = [grade._file_name(name) for name in names]
+    assert len(set(files)) == len(names) and all(len(f) < 100 and "/" not in f and f[:1] != "." for f in files[:5] + files[6:])
+    assert grade._file_name("ann") == "ann" and "/" not in files[5]
+
+
+def test_bad_folders_are_named(tmp_path):
+    assignment.write((3,), tmp_path / "made", seed=_SEED)
+    key = tmp_path / "made" / "instructor" / "assignment.json"
+    with pytest.raises(ValueError, match="^submissions"):
+        grade.run(tmp_path / "nowhere", key, tmp_path / "out")
+    with pytest.raises(ValueError, match="^out"):
+        grade.run(tmp_path, key, tmp_path / "out")
+    with pytest.raises(ValueError, match="^assignment"):
+        grade.run(tmp_path / "made", tmp_path / "made" / "README.txt", tmp_path / "out")
+
+
+def test_every_kind_of_harm_is_in_the_rehearsal():
+    drawn = tasks.draw(_CHAPTERS, _SEED)
+    names = [name for name, *_ in rehearse.hostile_kinds(drawn)]
+    assert len(names) == len(set(names)) == len(hostile.CELLS) + len(hostile.ONE) + len(hostile.ANSWERS) + len(hostile.FILES) + 1
+    right = ("graded", {"tasks": [{"points": 1, "of": 1}], "output": "", "state": "graded", "note": None})
+    assert rehearse.surprises([("a", right[1])], {"a": ("graded", "all")}) == []
+    assert "lost" in rehearse.surprises([], {"a": ("graded", "all")})[0]
+    assert rehearse.surprises([("a", right[1])], {"a": ("graded", "none")})
+    assert rehearse.surprises([("a", right[1] | {"output": "LEAK: x"})], {"a": ("graded", "all")})

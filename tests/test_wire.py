@@ -1,0 +1,113 @@
+"""The codec between grader and submission: what is sent comes back the same, and garbage raises its own error only."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from classroom import wire
+
+_PLAIN = (st.none() | st.booleans() | st.integers(-10**20, 10**20) | st.floats(allow_nan=False)
+          | st.text(st.characters(exclude_categories=["Cs"]), max_size=5) | st.complex_numbers(allow_nan=False))
+_DTYPES = st.sampled_from(sorted(wire._DTYPES))
+_ARRAYS = _DTYPES.flatmap(lambda name: hnp.arrays(name, hnp.array_shapes(min_dims=0, min_side=0, max_side=3)))
+_VALUES = st.recursive(_PLAIN | _ARRAYS, lambda v: st.lists(v, max_size=3) | st.lists(v, max_size=3).map(tuple)
+                       | st.dictionaries(st.text("ab", max_size=2) | st.integers(0, 9), v, max_size=3), max_leaves=8)
+
+
+def same(a, b):
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return type(b) is dict and list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (np.ndarray, np.generic)):
+        return type(a) is type(b) and a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    return type(a) is type(b) and a == b
+
+
+@given(_VALUES)
+def test_what_is_sent_comes_back(value):
+    assert same(value, wire.decode(wire.encode(value)))
+
+
+def test_what_is_not_quite_plain_is_sent_as_it_is():
+    reversed_big = np.arange(6, dtype=">f8").reshape(2, 3)[:, ::-1]
+    found = wire.decode(wire.encode((reversed_big, np.float32(1.5), np.bool_(True), np.nan)))
+    assert found[0].dtype == np.float64 and np.array_equal(found[0], reversed_big) and found[0].flags.writeable
+    assert type(found[1]) is np.float32 and type(found[2]) is np.bool_ and np.isnan(found[3])
+
+
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", [object(), b"x", {1, 2}, range(3), np.array([None]), np.array(["a"]), 10**1000,
+                                   np.zeros(wire.DATA_LIMIT // 8 + 1), [np.zeros(wire.DATA_LIMIT // 16)] * 3, nested(30),
+                                   "x" * (wire.JSON_LIMIT + 1), {1: object()}], ids=lambda v: type(v).__name__)
+def test_what_is_not_sent(value):
+    with pytest.raises(wire.WireError):
+        wire.encode(value)
+
+
+def frame(structure, data=b""):
+    text = structure if isinstance(structure, bytes) else json.dumps(structure).encode()
+    return struct.pack("<II", len(text), len(data)) + text + data
+
+
+@pytest.mark.parametrize("structure, data", [
+    (["array", "float64", [2**40]], b""), (["array", "float64", [-1]], b""), (["array", "float64", [0, 2**60]], b""),
+    (["array", "object", [1]], bytes(8)), (["array", "O", [1]], bytes(8)), (["array", ["float64"], [1]], bytes(8)),
+    (["array", "float64", [True]], bytes(8)), (["array", "float64", [1.0]], bytes(8)), (["array", "float64", 1], bytes(8)),
+    (["array", "float64", [1]], bytes(7)), (["array", "float64", [1]], bytes(9)), (["array", "float64", [1] * 17], bytes(8)),
+    (["array", "float64", [0, 2**20, 2**20]], b""), (["array", "float64", [2**63, 2]], b""), (["array", "float64"], bytes(8)),
+    (["scalar", "float64"], b""), (["scalar", "float64", 1], bytes(8)), (["complex", 1.0], b""), (["complex", "1", "2"], b""),
+    (["dict", [["list"], 1]], b""), (["dict", 1], b""), (["dict", [1, 2, 3]], b""), (["pickle", "cos"], b""), ([], b""),
+    ({"a": 1}, b""), ([1, 2], b""), (b"[" * 10**5, b""), (b"\xff", b""), (b"", b""), (b"1" * 1001, b""), (b"9" * 10**5, b""),
+    (["list"] + [0] * (wire._ITEMS + 1), b""), (b"null", b"left over")], ids=range(33))
+def test_what_is_no_message(structure, data):
+    with pytest.raises(wire.WireError):
+        wire.decode(frame(structure, data))
+
+
+def test_sizes_are_compared_before_anything_is_read():
+    for sizes in ((2**32 - 1, 0), (0, 2**32 - 1), (wire.JSON_LIMIT + 1, 0), (0, wire.DATA_LIMIT + 1)):
+        with pytest.raises(wire.WireError):
+            wire.sizes(struct.pack("<II", *sizes))
+    assert wire.sizes(struct.pack("<II", wire.JSON_LIMIT, wire.DATA_LIMIT)) == (wire.JSON_LIMIT, wire.DATA_LIMIT)
+
+
+def test_odd_bytes_become_ordinary_values():
+    assert wire.decode(frame(["array", "bool", [3]], b"\x00\x02\xff")).tobytes() == b"\x00\x01\x01"
+    assert wire.decode(frame(b'"\\ud800"')) == "?"  # half a surrogate pair could not be written to a file
+
+
+_JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | _DTYPES
+                     | st.sampled_from(["list", "tuple", "dict", "complex", "array", "scalar"]),
+                     lambda v: st.lists(v, max_size=4) | st.dictionaries(st.text(max_size=3), v, max_size=2), max_leaves=12)
+
+
+@settings(max_examples=500)
+@given(st.binary(max_size=60) | st.builds(frame, _JSON, st.binary(max_size=16)) | st.builds(frame, st.binary(max_size=30)))
+def test_garbage_raises_its_own_error_and_nothing_else(data):
+    try:
+        wire.decode(data)
+    except wire.WireError:
+        pass
+
+
+@settings(max_examples=300)
+@given(_VALUES, st.integers(0, 10**6), st.integers(0, 255))
+def test_a_changed_byte_raises_its_own_error_and_nothing_else(value, place, byte):
+    data = bytearray(wire.encode(value))
+    data[place % len(data)] = byte
+    try:
+        wire.decode(bytes(data))
+    except wire.WireError:
+        pass

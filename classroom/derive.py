@@ -39,7 +39,7 @@ def norm_forward({signature}):
 
     checks = (("a matrix", compare((4, 12), 3.0, 5.0, 1e-3)), ("one row", compare((12,), 3.0, 5.0, 1e-3)),
               ("three axes", compare((2, 3, 12), 3.0, 5.0, 1e-3)),
-              ("rows so small that eps counts", compare((6, 12), 0.1, 0.03, 1e-2)))
+              ("rows so small that eps counts", compare((6, 12), norms.small(6), 0.03, 1e-2)))
     mistakes = [*norms.slips(norm)]
     if given:
         mistakes += [("gamma * xhat + beta", "gamma * xhat", "beta is not added"),
@@ -76,20 +76,23 @@ def norm_jacobian(x, eps):
         eigenvalues += {'[0.0, along] + [1 / sk] * (n - 2)' if norm.centred else '[along] + [1 / sk] * (n - 1)'}
     return J, np.sort(eigenvalues)"""
 
-    def compare(which, sigma, mean, eps):
+    def compare(which, sigmas, mean, eps):
         def test(candidate, rng):
-            x, *_ = norms.draw(norm, rng, (12,), sigma, mean)
-            found = expect_parts(call_unchanged(candidate, x=x, eps=eps), 2)
-            J = np.array([norms.gradients(norm, unit, x, np.zeros(0), np.zeros(0), eps)[0] for unit in np.eye(12)])
-            if which == "J":
-                expect_close(found[0], J, _RTOL, "J")
-            else:
-                expect_close(found[1], np.linalg.eigvalsh(J), _RTOL, "the list of eigenvalues")
+            for sigma in sigmas:
+                x, *_ = norms.draw(norm, rng, (12,), sigma, mean)
+                found = expect_parts(call_unchanged(candidate, x=x, eps=eps), 2)
+                none = np.zeros(0)
+                J = np.array([norms.gradients(norm, unit, x, none, none, eps)[0] for unit in np.eye(12)])
+                if which == "J":
+                    expect_close(found[0], J, _RTOL, "J")
+                else:
+                    expect_close(found[1], np.linalg.eigvalsh(J), _RTOL, "the list of eigenvalues")
         return test
 
-    checks = [(f"{what} of {rows}", compare(which, *numbers)) for which, what in (("J", "J"), ("l", "eigenvalues"))
-              for rows, numbers in (("an ordinary row", (3.0, 5.0, 1e-3)), ("a row so small that eps counts",
-                                                                             (0.1, 0.03, 1e-2)))]
+    rows = {"an ordinary row": ((3.0,), 5.0, 1e-3),
+            "rows so small that eps counts": (norms.small(2)[:, 0], 0.03, 1e-2)}
+    checks = [(f"{which} of {which_rows}", compare(which, *numbers)) for which in ("J", "eigenvalues")
+              for which_rows, numbers in rows.items()]
     mistakes = [*(slip for slip in norms.slips(norm) if "whole row" not in slip[2]),
                 ("- bk * np.outer(ck, ck)", "+ bk * np.outer(ck, ck)", "a sign in the path through s is wrong in J"),
                 ("- bk * np.outer(ck, ck)", "", "the path through s is missing in J"),
@@ -158,10 +161,11 @@ def norm_backward({signature}):
 
     checks = [("dx of a matrix", compare(("dx",), (3, 12), 3.0, 5.0, 1e-3)),
               ("dx of one row", compare(("dx",), (12,), 3.0, 5.0, 1e-3)),
-              ("dx of rows so small that eps counts", compare(("dx",), (4, 12), 0.1, 0.03, 1e-2))]
+              ("dx of rows so small that eps counts", compare(("dx",), (4, 12), norms.small(4), 0.03, 1e-2))]
     if given:
         checks += [("dgamma and dbeta of a matrix", compare(("dgamma", "dbeta"), (3, 12), 3.0, 5.0, 1e-3)),
-                   ("dgamma and dbeta of three axes", compare(("dgamma", "dbeta"), (2, 3, 12), 0.1, 0.03, 1e-2))]
+                   ("dgamma and dbeta of three axes, eps counts",
+                    compare(("dgamma", "dbeta"), (2, 3, 12), norms.small(3), 0.03, 1e-2))]
     mistakes = [*norms.slips(norm),
                 ("+ ds * ds_dq * 2 * c /", "+ 0 * c /", "s is treated as a constant"),
                 ("ds_dq * 2 * c", "ds_dq * c", "the derivative of a square lacks its 2"),

@@ -176,8 +176,13 @@ def gradients(norm, dy, x, gamma, beta, eps, hold=()):
             for position, a in enumerate((x, gamma, beta))]
 
 
+def small(rows):
+    """Standard deviations, (rows, 1), of rows so small that an eps of 1e-2 counts: q is below it, above it, below ..."""
+    return np.resize([0.03, 0.3], (rows, 1))
+
+
 def draw(norm, rng, shape, sigma=3.0, mean=5.0):
-    """x, dy, gamma, beta: rows with this mean and standard deviation, gamma of mixed signs."""
+    """x, dy, gamma, beta: rows with this mean and standard deviation (or one a row), gamma of mixed signs."""
     x, dy = mean + sigma * rng.standard_normal(shape), rng.standard_normal(shape)
     size = norm.groups if norm.affine == "group" else shape[-1]
     return x, dy, rng.uniform(0.5, 2, size) * rng.choice([-1, 1], size), rng.standard_normal(size)

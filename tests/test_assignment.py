@@ -95,6 +95,14 @@ def test_a_mistake_is_named_alone_or_with_another_and_what_is_right_is_not():
     assert diagnose(task, [(args, np.arange(5.0))]) is None and diagnose(task, []) is None
 
 
+def test_a_right_answer_has_no_diagnosis_where_a_mistake_would_not_show():
+    task = next(task for seed in range(20) for task in [drawn("ch03-norm-backward", seed)]
+                if task.variant.affine == "feature")
+    dy, x, _, eps = eval(f"f{task.example}", {"np": np, "f": lambda *args: args})
+    args = dy, x, np.ones_like(x), eps  # as if gamma were forgotten
+    assert diagnose(task, [(args, task.exercise.solution(*args))]) is None
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("out") / "a"

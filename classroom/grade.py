@@ -8,7 +8,6 @@ import io
 import json
 import os
 import re
-import resource
 import signal
 import stat
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .assignment import load
-from .judge import Seconds, judge
+from .judge import NO_NOTES, Seconds, judge, not_run
 from .sandbox import Limits, Sandbox, Unavailable
 
 _NOTEBOOK_LIMIT = 10**7  # bytes
@@ -52,7 +51,7 @@ def read_assignment(path):
 # ---- Finding and reading, without following links ------------------------------------------------------
 
 def find_submissions(folder):
-    """Every entry of ``folder`` that is not hidden, as a :class:`Submission`: a notebook, or a folder that holds one."""
+    """Every entry of ``folder`` that is not hidden, as a :class:`Submission`: a notebook, or a folder with one."""
     entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
     names = [re.sub(r"\.ipynb$", "", entry.name) for entry in entries]
     found = []
@@ -75,7 +74,9 @@ def _notebook_of(entry):
         if seen > 1000:
             return None, "a folder of more than 1,000 files"
         notebooks += [Path(parent, file) for file in files if file.endswith(".ipynb") and not file.startswith(".")]
-    return (notebooks[0], None) if len(notebooks) == 1 else (None, f"a folder with {len(notebooks)} notebooks, expected 1")
+    if len(notebooks) != 1:
+        return None, f"a folder with {len(notebooks)} notebooks, expected 1"
+    return notebooks[0], None
 
 
 def _read(path):
@@ -98,9 +99,9 @@ def _read(path):
 
 def _zero(assignment, state, note):
     """The result of a submission of which nothing ran."""
-    none = [{"id": task.id, "of": task.points, "points": 0.0, "diagnosis": None,
-             "checks": [(description, "not run") for description, _ in task.exercise.checks]} for task in assignment.tasks]
-    return {"state": state, "note": note, "tasks": none, "output": "", "printed": 0, "cells": 0, "errors": [], "twice": []}
+    none = [{"id": task.id, "of": task.points, "checks": not_run(task), "diagnosis": None, "points": 0.0}
+            for task in assignment.tasks]
+    return {"state": state, "note": note, "tasks": none, "output": "", "printed": 0, **NO_NOTES}
 
 
 def _write(path, text):
@@ -119,6 +120,8 @@ def _judge_apart(data, assignment, path, seconds, limits):
     if pid:
         return pid
     try:
+        import resource  # Linux is certain here, the sandbox was tried
+
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
         resource.setrlimit(resource.RLIMIT_AS, (_JUDGE_MEMORY, _JUDGE_MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
@@ -230,7 +233,8 @@ _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<style>body {{ max-width: 45rem; margin: auto; padding: 1rem; font: 1rem/1.5 sans-serif }} pre {{ overflow: auto }}</style>
+<style>body {{ max-width: 45rem; margin: auto; padding: 1rem; font: 1rem/1.5 sans-serif }}
+pre {{ overflow: auto }}</style>
 </head><body>
 {body}
 </body></html>
@@ -283,7 +287,10 @@ class Progress:
 
 
 def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wall, call=Seconds().call):
-    """The command ``grade``; ``wall`` and ``call`` as in :class:`classroom.judge.Seconds`. Exit code 0, 1 where a result is missing, 2 where it cannot work, 130 at Ctrl-C."""
+    """The command ``grade``; ``wall`` and ``call`` as in :class:`classroom.judge.Seconds`.
+
+    Its exit code: 0, 1 where a result is missing, 2 where it cannot work, 130 at Ctrl-C.
+    """
     submissions, out = Path(submissions), Path(out)
     if not submissions.is_dir():
         raise ValueError(f"submissions: found {submissions}, expected a folder")
@@ -299,7 +306,8 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
     try:
         graded = grade(submissions, assignment, out, jobs, again, Seconds(wall, call), report=Progress())
     except KeyboardInterrupt:
-        print(f"\nstopped; the same command goes on from here: finished results are in {out / 'results'}", file=sys.stderr)
+        print(f"\nstopped; the same command goes on from here. Finished results are in {out / 'results'}",
+              file=sys.stderr)
         return 130
     for student, result in graded:
         _write(out / "feedback" / f"{_file_name(student)}.html", feedback(student, result, assignment))

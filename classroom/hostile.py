@@ -22,7 +22,7 @@ def attempt(what, f):
 CELLS = {
     "reads files": (_TRY + '''
 import glob, os
-for path in ("/etc/shadow", "/etc/passwd", "/etc/hostname", "/proc/1/environ", "/proc/self/maps", "/sys/kernel/uevent_seqnum",
+for path in ("/etc/shadow", "/etc/passwd", "/etc/hostname", "/proc/1/environ", "/proc/self/maps", "/sys/kernel",
              "/dev/mem", "/dev/vda", "/dev/sda", "/dev/tty", "/dev/shm", "/run", "/var", "/home", "/boot", SECRETS):
     for p in path if isinstance(path, tuple) else (path,):
         attempt(p, lambda: os.listdir(p) if os.path.isdir(p) else open(p, "rb").read(99))
@@ -36,8 +36,7 @@ for n in range(256):
     try: os.fstat(n)
     except OSError: continue
     if n > 4: print("LEAK: descriptor", n)
-print("environment", dict(os.environ))
-if any("SECRET" in v or "/root" in v or "/home" in v for v in os.environ.values()): print("LEAK: environment")
+if "SECRET" in str(os.environ) or len(os.environ) > 12: print("LEAK: environment", *os.environ)
 ''', "graded", True),
     "opens sockets": (_TRY + '''
 import socket, urllib.request
@@ -56,8 +55,9 @@ def call(*args):
     if libc.syscall(*map(ctypes.c_long, args)) == -1: raise OSError(ctypes.get_errno())
 numbers = dict(unshare=272, setns=308, mount=165, umount=166, pivot=155, chroot=161, ptrace=101, bpf=321, perf=298,
                userfaultfd=323, io_uring=425, keyctl=250, add_key=248, memfd=319, shmget=29, msgget=68, semget=64,
-               prctl=157, personality=135, clone3=435, open_tree=428, fsopen=430, vm_read=310, kcmp=312, x32=0x40000000 + 57,
-               handle=304, fanotify=300, syslog=103, mq=240, aio=206, ldt=154, secret=447, unknown=600)
+               prctl=157, personality=135, clone3=435, open_tree=428, fsopen=430, vm_read=310, kcmp=312,
+               x32=0x40000000 + 57, handle=304, fanotify=300, syslog=103, mq=240, aio=206, ldt=154, secret=447,
+               unknown=600)
 if os.uname().machine == "x86_64":
     for name, number in numbers.items():
         attempt(name, lambda: call(number, 0x10000000, 0, 0, 0, 0, 0))

@@ -1,4 +1,4 @@
-"""One submission judged: its notebook runs in a sandbox, its functions are called from here, their results checked here.
+"""One submission judged: its notebook runs in a sandbox; from here its functions are called, and results checked.
 
 The expected answers never leave this process. What a submission can do is to answer, or not.
 """
@@ -23,6 +23,9 @@ _INSIDE = {"/grader/child.py": _HERE / "child.py", "/grader/wire.py": _HERE / "w
 _GRACE = 2  # seconds; the child's own alarm comes first and costs less than a new process
 _TEXT = 600
 _CALLS = 20  # of a failed check, that are looked at for a diagnosis
+
+
+NO_NOTES = {"cells": 0, "errors": [], "twice": []}
 
 
 class Seconds(NamedTuple):
@@ -174,7 +177,8 @@ def _run(test, candidate, rng):
     return None
 
 
-def _not_run(task, first=0):
+def not_run(task, first=0):
+    """Checks of a task, from ``first`` on, that were not run."""
     return [(description, "not run") for description, _ in task.exercise.checks[first:]]
 
 
@@ -187,10 +191,10 @@ def _judge_task(task, notebook, seed):
             message = _run(test, candidate, np.random.default_rng([seed, number]))
             notebook.still_there()
         except Gone as gone:
-            return [*checks, (description, str(gone)), *_not_run(task, number + 1)], diagnosis, gone
+            return [*checks, (description, str(gone)), *not_run(task, number + 1)], diagnosis, gone
         checks.append((description, message and _plain(message)))
         if candidate.slow:
-            return [*checks, *_not_run(task, number + 1)], diagnosis, None
+            return [*checks, *not_run(task, number + 1)], diagnosis, None
         if message and not diagnosis and candidate.calls:
             diagnosis = _diagnosis(task, candidate.calls[:_CALLS])
     return checks, diagnosis, None
@@ -213,7 +217,7 @@ def judge(data, tasks, seed, seconds=Seconds(), limits=Limits()):
     """
     deadline, names = time.monotonic() + seconds.wall, [task.name for task in tasks]
     judged, notebook, first, hopeless = [], None, None, False
-    notes, output = {"cells": 0, "errors": [], "twice": []}, ("", 0)
+    notes, output = NO_NOTES, ("", 0)
     try:
         for task in tasks:
             gone = None
@@ -224,7 +228,7 @@ def judge(data, tasks, seed, seconds=Seconds(), limits=Limits()):
                 except Gone as found:  # its cells do this, so they would do it again
                     gone, hopeless = found, True
             if notebook is None:
-                checks, diagnosis = _not_run(task), None
+                checks, diagnosis = not_run(task), None
             else:
                 checks, diagnosis, gone = _judge_task(task, notebook, seed)
                 output = notebook.output

@@ -18,7 +18,8 @@ def refused(function, *args):
 
 
 walls = {"user": os.getuid() == 1000, "processes": os.getpid() == 1 and refused(os.fork),
-         "network": refused(socket.socket), "files": refused(os.mkdir, "/x") and refused(open, "/grader/probe.py", "a"),
+         "network": refused(socket.socket),
+         "files": refused(os.mkdir, "/x") and refused(open, "/grader/probe.py", "a"),
          "root": not any(map(os.path.exists, ("/proc/self", "/sys/kernel", "/home", "/etc/passwd")))}
 broken = [name for name, stands in walls.items() if not stands]
 if broken:

@@ -35,8 +35,9 @@ def partly(drawn, rng):
     """At least one task solved and at least one not even written; the others solved, wrong or not written."""
     kinds = ["solved", "stub", *(rng.choice(["solved", "wrong", "stub"]) for _ in drawn[2:])]
     rng.shuffle(kinds)
-    return notebook(_SETUP, *(task.solution if kind == "solved" else task.stub if kind == "stub" else _mistaken(task, rng)
-                              for task, kind in zip(drawn, kinds)))
+    sources = {"solved": lambda task: task.solution, "stub": lambda task: task.stub,
+               "wrong": lambda task: _mistaken(task, rng)}
+    return notebook(_SETUP, *(sources[kind](task) for task, kind in zip(drawn, kinds)))
 
 
 def wrong(drawn, rng):
@@ -63,13 +64,15 @@ def hostile_kinds(drawn, secrets=(), port=9):
     for name, (_, state, counts) in hostile.CELLS.items():
         yield name, write(hostile_cells(drawn, name, secrets, port)), state, "all" if counts else "none"
     for name, (body, state) in hostile.ONE.items():
-        yield name, write(notebook(_SETUP, *(t.solution for t in drawn), f"def {drawn[0].name}(*args):\n    {body}")), state, "some"
+        again = f"def {drawn[0].name}(*args):\n    {body}"
+        yield name, write(notebook(_SETUP, *(task.solution for task in drawn), again)), state, "some"
     for name in hostile.ANSWERS:
         yield name, write(hostile_answers(drawn, name)), "graded", "none"
     for name, make in hostile.FILES.items():
         yield name, make, "not a notebook", "none"
     names = "\n\n".join(f"def {task.name}(*args):\n    return None" for task in drawn)
-    yield "two functions of one name", write(notebook(_SETUP, *(t.solution for t in drawn), names)), "graded", "none"
+    twice = notebook(_SETUP, *(task.solution for task in drawn), names)
+    yield "two functions of one name", write(twice), "graded", "none"
 
 
 def _write_all(folder, drawn, students, hostile_share):
@@ -110,7 +113,7 @@ def surprises(graded, expected):
 
 
 def run(students=200, hostile=0.1, jobs=None, chapters=(1, 3, 4)):
-    """The command ``rehearse``: exit code 0 if nothing was lost, all is as expected and the points are the same twice."""
+    """The command ``rehearse``: exit code 0 if none is lost, all are as expected and the points the same twice."""
     if students < 1:
         raise ValueError(f"students: found {students}, expected 1 or more")
     drawn, seed = tasks.draw(chapters, 1), 1

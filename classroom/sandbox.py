@@ -8,8 +8,8 @@ What keeps a submission in, from the outside to the inside:
   caller names. No home, no submissions, no key, no /proc, no /sys. Only /tmp is writable, small, and in memory.
 * network, pid, ipc and uts namespaces: no interface, no process but its own. It is process 1: when it dies, all dies.
 * limits: memory, CPU time, threads, file sizes; no core dumps.
-* a system call filter: no new processes, so that the limits of one process are those of the submission; no sockets; no
-  memory that those limits do not count; no new namespaces; nothing that reaches into kernel or other processes.
+* a system call filter: no new processes, so that the limits of one process are those of the submission; no sockets;
+  no memory that those limits do not count; no new namespaces; nothing that reaches into kernel or other processes.
 
 Needs Linux 5.14 on x86-64 or arm64. Whatever is missing raises :class:`Unavailable`; nothing is ever run without it.
 """
@@ -20,7 +20,6 @@ import errno
 import os
 import platform
 import re
-import resource
 import select
 import signal
 import struct
@@ -35,14 +34,14 @@ import lnlib
 
 HOW_TO_PROCEED = """\
 Submissions are graded in a sandbox only. What to do:
-  - needed: Linux 5.14 or newer, x86-64 or arm64, Python 3.11 to 3.13; not Windows, macOS or WSL 1. A virtual machine does.
+  - needed: Linux 5.14 or newer on x86-64 or arm64; not Windows, macOS or WSL 1. A virtual machine does.
   - Ubuntu 23.10 and newer keep user namespaces from ordinary users. For this session:
       sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0
     or run the same command as root.
   - Debian and others may need: sudo sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000
   - in Docker or Podman, start the container with
       --security-opt seccomp=unconfined --security-opt apparmor=unconfined   (as root in it: also --cap-add SYS_ADMIN)
-  - Kubernetes, JupyterHub, shared hosts: grade on another machine; the submissions and assignment.json are all it takes."""
+  - Kubernetes, JupyterHub, shared hosts: grade on another machine; it takes the submissions and assignment.json."""
 
 
 class Unavailable(Exception):
@@ -66,7 +65,7 @@ class Limits(NamedTuple):
     output: int = 10**6
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _OUTSIDE_ROOT = 65534  # nobody, where root grades
 _INSIDE = 1000
 
@@ -228,6 +227,8 @@ def _drop_capabilities():
 
 
 def _limit(limits):
+    import resource  # not on Windows, where this module says that there is no sandbox
+
     for name, value in (("AS", limits.memory), ("CPU", limits.cpu), ("NPROC", limits.threads), ("FSIZE", limits.disk),
                         ("NOFILE", 64), ("MEMLOCK", 0), ("MSGQUEUE", 0), ("SIGPENDING", 64),
                         # 1, not 0: a crash handler of the system (a pipe in core_pattern) is started even at 0.
@@ -250,14 +251,16 @@ def _become(argv, shown, limits):
     _drop_capabilities()
     _limit(limits)
     _install_filter()
-    os.execve(argv[0], argv, {"HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0",
-                              "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
-                              "MPLCONFIGDIR": "/tmp", "MPLBACKEND": "agg"})
+    # For a Python that has its own library beside it, and was found by this variable.
+    library = f"{os.path.realpath(sys.base_prefix)}/lib"
+    os.execve(argv[0], argv, {"HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "LD_LIBRARY_PATH": library,
+                              "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
+                              "MKL_NUM_THREADS": "1", "MPLCONFIGDIR": "/tmp", "MPLBACKEND": "agg"})
 
 
 def _launch(argv, shown, limits, fds):
     """Between grader and sandbox: makes the namespaces, starts process 1, and ends it when the lifeline breaks."""
-    # All out of the way first, so that no number is needed twice; then in their places, and nothing else is left open.
+    # All out of the way first, so that no number is needed twice; then in their places. Nothing else is left open.
     for fd, place in [(os.dup2(fd, 200 + place), place) for place, fd in enumerate(fds)]:
         os.dup2(fd, place, inheritable=place < _STATUS)
     os.closerange(_GO + 1, 65536)

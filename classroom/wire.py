@@ -151,7 +151,9 @@ class _Decoder:
     def _array(self, name, shape):
         if type(name) is not str or name not in _DTYPES:
             raise WireError("an array of no dtype")
-        if type(shape) is not list or len(shape) > 16 or not all(type(n) is int and 0 <= n <= DATA_LIMIT for n in shape):
+        if type(shape) is not list or len(shape) > 16:
+            raise WireError("an array of no shape")
+        if not all(type(n) is int and 0 <= n <= DATA_LIMIT for n in shape):
             raise WireError("an array of no shape")
         dtype = _DTYPES[name]
         # An axis of length 0 must not hide huge ones beside it.

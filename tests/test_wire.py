@@ -1,4 +1,4 @@
-"""The codec between grader and submission: what is sent comes back the same, and garbage raises its own error only."""
+"""The codec between grader and submission: what is sent comes back, and garbage raises its own error only."""
 
 import json
 import struct
@@ -49,7 +49,8 @@ def nested(depth):
 
 
 @pytest.mark.parametrize("value", [object(), b"x", {1, 2}, range(3), np.array([None]), np.array(["a"]), 10**1000,
-                                   np.zeros(wire.DATA_LIMIT // 8 + 1), [np.zeros(wire.DATA_LIMIT // 16)] * 3, nested(30),
+                                   np.zeros(wire.DATA_LIMIT // 8 + 1), [np.zeros(wire.DATA_LIMIT // 16)] * 3,
+                                   nested(30),
                                    "x" * (wire.JSON_LIMIT + 1), {1: object()}], ids=lambda v: type(v).__name__)
 def test_what_is_not_sent(value):
     with pytest.raises(wire.WireError):
@@ -64,13 +65,15 @@ def frame(structure, data=b""):
 @pytest.mark.parametrize("structure, data", [
     (["array", "float64", [2**40]], b""), (["array", "float64", [-1]], b""), (["array", "float64", [0, 2**60]], b""),
     (["array", "object", [1]], bytes(8)), (["array", "O", [1]], bytes(8)), (["array", ["float64"], [1]], bytes(8)),
-    (["array", "float64", [True]], bytes(8)), (["array", "float64", [1.0]], bytes(8)), (["array", "float64", 1], bytes(8)),
-    (["array", "float64", [1]], bytes(7)), (["array", "float64", [1]], bytes(9)), (["array", "float64", [1] * 17], bytes(8)),
-    (["array", "float64", [0, 2**20, 2**20]], b""), (["array", "float64", [2**63, 2]], b""), (["array", "float64"], bytes(8)),
-    (["scalar", "float64"], b""), (["scalar", "float64", 1], bytes(8)), (["complex", 1.0], b""), (["complex", "1", "2"], b""),
-    (["dict", [["list"], 1]], b""), (["dict", 1], b""), (["dict", [1, 2, 3]], b""), (["pickle", "cos"], b""), ([], b""),
-    ({"a": 1}, b""), ([1, 2], b""), (b"[" * 10**5, b""), (b"\xff", b""), (b"", b""), (b"1" * 1001, b""), (b"9" * 10**5, b""),
-    (["list"] + [0] * (wire._ITEMS + 1), b""), (b"null", b"left over")], ids=range(33))
+    (["array", "float64", [True]], bytes(8)), (["array", "float64", [1.0]], bytes(8)),
+    (["array", "float64", 1], bytes(8)), (["array", "float64", [1]], bytes(7)), (["array", "float64", [1]], bytes(9)),
+    (["array", "float64", [1] * 17], bytes(8)), (["array", "float64", [0, 2**20, 2**20]], b""),
+    (["array", "float64", [2**63, 2]], b""), (["array", "float64"], bytes(8)), (["scalar", "float64"], b""),
+    (["scalar", "float64", 1], bytes(8)), (["complex", 1.0], b""), (["complex", "1", "2"], b""),
+    (["dict", [["list"], 1]], b""), (["dict", 1], b""), (["dict", [1, 2, 3]], b""), (["pickle", "cos"], b""),
+    ([], b""), ({"a": 1}, b""), ([1, 2], b""), (b"[" * 10**5, b""), (b"\xff", b""), (b"", b""),
+    (b"1" * 1001, b""), (b"9" * 10**5, b""), (["list"] + [0] * (wire._ITEMS + 1), b""), (b"null", b"left over")],
+    ids=range(33))
 def test_what_is_no_message(structure, data):
     with pytest.raises(wire.WireError):
         wire.decode(frame(structure, data))
@@ -90,11 +93,13 @@ def test_odd_bytes_become_ordinary_values():
 
 _JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | _DTYPES
                      | st.sampled_from(["list", "tuple", "dict", "complex", "array", "scalar"]),
-                     lambda v: st.lists(v, max_size=4) | st.dictionaries(st.text(max_size=3), v, max_size=2), max_leaves=12)
+                     lambda v: st.lists(v, max_size=4) | st.dictionaries(st.text(max_size=3), v, max_size=2),
+                     max_leaves=12)
 
 
 @settings(max_examples=500)
-@given(st.binary(max_size=60) | st.builds(frame, _JSON, st.binary(max_size=16)) | st.builds(frame, st.binary(max_size=30)))
+@given(st.binary(max_size=60) | st.builds(frame, _JSON, st.binary(max_size=16))
+       | st.builds(frame, st.binary(max_size=30)))
 def test_garbage_raises_its_own_error_and_nothing_else(data):
     try:
         wire.decode(data)

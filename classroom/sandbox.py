@@ -185,8 +185,6 @@ def _make_root(shown, disk):
     links = {path: os.readlink(source) for path, source in shown.items() if os.path.islink(source)}
     # Opened before they are covered, and while the directories above them can still be walked.
     sources = {path: os.open(source, os.O_PATH | os.O_CLOEXEC) for path, source in shown.items() if path not in links}
-    if os.geteuid() == 0:
-        os.setgroups([])
     os.setresgid(_INSIDE, _INSIDE, _INSIDE)
     os.setresuid(_INSIDE, _INSIDE, _INSIDE)
 
@@ -265,6 +263,8 @@ def _launch(argv, shown, limits, fds):
         os.dup2(fd, place, inheritable=place < _STATUS)
     os.closerange(_GO + 1, 65536)
     try:
+        if os.geteuid() == 0:  # now: in the new user namespace nobody is user 0, and others may not drop their groups
+            os.setgroups([])
         _check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWNET | _CLONE_NEWIPC
                              | _CLONE_NEWUTS | _CLONE_NEWCGROUP), "unshare")
         os.write(_STATUS, b"made\n")
@@ -306,7 +306,7 @@ class Sandbox:
 
     def __init__(self, program, shown, limits=Limits()):
         self._kept, self.printed, self._limit = b"", 0, limits.output
-        if sys.platform != "linux" or platform.machine() not in _MACHINES:
+        if platform.system() != "Linux" or platform.machine() not in _MACHINES:
             raise Unavailable(f"this is {platform.system()} on {platform.machine()}")
         if tuple(map(int, re.findall(r"\d+", platform.release())[:2])) < (5, 14):
             raise Unavailable(f"this is Linux {platform.release()}")

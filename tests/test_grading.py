@@ -48,6 +48,9 @@ _LOOK = """
 import json, os, sys, time
 from pathlib import Path
 from classroom.sandbox import Sandbox
+os.set_inheritable(os.open("/", os.O_RDONLY), True)  # neither this nor a group may come along
+if os.getuid() == 0:
+    os.setgroups([4])
 box = Sandbox("/grader/program.py", {"/grader/program.py": sys.argv[1]})
 box.read(1, time.monotonic() + 30)
 launcher = box._launcher
@@ -257,7 +260,7 @@ def _members(session):
 
 # ---- Without a sandbox ------------------------------------------------------------------------------------------
 
-_BREAK = {"system": "import classroom.grade, sys; sys.platform = 'win32'",
+_BREAK = {"system": "import platform; platform.system = lambda: 'Darwin'",
           "machine": "import platform; platform.machine = lambda: 'riscv64'",
           "kernel": "import platform; platform.release = lambda: '5.10.0-28-amd64'",
           "namespaces": "import classroom.sandbox as s; s._CLONE_NEWNET = 1",

@@ -56,7 +56,7 @@ def _too_long(*_):
 
 def _without_magics(source):
     """The source with Jupyter's own lines (%magic, !shell, help?) replaced by pass."""
-    return re.sub(r"^([ \t]*)(?:[%!].*|[\w.]+\?+[ \t]*)$", r"\1pass", source, flags=re.MULTILINE)
+    return re.sub(r"^([ \t]*)(?:%{1,2}[a-zA-Z].*|!.*|[\w.]+\?+[ \t]*)$", r"\1pass", source, flags=re.MULTILINE)
 
 
 def _compile(source, name):

@@ -134,6 +134,14 @@ def classroom(sandbox, tmp_path_factory):
     (submissions / "in-a-folder" / "as-an-lms-does" / "my answers.ipynb").write_bytes(rehearse.honest(drawn) + b"\n")
     expected["in-a-folder"] = "graded", "all"
 
+    # Lines for Jupyter beside Python, errors, a file, a right answer in a cell that began with a magic.
+    (submissions / "in-jupyter.ipynb").write_bytes(rehearse.notebook(
+        "%matplotlib inline\nimport numpy as np\n!pip install nothing\nfor i in range(1):\n    %time x = 1\nnp.mean?",
+        "%%time\nremainder = (7\n  % 4)\nassert remainder == 3\nopen('notes', 'w').write(display.__name__)", "1 / 0",
+        "exit()", "an error of syntax", "def f(): raise KeyboardInterrupt\nf()",
+        *("%%capture\nassert remainder == 3\n" + task.solution for task in drawn)))
+    expected["in-jupyter"] = "graded", "all"
+
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         secrets = place, submissions, place / "made" / "instructor" / "assignment.json", ROOT / "classroom"

@@ -11,7 +11,8 @@ from pages import CHAPTERS
 
 pytestmark = pytest.mark.site
 
-PAGES = ["index", "notation", "api", "claims-audited", "bibliography", *(path.stem for path in CHAPTERS)]
+PAGES = ["index", "notation", "api", "claims-audited", "for-instructors", "bibliography",
+         *(path.stem for path in CHAPTERS)]
 
 
 # Elements of the article that stick out on the right with no scrolling box around them.

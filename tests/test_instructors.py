@@ -1,0 +1,121 @@
+"""The page for instructors: its tables fit the registry and the chapters, its commands and files exist, its example runs."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from pages import BOOK, CHAPTERS, ROOT
+
+from lnlib.exercises import exercises
+from lnlib.mutants import CHECKS, MUTANTS
+
+TEXT = (BOOK / "for-instructors.md").read_text(encoding="utf-8")
+SOURCES = {int(path.stem[:2]): path.read_text(encoding="utf-8") for path in CHAPTERS}
+
+
+def section(title):
+    return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", TEXT, re.M | re.S)[1]
+
+
+def rows(text):
+    """Cells of the table rows of a text, without heads and rules."""
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    rules = [i for i, row in enumerate(found) if set("".join(row)) == {"-"}]
+    return [row for i, row in enumerate(found) if i not in rules and i + 1 not in rules]
+
+
+def commands(prefix):
+    return [line.strip() for line in TEXT.splitlines() if line.startswith(f"    {prefix}")]
+
+
+def run(*words, **kwargs):
+    """A command of the page in a process of its own: the grader forks."""
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True,
+                          env=os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}, **kwargs)
+
+
+def test_every_exercise_has_its_time():
+    listed = [(chapter, exercise, name) for chapter, exercise, name, *_ in rows(section("Time per exercise"))]
+    assert listed == [(str(e.chapter), f"{{ref}}`{e.title} <ex-{e.id}>`", f"`{e.id}`") for e in exercises().values()]
+
+
+def test_minutes_add_up_to_what_the_chapter_states():
+    minutes = Counter()
+    for chapter, _, _, needed, _ in rows(section("Time per exercise")):
+        minutes[int(chapter)] += int(needed)
+    for chapter, text in SOURCES.items():
+        assert f"minutes, exercises {minutes[chapter]} more.\n" in text, f"chapter {chapter}: {minutes[chapter]} minutes"
+
+
+def test_ninety_minutes_are_ninety():
+    assert sum(int(row[0]) for row in rows(section("Ninety minutes: .*"))) == 90
+
+
+def test_what_the_page_points_to_exists():
+    places = re.findall(r"chapter (\d+), \*(.+?)\*", TEXT)
+    assert len(places) >= 10
+    for chapter, title in places:
+        assert f"\n## {title}\n" in SOURCES[int(chapter)], (chapter, title)
+    known = {*exercises(), *(m.name for m in MUTANTS), *(check.id for check in CHECKS)}
+    for title in ("Ninety minutes: .*", "One week: .*", "Three weeks: .*", "What students get wrong"):
+        names = set(re.findall(r"`([a-z]+(?:-[a-z0-9]+)+)`", section(title)))
+        assert len(names) >= 5 and names <= known, names - known
+    files = set(re.findall(r"[\w/-]+\.(?:txt|cff|yml|py)\b", re.sub(r"```text.*?```|README\.txt", "", TEXT, flags=re.S)))
+    assert len(files) >= 5
+    for name in files:
+        assert (ROOT / name).is_file(), name
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in set(re.findall(r"`make (\w+)`", TEXT)):
+        assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+def test_each_check_named_lets_its_mistake_through():
+    killed_by = {m.name: m.killed_by for m in MUTANTS}
+    ids = {check.id for check in CHECKS}
+    pairs = [(mistake, check) for wrote, passes, *_ in rows(section("What students get wrong"))
+             for mistake in re.findall(r"^`([\w-]+)`:", wrote) for check in re.findall(r"`([\w-]+)`", passes)]
+    assert len(pairs) >= 8
+    for mistake, check in pairs:
+        assert check in ids and check not in killed_by[mistake], (mistake, check)
+
+
+def test_commands_are_understood():
+    from classroom import tasks
+
+    lines = commands("python -m classroom ")
+    assert len(lines) == 3
+    parse = "import shlex, sys\nfrom classroom.__main__ import _parser\nfor line in sys.argv[1:]:\n" \
+            "    _parser().parse_args(shlex.split(line)[3:])"
+    parsed = run("-c", parse, *lines)
+    assert parsed.returncode == 0, parsed.stderr
+    for chapters in re.findall(r"--chapters ([\d,]+)", TEXT):
+        assert set(map(int, chapters.split(","))) <= set(tasks.chapters()), chapters
+
+
+def test_the_example_gives_what_the_page_shows(tmp_path):
+    files, points = re.findall(r"```text\n(.*?)```", TEXT, re.S)
+    new, grade, _ = (shlex.split(line)[1:] for line in commands("python -m classroom "))
+    made = run(*new, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    there = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(files.split()) == sorted(there)
+
+    student = (tmp_path / "homework-1/students/homework-1.ipynb").read_text(encoding="utf-8")
+    solved = (tmp_path / "homework-1/instructor/solutions.ipynb").read_text(encoding="utf-8")
+    path = "dx = dc - dc.mean(axis=-1, keepdims=True)"
+    assert path in solved
+    (tmp_path / "handed-in/ann").mkdir(parents=True)
+    for name, text in {"ann/homework.ipynb": solved, "ben.ipynb": student, "cara.ipynb": solved.replace(path, "dx = dc"),
+                       "dan.docx": "not a notebook"}.items():
+        (tmp_path / "handed-in" / name).write_text(text, encoding="utf-8")
+    graded = run(*grade, cwd=tmp_path)
+    if graded.returncode == 2 and not os.environ.get("LN_REQUIRE_SANDBOX"):
+        pytest.skip(graded.stderr.splitlines()[0])
+    assert graded.returncode == 0, graded.stderr
+    assert (tmp_path / "graded/points.csv").read_text(encoding="utf-8") == points
+    diagnosis = re.search(r"^> (Diagnosis\..+)$", TEXT, re.M)[1]
+    assert diagnosis in (tmp_path / "graded/feedback/cara.html").read_text(encoding="utf-8")

@@ -29,7 +29,7 @@ def rows(text):
 
 
 def commands(prefix):
-    return [line.strip() for line in TEXT.splitlines() if line.startswith(f"    {prefix}")]
+    return [line.strip() for line in TEXT.replace("\\\n", "").splitlines() if line.startswith(f"    {prefix}")]
 
 
 def run(*words, **kwargs):

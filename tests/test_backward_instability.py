@@ -7,7 +7,7 @@ from attempts import failed
 
 matplotlib.use("agg")
 
-from lnlib import backwards, layer_norm_backward, layer_norm_forward, plots, recreations  # noqa: E402
+from lnlib import backwards, exercises, layer_norm_backward, layer_norm_forward, plots, recreations  # noqa: E402
 from lnlib import reference, regimes, summation  # noqa: E402
 from lnlib.exercises import ch08  # noqa: E402
 from lnlib.gradcheck import complex_step  # noqa: E402
@@ -351,6 +351,8 @@ def safe(kind):
             return np.nan_to_num(dx)
         if kind == "all rows":
             return dx if (sigma > 0).all() else (g - g.mean(axis=-1, keepdims=True)) / eps
+        if kind == "reciprocal":
+            return np.where(sigma > 0, dx, (g - g.mean(axis=-1, keepdims=True)) * (1 / eps))
         if kind == "choose":
             return np.where(sigma > 0, dx, (g - g.mean(axis=-1, keepdims=True)) / eps)
         return dx
@@ -364,6 +366,7 @@ def safe(kind):
     ("all rows", "beside a constant one", "constant rows among others"),
     ("under the root", "off by", "rows that vary"),
     ("choose", "", None),
+    ("reciprocal", "", None),  # of Python's 0.0 it would be an error
 ])
 def test_constant_rows_refuses(kind, words, description):
     assert failed("constant-rows", safe(kind), words) == description
@@ -372,7 +375,7 @@ def test_constant_rows_refuses(kind, words, description):
 def test_constant_rows_knows_eps_inside():
     def inside(g, x, eps):
         D = x.shape[-1]
-        return layer_norm_backward(g, layer_norm_forward(x, np.ones(D), np.zeros(D), eps)[1])[0]
+        return layer_norm_backward(g, layer_norm_forward(x, *np.array([[1], [0]], x.dtype).repeat(D, 1), eps)[1])[0]
 
     assert failed("constant-rows", inside, "inside the root") == "rows that vary"
 
@@ -435,6 +438,13 @@ def test_rows_until_takes_the_library_s_t_and_whole_numbers():
     assert failed("rows-until", rows_of(t=TYPICAL)) is None
     whole = rows_of(lambda roundings: int(2 * roundings), lambda roundings: int(2**roundings))
     assert failed("rows-until", whole) is None
+
+
+def test_rows_until_of_python_s_numbers_in_the_wrong_sum():
+    """2.0**n overflows with an error where NumPy's has infinity: the first case is small enough."""
+    swapped = exercises.check("rows-until", lambda tolerance, u, in_pairs: rows_of(
+        lambda roundings: 2.0 ** float(roundings), lambda roundings: 2 * roundings)(tolerance, u, in_pairs))
+    assert "changed places" in str(swapped.diagnosis), swapped
 
 
 def test_rows_until_of_no_finite_number():

@@ -54,14 +54,14 @@ def rms(flops=(4, 4, 0), numbers=(7, 10, 1), fused=(2, 1, 1)):
 @pytest.mark.parametrize("options, check, words", [
     ({}, None, ""),
     ({"flops": (3, 5, 0)}, "a large array, per element", "a sum of n numbers"),
-    ({"numbers": (8, 10, 1)}, "a large array, per element", "read once"),
-    ({"numbers": (5, 10, 1)}, "a large array, per element", "expected 7"),
+    ({"numbers": (8, 10, 1)}, "a large array, per element", "read twice by one call, or gamma"),
+    ({"numbers": (5, 10, 1)}, "a large array, per element", "found 5.00 accesses per element; which"),
     ({"fused": (3, 1, 1)}, "a large array, per element", "registers"),
-    ({"flops": (4, 3, 0)}, "small arrays, to the byte", "operations, expected 3232; 1 times rows numbers are missing"),
-    ({"numbers": (7, 10, 0)}, "small arrays, to the byte", "1 times D numbers are missing"),
-    ({"numbers": (7, 0, 0)}, "small arrays, to the byte", "10 times rows numbers are missing, 1 times D"),
-    ({"fused": (2, 0, 1)}, "small arrays, to the byte", "1 times rows numbers are missing"),
-    ({"fused": (2, 1, 2)}, "small arrays, to the byte", "1 times D numbers too many"),
+    ({"flops": (4, 3, 0)}, "small arrays, to the byte", "operations, expected 3232; what is missing grows with rows"),
+    ({"numbers": (7, 10, 0)}, "small arrays, to the byte", "what is missing grows with D"),
+    ({"numbers": (7, 0, 0)}, "small arrays, to the byte", "grows with rows, what is missing grows with D"),
+    ({"fused": (2, 0, 1)}, "small arrays, to the byte", "what is missing grows with rows"),
+    ({"fused": (2, 1, 2)}, "small arrays, to the byte", "what is too much grows with D"),
 ])
 def test_rms_norm_cost(options, check, words):
     assert failed("rms-norm-cost", rms(**options), words) == check
@@ -94,13 +94,13 @@ def peak(y=1, dy=1, dx=1, xhat=1, statistics=(1, 2), parameters=2, in_place=1):
 
 @pytest.mark.parametrize("options, check, words", [
     ({}, None, ""),
-    ({"y": 0}, "arrays of x's size", "y lives on"),
-    ({"y": 2}, "arrays of x's size", "x is not counted"),
-    ({"in_place": 0}, "arrays of x's size", "place of dy"),
+    ({"y": 0}, "arrays of x's size", "which of xhat, y, dy and dx are alive?"),
+    ({"y": 2}, "arrays of x's size", "there before, or is not kept?"),
+    ({"in_place": 0}, "arrays of x's size", "where does dx go?"),
     ({"xhat": 0}, "arrays of x's size", "expected 4"),
-    ({"statistics": (0, 1)}, "all arrays", "1 times rows numbers are missing"),
-    ({"parameters": 0}, "all arrays", "2 times D numbers are missing"),
-    ({"parameters": 3}, "all arrays", "1 times D numbers too many"),
+    ({"statistics": (0, 1)}, "all arrays", "what is missing grows with rows"),
+    ({"parameters": 0}, "all arrays", "what is missing grows with D"),
+    ({"parameters": 3}, "all arrays", "what is too much grows with D"),
 ])
 def test_step_peak(options, check, words):
     assert failed("step-peak", peak(**options), words) == check
@@ -116,12 +116,12 @@ def test_hard_coded_four_bytes_are_named():
 @pytest.mark.parametrize("answer, check, words", [
     (lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1), None, ""),
     (lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (n2 - n1), "from two calls", "in seconds"),
-    (lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1) / 2, "from two calls", "this is half"),
-    (lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1) * 2, "from two calls", "this is twice"),
-    (lambda n1, t1, n2, t2: (t2 - t1) / (t1 * n2 - t2 * n1), "from two calls", "turn it over"),
+    (lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1) / 2, "from two calls", "two thirds of the time"),
+    (lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1) * 2, "from two calls", "a third of the time"),
+    (lambda n1, t1, n2, t2: (t2 - t1) / (t1 * n2 - t2 * n1), "from two calls", "in which unit"),
     (lambda n1, t1, n2, t2: t1 * n2 / t2, "from two calls", "inside"),
-    (lambda n1, t1, n2, t2: t1 * (n2 - n1) / (t2 - t1), "from two calls", "has b n1 in it"),
-    (lambda n1, t1, n2, t2: t1 * (n2 - n1) / t2, "from two calls", "differences"),
+    (lambda n1, t1, n2, t2: t1 * (n2 - n1) / (t2 - t1), "from two calls", "not all overhead"),
+    (lambda n1, t1, n2, t2: t1 * (n2 - n1) / t2, "from two calls", "how much longer"),
     # The smaller array is not always the first.
     (lambda n1, t1, n2, t2: abs(t1 * n2 - t2 * n1) / (t2 - t1), "from two calls", "expected"),
 ])

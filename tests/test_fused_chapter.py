@@ -1,6 +1,7 @@
 """Chapter 10: its exercises refuse wrong answers and say why, its figures draw what they are given."""
 
 import itertools
+import re
 
 import matplotlib
 import numpy as np
@@ -9,7 +10,7 @@ from attempts import failed
 
 matplotlib.use("agg")
 
-from lnlib import plots  # noqa: E402
+from lnlib import exercises, plots  # noqa: E402
 from lnlib.exercises import ch10  # noqa: E402
 
 
@@ -43,6 +44,16 @@ def test_lane_sum_takes_other_ways_to_write_it():
     assert failed("lane-sum", padded) is None
 
 
+def test_lane_sum_shows_numbers_that_differ():
+    def last_lane_first(x, lanes):
+        sums = [ch10.lane_sum_solution(x[k::lanes], 1) for k in range(lanes)]
+        return ch10.lane_sum_solution(np.array(sums)[::-1], 1)
+
+    message = exercises.check("lane-sum", last_lane_first).failed[1]
+    found, expected = re.search(r"found (\S+), expected (\S+),", message).groups()
+    assert found != expected, message
+
+
 def lines_of(sums, line=64, address=None, strides=None):
     """Shared lines of parts described by one address and their strides."""
     start = sums.ctypes.data if address is None else address
@@ -67,6 +78,11 @@ def lines_of(sums, line=64, address=None, strides=None):
 ])
 def test_shared_lines_refuses(attempt, check, words):
     assert failed("shared-lines", attempt, words) == check
+
+
+def test_shared_lines_blames_the_address_only_where_that_explains_all_cases():
+    report = exercises.check("shared-lines", lambda sums, line: 0)
+    assert "these do not" not in report.failed[1] and "begin where" not in str(report.diagnosis), report
 
 
 def test_shared_lines_takes_a_loop_over_numbers():
@@ -189,6 +205,34 @@ def test_rms_backward_refuses_a_third_loop():
                 dgamma[j] += dy[i, j] * x[i, j] * rstd[i]
 
     assert failed("rms-backward-rows", thrice, "was read 3 times") == "row after row, dy and x read twice, dx written once"
+
+
+def squares_by_products(x, gamma, eps, y, rstd):
+    for i in range(x.shape[0]):
+        squares = x[i, 0] * 0
+        for j in range(x.shape[1]):
+            squares += x[i, j] * x[i, j]
+        rstd[i] = 1 / np.sqrt(squares / x.shape[1] + eps)
+        for j in range(x.shape[1]):
+            y[i, j] = x[i, j] * rstd[i] * gamma[j]
+
+
+def dy_twice_in_a_step(dy, x, rstd, gamma, dx, dgamma):
+    D = x.shape[1]
+    for i in range(x.shape[0]):
+        r, total = rstd[i], x[i, 0] * 0
+        for j in range(D):
+            total += gamma[j] * dy[i, j] * x[i, j] * r
+        for j in range(D):
+            dx[i, j] = r * (gamma[j] * dy[i, j] - x[i, j] * r * total / D)
+            dgamma[j] += dy[i, j] * x[i, j] * r
+
+
+@pytest.mark.parametrize("id, answer", [("rms-forward-rows", squares_by_products),
+                                        ("rms-backward-rows", dy_twice_in_a_step)])
+def test_a_number_read_twice_in_one_step_is_one_trip(id, answer):
+    pytest.importorskip("numba")
+    assert failed(id, answer) is None
 
 
 # Figures

@@ -9,7 +9,7 @@ from attempts import failed
 
 matplotlib.use("agg")
 
-from lnlib import gpu_kernels, gpu_plots, simt  # noqa: E402
+from lnlib import exercises, gpu_kernels, gpu_plots, simt  # noqa: E402
 from lnlib.cuda_access import cuda, float32  # noqa: E402
 from lnlib.exercises import ch12  # noqa: E402
 from lnlib.gpu_ladder import block_sum  # noqa: E402
@@ -254,6 +254,23 @@ def test_choose_partials_refuses(attempt, check, words):
     assert failed("choose-partials", attempt, words) == check
 
 
+@pytest.mark.parametrize("numbers, strict", [(16, True), (8, False), (4, False), (1, False)])
+def test_a_wrong_number_of_threads_fails_before_a_loop_over_no_groups(numbers, strict):
+    asked = []
+
+    def attempt(M, D, multiprocessors):
+        T = 32
+        while numbers * T < D + strict:
+            T *= 2
+        asked.append(T)
+        groups = multiprocessors * (512 // T)
+        G = min(M, groups * -(-M // (64 * groups)))
+        return G, 16 * G / (12 * M + 16 * G)
+
+    # With more than 512 threads a multiple of 0 is looked for: a loop would not end, here or while mistakes are told.
+    assert failed("choose-partials", attempt) == "many rows" and max(asked) <= 512
+
+
 def unguarded(parts, total, G, D):
     c, value = cuda.grid(1), float32(0)
     for part in range(G):
@@ -319,12 +336,29 @@ def atomics(parts, total, G, D):
     (without_the_last, "sums", "is off by"),
     (read_twice, "each number once, four sectors a request", "ask for"),
     (in_memory, "each number once, four sectors a request", "of total"),
-    (last_part_first, "in order", "in which order"),
+    (last_part_first, "in order", "begin with the last"),
     (atomics, "in order", "uses atomics"),
     (a_row_apart, "each number once, four sectors a request", "neighbouring columns"),
 ])
 def test_second_stage_refuses(attempt, check, words):
     assert failed("second-stage", attempt, words) == check
+
+
+def block_for_a_column(parts, total, G, D):
+    shared, t = cuda.shared.array(32, float32), cuda.threadIdx.x
+    for c in range(cuda.blockIdx.x, D, cuda.gridDim.x):
+        value = float32(0)
+        for part in range(t, G, 64):
+            value += parts[part * D + c]
+        value = block_sum(value, shared)
+        if t == 0:
+            total[c] = value
+
+
+def test_an_order_of_another_kind_is_not_taken_for_the_last_part_first():
+    report = exercises.check("second-stage", block_for_a_column)
+    assert report.failed[0] == "in order" and "begin with the last" not in report.failed[1], report
+    assert "from the last" not in str(report.diagnosis), report
 
 
 # Figures

@@ -75,6 +75,11 @@ def test_survivors_needs_eps():
     assert failed("survivors", lambda row, digits, eps=1e-5: ["recentred"]) == "an ordinary row"
 
 
+def test_one_name_is_not_a_list():
+    description = failed("survivors", lambda row, digits, eps=1e-5: "naive", "found 'naive', expected a list")
+    assert description == "an ordinary row"
+
+
 def stored_eps(dtype, gain):
     least = ch07.safe_eps_solution(dtype, gain)
     eps = float(round_to(np.float64(least), dtype))

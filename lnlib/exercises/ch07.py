@@ -42,21 +42,26 @@ _PLACES = {
 }
 
 
+def _names(found):
+    expect(found is not None, "the result is None; is a return missing?")
+    expect(isinstance(found, (list, tuple, set)), f"found {found!r}, expected a list of names")
+    return sorted(found)
+
+
 def _survives(description):
     def test(candidate, rng):
         for ratio, energy, digits, D, expected in _PLACES[description]:
             row = regimes.rows(rng, 1, D, ratio, np.sqrt(energy * 1e-5))[0]
-            found = call_unchanged(lambda row: candidate(row, digits), row=row)
-            expect(found is not None, "the result is None; is a return missing?")
-            expect(sorted(found) == sorted(expected), f"at ratio {ratio:g}, energy {energy:g} and D = {D}, "
-                   f"{digits} digits: found {sorted(found)}, expected {sorted(expected)}")
+            found = _names(call_unchanged(lambda row: candidate(row, digits), row=row))
+            expect(found == sorted(expected), f"at ratio {ratio:g}, energy {energy:g} and D = {D}, "
+                   f"{digits} digits: found {found}, expected {sorted(expected)}")
     return description, test
 
 
 def _passes_eps_on(candidate, rng):
     row = regimes.rows(rng, 1, 256, 1e3, 1e-3)[0]
-    found = candidate(row, 3.5, 1e-2)
-    expect(sorted(found or []) == ["naive", "recentred", "two-pass"],
+    found = _names(candidate(row, 3.5, 1e-2))
+    expect(found == ["naive", "recentred", "two-pass"],
            f"at sigma 1e-3 and eps = 1e-2 found {found}, expected all three: the energy is 1e-4")
 
 
@@ -214,6 +219,12 @@ EXERCISES = (
                                "from the row?"),
                        Mistake("max(loss, 2**-24)", "(loss or 2**-24)",
                                "An error below u is predicted. Can a float32 result be that good?"),
+                       Mistake("max(loss, 2**-24)", "loss",
+                               "An algorithm is promised an error of 0, and another one less than u. What does every "
+                               "float32 result lose?"),
+                       Mistake("var / eps", "eps / var",
+                               "Your energy is upside down. Is it large where eps hides the variance, or where it "
+                               "does not?"),
                        Mistake("var / eps", "var / 1e-30",
                                "The naive variance is judged as if eps were 0. What does a wrong variance do "
                                "where eps is much larger?"),
@@ -227,6 +238,8 @@ EXERCISES = (
               ("no larger than needed", _no_larger_than_needed)),
              mistakes=(Mistake("return max(", "return min(",
                                "The smaller of two lower bounds is returned. Which eps satisfies both?"),
+                       Mistake("max(FORMATS[dtype].smallest_normal, gain**-2)", "FORMATS[dtype].smallest_normal",
+                               "Only the format is looked at. By how much is a row of tiny sigma magnified?"),
                        Mistake("gain**-2", "1 / gain",
                                "Your eps is the reciprocal of the gain. Is sigma divided by eps, or by what "
                                "comes of it?"),
@@ -247,6 +260,12 @@ EXERCISES = (
                                "These are the largest squares. What was asked for is sigma."),
                        Mistake("np.sqrt(largest / D)", "np.sqrt(largest) / D",
                                "D divides sigma itself. Of which sum is the largest number the limit?"),
+                       Mistake("np.sqrt(largest / D)", "np.sqrt(largest)",
+                               "Your first number does not depend on D. How many squares are in the sum before it is "
+                               "divided?"),
+                       Mistake(", np.sqrt(largest)", ", np.sqrt(largest / D)",
+                               "Your second number is the first again. How large does the sum become where each "
+                               "square is divided first?"),
                        Mistake(", np.sqrt(largest)", ", np.sqrt(largest * D)",
                                "The second number is judged by the quotient. Which number is there before "
                                "anything is divided?"),

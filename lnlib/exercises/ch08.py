@@ -138,7 +138,8 @@ def _constant_among_others(candidate, rng):
                  "dx of the rows beside a constant one")
 
 
-_DX = Backward(("dx",), lambda g, cache: {"g": g, "x": cache.x, "eps": cache.eps},
+# eps > 0 is promised. Where a layer takes 0, this changes no sigma, and what is divided by it does not overflow.
+_DX = Backward(("dx",), lambda g, cache: {"g": g, "x": cache.x, "eps": cache.eps or 1e-300},
                lambda found, given: (found, None, None), outside(with_gamma=False))
 
 
@@ -212,7 +213,8 @@ def rows_until_solution(tolerance, u, in_pairs):
 
 
 def _by_theory(candidate, rng):
-    cases = ((1e-5, _U, False), (0.05, 2.0**-8, False), (1e-12, 2.0**-53, False),
+    # The first is small enough for 2**n, should the two sums have changed places.
+    cases = ((0.01, 2.0**-8, False), (1e-5, _U, False), (0.05, 2.0**-8, False), (1e-12, 2.0**-53, False),
              (1e-7, _U, True), (0.01, 2.0**-8, True), (2e-16, 2.0**-53, True))
     for tolerance, u, in_pairs in cases:
         n = _number(candidate(tolerance, u, in_pairs))
@@ -250,6 +252,8 @@ EXERCISES = (
                        Mistake("np.linalg.norm(cache.rstd * cache.gamma * dy) / size",
                                "size / np.linalg.norm(cache.rstd * cache.gamma * dy)",
                                "Your kappa is upside down: it is largest where nothing cancels."),
+                       Mistake("np.log10(kappa * u)", "np.log(kappa * u)",
+                               "Your logarithm is the natural one. What is the base of decimal digits?"),
                        Mistake("np.log10(kappa * u)", "np.log10(kappa)",
                                "Cancellation costs digits, and your count of them begins at none. How many were there "
                                "before?"),
@@ -277,6 +281,10 @@ EXERCISES = (
                                "Where the number of rows is odd, the last one is lost."),
                        Mistake("while len(terms) > 1", "if len(terms) > 1",
                                "Rows are paired once. What becomes of the other pairs?"),
+                       Mistake("while len(terms) > 1:",
+                               "return terms[:len(terms) // 2].sum(axis=0) + terms[len(terms) // 2:].sum(axis=0)\n"
+                               "    while len(terms) > 1:",
+                               "Two running sums, of half the rows each, are your only pair. How long are they?"),
                        Mistake("while len(terms) > 1:", "return terms.sum(axis=0)\n    while len(terms) > 1:",
                                "This is NumPy's sum along axis 0: one running sum, in which every row waits its "
                                "turn."),
@@ -294,6 +302,11 @@ EXERCISES = (
              mistakes=(Mistake("else 2 * roundings", "else roundings",
                                "Every rounding of the running sum is counted as if the sum were already at its "
                                "full size."),
+                       Mistake("else 2 * roundings", "else roundings / 2",
+                               "The 2 of the running sum's line is on the wrong side. Put your n into the line: what "
+                               "error comes out?"),
+                       Mistake("np.exp2(roundings) if in_pairs else 2 * roundings", "2 * roundings",
+                               "The running sum's line is solved in both cases. What does in_pairs change?"),
                        Mistake("(tolerance / (0.42 * u)) ** 2", "tolerance / (0.42 * u)",
                                "The errors of the roundings are added as if all had one sign. How do errors of "
                                "random signs grow?"),

@@ -15,13 +15,13 @@ def _number(found, name="the result"):
 
 
 def _off_by(found, right, rows, D, itemsize=1):
-    """Which arrays are missing or too many, if statistics (rows numbers each) and vectors of D explain it."""
+    """What the difference grows with, if statistics (rows numbers each) and vectors of D explain it."""
     if itemsize not in (1, 4) and found * itemsize == right * 4:
         return "; a number has itemsize bytes, not always 4"
     for n in sorted(range(-12, 13), key=abs):
         d = ((right - found) / itemsize - n * rows) / D
         if rows != D and d in range(-4, 5):
-            parts = [f"{abs(count):.0f} times {what} numbers {'are missing' if count > 0 else 'too many'}"
+            parts = [f"what is {'missing' if count > 0 else 'too much'} grows with {what}"
                      for count, what in ((n, "rows"), (d, "D")) if count]
             return "; " + ", ".join(parts)
     return ""
@@ -60,13 +60,15 @@ def _per_element(candidate, rng):
     found = _costs(candidate, rows, D, 4)
     flops, accesses, fused = (f / (rows * D) / size for f, size in zip(found, (1, 4, 4)))
     # Statistics and gamma are 10 (rows + D) numbers at most beside rows D: 0.002 of an element's number.
-    expect(abs(flops - 3) > 0.01, "3 operations per element: a sum of n numbers is n operations")
+    expect(abs(flops - 3) > 0.01, "3 operations per element: how many operations is a sum of n numbers?")
     expect(abs(flops - 4) < 0.01, f"found {flops:.2f} operations per element, expected 4")
-    expect(abs(accesses - 8) > 0.01, "8 accesses per element: an array that stands twice in a call is read once")
-    expect(abs(accesses - 7) < 0.01, f"found {accesses:.2f} accesses per element, expected 7: 2 for square, 1 for "
-                                     "ms, 2 for xhat, 2 for y")
-    expect(abs(fused - 3) > 0.01, "fused, 3 accesses per element: xhat stays in registers, x exists already")
-    expect(abs(fused - 2) < 0.01, f"fused: found {fused:.2f} accesses per element, expected 2")
+    expect(abs(accesses - 8) > 0.01, "8 accesses per element: is an array read twice by one call, or gamma once for "
+                                     "each row?")
+    expect(abs(accesses - 7) < 0.01, f"found {accesses:.2f} accesses per element; which numbers does each call read "
+                                     "and write, and how many bytes has a number?")
+    expect(abs(fused - 3) > 0.01, "fused, 3 accesses per element: is one of them to an array that stays in "
+                                  "registers, or that exists already?")
+    expect(abs(fused - 2) < 0.01, f"fused: found {fused:.2f} accesses per element; what comes in, what goes out?")
 
 
 def _to_the_byte(candidate, rng):
@@ -155,7 +157,8 @@ def _whole_arrays(candidate, rng):
             right = round(step_peak_solution(rows, D, 4, keep, in_place) / (4 * rows * D))
             # What is no array of x's size is at most 2 rows + 2 D: 0.0004 of one.
             whole = round(found)
-            hint = "y lives on" if whole < right else "dx takes the place of dy" if in_place else "x is not counted"
+            hint = ("which of xhat, y, dy and dx are alive?" if whole < right else
+                    "where does dx go?" if in_place else "is an array counted that was there before, or is not kept?")
             expect(abs(found - right) < 0.01, f"{case}: found {found:.2f} arrays of x's size, expected {right}; "
                                               f"{hint}")
 
@@ -195,12 +198,12 @@ def _from_two_calls(candidate, rng):
     for a, b, n1, n2 in ((2e-6, 1e-10, 64, 100_000), (1e-5, 2e-9, 500_000, 1000), (3e-6, 5e-10, 6000, 24_000)):
         t1, t2 = a + b * n1, a + b * n2
         found = _number(candidate(n1, t1, n2, t2))
-        for wrong, mistake in ((a, "this is the overhead a, in seconds"), (b / a, "this is b / a; turn it over"),
-                               (a / (2 * b), "this is half of it: a = b n, and not a = 2 b n"),
-                               (2 * a / b, "this is twice it: a = b n, and not 2 a = b n"),
+        for wrong, mistake in ((a, "this is the overhead a, in seconds"), (b / a, "in which unit is this?"),
+                               (a / (2 * b), "at this length the overhead is two thirds of the time"),
+                               (2 * a / b, "at this length the overhead is a third of the time"),
                                (t1 * n2 / t2, "this leaves the overhead inside the time per element"),
-                               (t1 / b, "the first call's time has b n1 in it; take that off to get the overhead"),
-                               (t1 * (n2 - n1) / t2, "b comes from two differences, of times and of numbers")):
+                               (t1 / b, "the first call's time is not all overhead"),
+                               (t1 * (n2 - n1) / t2, "how much longer does the second call take?")):
             expect(abs(found - wrong) > 1e-6 * abs(wrong), f"found {found:.4g}: {mistake}")
         # t2 - t1 keeps all but 3 digits of 16 in these cases, t1 - b n1 all but 3: 1e-9 is far above both.
         expect(abs(found / (a / b) - 1) < 1e-9, f"a = {a:g} s, b = {b:g} s: found {found:.6g}, expected {a / b:.6g}")
@@ -221,6 +224,9 @@ EXERCISES = (
                                "say?"),
                        Mistake("4 * N + 4 * rows", "3 * N + 5 * rows",
                                "The sum is counted as one operation a row. How many numbers does it add?"),
+                       Mistake("10 * rows + D", "10 * rows + N",
+                               "One factor is read anew for each row. Does the model count numbers of an array, or "
+                               "uses of them?"),
                        Mistake("7 * N", "8 * N",
                                "One array is read twice by one call. Which call names an array twice?"),
                        Mistake("2 * N + rows + D", "3 * N + rows + D",
@@ -252,6 +258,9 @@ EXERCISES = (
                                "One array of x's size is missing. Which array does the loss leave alive?"),
                        Mistake(" - in_place", "",
                                "Whether in_place is set makes no difference in your sum. Where does dx go then?"),
+                       Mistake(" - in_place", " - (not in_place)",
+                               "An array is saved where in_place is not set. Over which array is dx written where it "
+                               "is?"),
                        Mistake('(keep == "xhat")', "1",
                                'An array is kept in both cases. Which one does keep = "x" add to what was there '
                                "before?"),
@@ -266,6 +275,8 @@ EXERCISES = (
                                "This is the overhead, in seconds. How many elements take as long?"),
                        Mistake("return a / b", "return b / a",
                                "The quotient is upside down. In which unit is it?"),
+                       Mistake("return a / b", "return a / b / 2",
+                               "At this length the overhead is two thirds of the time."),
                        Mistake("return a / b", "return 2 * a / b",
                                "At this length the overhead is a third of the time."),
                        Mistake("(t2 - t1) / (n2 - n1)", "t2 / n2",

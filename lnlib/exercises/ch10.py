@@ -66,8 +66,8 @@ def _to_the_bit(candidate, rng):
         for order in orders[0]:
             other = [float(sums[order]) for sums in orders]
             expect(found != other, f"{n} numbers in {lanes} lanes: this is the sum {order}")
-        expect(found == right, f"{n} numbers in {lanes} lanes: found {found[0]:.9g}, expected {right[0]:.9g}, "
-                               f"and so on, to the last bit")
+        for f, r in zip(found, right):
+            expect(f == r, f"{n} numbers in {lanes} lanes: found {f:.9g}, expected {r:.9g}, to the last bit")
 
 
 def shared_lines(sums, line=64):
@@ -107,22 +107,25 @@ def _all_lines(candidate, *cases):
     # A copy of sums lies elsewhere in memory, so to call it again would say nothing: note what it says here.
     plain = getattr(candidate, "py_func", candidate)
     numbers = [call_unchanged(plain, sums=sums, line=line) for sums, _, line in cases]
-    note(numbers)
+    for found in numbers:
+        expect(found is not None, "the number is None; is a return missing?")
+        expect(np.shape(found) == () and np.asarray(found).dtype.kind in "iu",
+               f"found {found!r}, expected a whole number")
+    note(np.array(numbers))
+    at_start = numbers == [shared_lines_solution(_placed(sums.shape, 0, sums.dtype), line) for sums, _, line in cases]
     for found, case in zip(numbers, cases):
-        _lines(found, *case)
+        _lines(found, *case, at_start)
 
 
-def _lines(found, sums, what, line):
+def _lines(found, sums, what, line, at_start):
     right = shared_lines_solution(sums, line)
-    expect(found is not None, "the number is None; is a return missing?")
-    expect(np.shape(found) == () and np.asarray(found).dtype.kind in "iu", f"found {found!r}, expected a whole number")
     hint = ""
-    if found == shared_lines_solution(_placed(sums.shape, 0, sums.dtype), line) and sums.ctypes.data % line:
+    if at_start:
         hint = "; your sums begin at the start of a line, these do not"
-    elif right and found == len(sums) - 1 and found != right:
-        hint = "; it is more than one for each pair of neighbours, or fewer"
     elif not sums.flags.c_contiguous and found == shared_lines_solution(np.ascontiguousarray(sums), line):
         hint = "; look at sums.strides: these numbers are not neighbours in memory"
+    elif right and found == len(sums) - 1 and found != right:
+        hint = "; it is more than one for each pair of neighbours, or fewer"
     expect(found == right, f"{what}: found {found} lines, expected {right}{hint}")
 
 
@@ -153,6 +156,7 @@ class _Watched:
         self.shape, self.dtype, self.size, self.ndim = array.shape, array.dtype, array.size, 2
         self.itemsize = array.itemsize
         self.read, self.written = np.zeros((2, *array.shape), int)
+        self.at = None  # the element that was read last
 
     def __len__(self):
         return len(self.array)
@@ -170,7 +174,8 @@ class _Watched:
 
     def __getitem__(self, key):
         self._check(key)
-        self.read[key] += 1
+        self.read[key] += key != self.at  # x[i, j] * x[i, j] is one trip to memory
+        self.at = key
         return self.array[key]
 
     def __setitem__(self, key, value):
@@ -354,6 +359,20 @@ EXERCISES = (
                                "One running sum takes all numbers. What do the other lanes add?"),
                        Mistake("np.zeros(lanes, x.dtype)", "np.zeros(lanes)",
                                "The lanes add in float64. Which dtype have zeros where none is named?"),
+                       Mistake("for lane in sums", "for lane in sums[::-1]",
+                               "The lanes' sums are added from the last to the first. Are the bits the same?"),
+                       Mistake("for start in range(0, len(x), lanes):\n"
+                               "        step = x[start:start + lanes]\n"
+                               "        sums[:len(step)] += step\n"
+                               "    total = x.dtype.type(0)\n"
+                               "    for lane in sums",
+                               "whole = len(x) - len(x) % lanes\n"
+                               "    for start in range(0, whole, lanes):\n"
+                               "        sums += x[start:start + lanes]\n"
+                               "    total = x.dtype.type(0)\n"
+                               "    for lane in (*sums, *x[whole:])",
+                               "What is left over after the whole steps comes after all lanes. Which lanes does it "
+                               "belong to?"),
                        Mistake("for lane in sums:\n        total += lane", "total = sums.sum()",
                                "The lanes' sums are added by NumPy, in an order of its own."))),
     Exercise("shared-lines", 10, "Find the false sharing", shared_lines, shared_lines_solution,
@@ -365,6 +384,11 @@ EXERCISES = (
                        Mistake("part * sums.strides[0] + row * sums.strides[1]",
                                "(2 * part + row) * sums.shape[2] * sums.itemsize",
                                "The rows are taken to follow each other without a gap. What does a view skip?"),
+                       Mistake("start + sums.itemsize - 1", "start + sums.itemsize",
+                               "The byte after the last one counts as touched. Which is a number's last byte?"),
+                       Mistake("// line", "/ line",
+                               "The quotient of address and line keeps its fraction. Is it the same for two bytes of "
+                               "one line?"),
                        Mistake("// line", "// 64",
                                "Lines of 64 bytes are counted, whatever line is given."),
                        Mistake("len(parts) > 1 for parts", "len(parts) - 1 for parts",
@@ -403,6 +427,9 @@ EXERCISES = (
                        Mistake("for i in range(x.shape[0]):\n        r, total = rstd[i], x.dtype.type(0)",
                                "total = x.dtype.type(0)\n    for i in range(x.shape[0]):\n        r = rstd[i]",
                                "The sum behind the mean is not started anew: each row adds to those before it."),
+                       Mistake("\n        mean = x.dtype.type(total * r / D)\n        for j in range(D):",
+                               "\n            mean = x.dtype.type(total * r / D)",
+                               "One loop over j does everything. What is missing in the mean while it runs?"),
                        Mistake("dx[i, j] = r * (gamma[j] * upstream - xhat * mean)",
                                "dx[i, j] = gamma[j] * upstream\n"
                                "            dx[i, j] = r * (dx[i, j] - xhat * mean)",

@@ -284,6 +284,16 @@ EXERCISES = (
                                "cuda.shfl_down_sync(FULL, value, distance)",
                                "Each lane takes from a higher one only. Which lanes have the whole sum at the "
                                "end?"),
+                       Mistake("value += cuda", "value = cuda",
+                               "Each lane takes over its partner's number. What becomes of its own?"),
+                       Mistake("while distance > 0:\n"
+                               "        value += cuda.shfl_xor_sync(FULL, value, distance)\n"
+                               "        distance //= 2",
+                               "own = value\n"
+                               "    for distance in range(1, width):\n"
+                               "        value += cuda.shfl_xor_sync(FULL, own, distance)",
+                               "Each lane asks all others, one by one, and adds in an order of its own. How many "
+                               "exchanges are there?"),
                        Mistake("distance //= 2", "distance -= 1",
                                "Every distance is used in turn, so that some numbers are counted more than once."))),
     Exercise("coalesced", 11, "Stored by feature", fast_means, fast_means_solution,
@@ -294,6 +304,9 @@ EXERCISES = (
                        Mistake("if row < M", "if True",
                                "Threads beyond the last row take part. How many threads has the grid, and how "
                                "many rows has x?"),
+                       Mistake("cuda.grid(1)", "cuda.threadIdx.x",
+                               "Every block does the same 64 rows. What tells its threads from those of another "
+                               "block?"),
                        Mistake("float32(D)", "float32(M)",
                                "The sums are divided by the number of rows."),
                        Mistake("total = float32(0)\n        for c in range(D)",
@@ -308,6 +321,9 @@ EXERCISES = (
               ("the kernel of the plan", _kernel_of_the_plan)),
              mistakes=(Mistake("range(32, 1025, 32)", "(32, 64, 128, 256, 512, 1024)",
                                "Only powers of two are tried as T."),
+                       Mistake("min(plans)", "min(plans, key=lambda plan: plan[1])",
+                               "The fewest threads come first in your choice. What does the docstring count before "
+                               "it counts threads?"),
                        Mistake("range(32, 1025, 32)", "range(32, 1024, 32)",
                                "The largest block is never tried. Where does range stop?"),
                        Mistake("V = -(-D // (T * 4))", "V = D // (T * 4)",

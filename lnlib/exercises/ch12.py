@@ -266,23 +266,24 @@ def _partials(candidate, M, D, multiprocessors):
 
 
 def _few_rows(candidate, rng):
-    for M, D, multiprocessors in ((1, 128, 40), (100, 128, 40), (100, 8192, 132)):
+    for M, D, multiprocessors in ((1, 128, 40), (100, 128, 40), (100, 512, 132)):
         G, _, case = _partials(candidate, M, D, multiprocessors)
         expect(G <= M, f"{case}: {G} partial sums are more than there are rows")
         expect(G == choose_partials_solution(M, D, multiprocessors)[0], f"{case}: found {G} partial sums, expected "
                f"{choose_partials_solution(M, D, multiprocessors)[0]}")
 
 
-def _many_rows(candidate, rng):
-    for M, D, multiprocessors in ((10**6, 1024, 132), (65536, 128, 40), (65536, 516, 108), (16896, 4096, 132),
-                                  (10**5, 8192, 40), (300000, 4100, 108)):
-        G, _, case = _partials(candidate, M, D, multiprocessors)
-        expect(-(-M // G) <= 64, f"{case}: with {G} partial sums one of them has {-(-M // G)} rows")
-        right = choose_partials_solution(M, D, multiprocessors)[0]
-        groups = multiprocessors * (512 // max(32, 1 << (-(-D // 16) - 1).bit_length()))
-        expect(G % groups == 0,
-               f"{case}: {groups} groups run at once, and some would get more of {G} sums than others")
-        expect(G == right, f"{case}: {right} partial sums will do, found {G}")
+def _many_rows(*cases):
+    def test(candidate, rng):
+        for M, D, multiprocessors in cases:
+            G, _, case = _partials(candidate, M, D, multiprocessors)
+            expect(-(-M // G) <= 64, f"{case}: with {G} partial sums one of them has {-(-M // G)} rows")
+            right = choose_partials_solution(M, D, multiprocessors)[0]
+            groups = multiprocessors * (512 // max(32, 1 << (-(-D // 16) - 1).bit_length()))
+            expect(G % groups == 0,
+                   f"{case}: {groups} groups run at once, and some would get more of {G} sums than others")
+            expect(G == right, f"{case}: {right} partial sums will do, found {G}")
+    return test
 
 
 def _share(candidate, rng):
@@ -332,6 +333,7 @@ def _sums(candidate, rng):
 def _in_order(candidate, rng):
     parts, total, run = _summed(candidate, rng, 50, 64)
     expect(not any(a.kind == "atomic" for a in run.accesses), "your kernel uses atomics, which come in any order")
+    expect(not np.array_equal(total, np.cumsum(parts[::-1], axis=0)[-1]), "50 rows: you begin with the last one")
     expect(np.array_equal(total, np.cumsum(parts, axis=0)[-1]),
            "50 rows: not the bits of row 0 + row 1 + row 2 + ...; in which order do you add?")
 
@@ -382,10 +384,18 @@ EXERCISES = (
                                "Each row overwrites the part of the rows before it."))),
     Exercise("choose-partials", 12, "How many partial sums?", choose_partials, choose_partials_solution,
              (("few rows", _few_rows),
-              ("many rows", _many_rows),
+              # A T above 512 makes no group run, and a loop over multiples of none never ends. So a wrong T has to
+              # fail on short rows, where it is no larger than that: with one number for a thread it is 512.
+              ("many rows", _many_rows((10**6, 512, 132), (65536, 128, 40), (135168, 256, 132))),
+              ("many long rows", _many_rows((10**6, 1024, 132), (65536, 516, 108), (16896, 4096, 132),
+                                            (10**5, 8192, 40), (300000, 4100, 108))),
               ("their share of the bytes", _share)),
              mistakes=(Mistake("while 64 * G < M", "while 64 * G <= M",
                                "Where each sum has just 64 rows, you make more sums. Is 64 too many?"),
+                       Mistake("while 64 * G < M", "while 64 * (G + groups) <= M",
+                               "The number of rounds is rounded down. How many rows has a sum then, at most?"),
+                       Mistake("multiprocessors * (512 // T)", "multiprocessors * 512",
+                               "A group is counted as one thread. How many has it?"),
                        Mistake("multiprocessors * (512 // T)", "multiprocessors",
                                "One group is counted for each multiprocessor. How many run on it at once?"),
                        Mistake("G += groups", "G *= 2",

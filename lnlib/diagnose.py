@@ -115,6 +115,8 @@ _HINTS = {
     "centred-once": "Check the units: x in metres, what must dx be in?",
     "extra-rstd-in-projection": "Scale x by 10: every term of dx must scale alike.",
     "missing-rstd": "Double the input: should the gradient stay, double or halve?",
+    "rstd-inverted": "Double the input: should the gradient stay, double or halve?",
+    "projection-without-xhat": "Which direction of g does sigma answer to?",
     "variance-for-std": "Double the input: should the gradient stay, halve or fall to a quarter?",
     "statistics-of-xhat": "Which array does the forward pass divide by its standard deviation?",
     "projection-times-two": "Differentiate sqrt(v) at v = 4 by hand.",
@@ -125,6 +127,7 @@ _HINTS = {
     "sums-for-means": "Compare D = 4 with D = 400: does the error grow?",
     "rows-for-features": "Test with dimensions that are all different.",
     "batch-axis": "Change row 2: may the gradient of row 1 change?",
+    "first-axis": "Which axes does the forward pass reduce?",
     "whole-tile": "Run one row, then the same row twice: does its gradient change?",
     "no-axis": "For three rows, how many means does the forward pass take?",
     "two-d-assumed": "Which axes does the forward pass reduce?",
@@ -175,6 +178,9 @@ _EXTRA = {
     "dbeta-averaged": "dbeta is averaged over the rows, not summed",
     "dbeta-over-features": "dbeta is summed over the features: one number per row",
     "no-axis": "the means run over the whole array: their axis is missing",
+    "first-axis": "the means run over the first axis",
+    "rstd-inverted": "s is on the wrong side of the fraction: dx grows with it",
+    "projection-without-xhat": "the projection is one number for a row: its outer xhat is missing",
     "first-term-missing": "the first term, the direct path, is left out",
     "mean-subtracted": "a mean is subtracted, as in layer norm",
     "gamma-missing-first": "gamma is forgotten in the first term only",
@@ -184,6 +190,7 @@ _EXTRA = {
     "gamma-outside-projection": "gamma is pulled out of the projection's mean only",
     **{f"{axis}-{k}": f"the {k} mean {what}" for k in ("first", "second") for axis, what in (
         ("batch-axis", "runs over the rows, as in batch norm"),
+        ("first-axis", "runs over the first axis"),
         ("whole-tile", "runs over all rows of a tile at once"),
         ("no-axis", "runs over the whole array: its axis is missing"),
         ("two-d-assumed", "reads x of shape (B, T, D) as B rows of T * D features"))},
@@ -205,8 +212,11 @@ def _rows(a):
     return tuple(range(a.ndim - 1))
 
 
+# Of the factor r in front of dx.
+_POWERS = {"missing-rstd": 0, "rstd-inverted": -1, "variance-for-std": 2}
 # What a mean may run over. Each keeps what broadcasts against its argument.
 _AXES = {"batch-axis": lambda a: a.mean(axis=_rows(a), keepdims=True),
+         "first-axis": lambda a: a.mean(axis=0, keepdims=True),
          "whole-tile": lambda a: a.sum() / a.shape[-1],
          "no-axis": lambda a: a.mean(),
          "two-d-assumed": lambda a: a.mean(axis=tuple(range(1, a.ndim)), keepdims=True)}
@@ -230,8 +240,9 @@ def _choices(dy, cache):
            statistics("centred-for-xhat", r, c), statistics("centred-once", r, c, xhat),
            statistics("extra-rstd-in-projection", r, r * xhat, xhat),
            statistics("y-for-xhat", r, gamma * xhat),
+           statistics("projection-without-xhat", r, np.ones_like(xhat), xhat),
            statistics("exact-projection", r, xhat / _mean(xhat * xhat), xhat))
-    yield (("missing-rstd",), {"r": np.ones_like(r)}), (("variance-for-std",), {"r": r * r})
+    yield [((name,), {"r": r**power}) for name, power in _POWERS.items()]
     yield (("gamma-twice",), {"dy": gamma * dy}), (("gamma-missing",), {"gamma": np.ones_like(gamma)})
     axes = [((name,), {"mean1": over, "mean2": over}) for name, over in _AXES.items()]
     for name, over in _AXES.items():
@@ -247,9 +258,8 @@ def _layer_norm_bases(dy, cache):
         yield names, base._replace(**parts)
     for one, other in itertools.combinations(groups, 2):
         for (names, parts), (more_names, more) in itertools.product(one, other):
-            # A factor r that is gone or squared is so whatever the statistics are.
-            both = {"r"} <= set(parts) & set(more)
-            r = {"r": parts["r"] ** (0 if more_names == ("missing-rstd",) else 2)} if both else {}
+            # A factor r that is gone, inverted or squared is so whatever the statistics are.
+            r = {"r": parts["r"] ** _POWERS[more_names[0]]} if "r" in parts and "r" in more else {}
             yield names + more_names, base._replace(**{**parts, **more, **r})
 
 
@@ -409,14 +419,15 @@ def _parameter_combinations(output, family):
                     ("dgamma-from-centred",): dy * cache.xhat / cache.rstd, ("dgamma-without-xhat",): dy}
         else:
             what = {(): dy, ("dbeta-from-g",): dy * cache.gamma, ("dbeta-with-xhat",): dy * cache.xhat}
-        reduce = {(): lambda a: a.sum(axis=_rows(a)), (f"{output}-averaged",): lambda a: a.mean(axis=_rows(a)),
-                  (f"{output}-over-features",): lambda a: a.sum(axis=-1, keepdims=True),
-                  ("parameters-over-first-axis",): lambda a: a.sum(axis=0),
-                  (f"{output}-averaged", "parameters-over-first-axis"): lambda a: a.mean(axis=0)}
+        reduce = [((), lambda a: a.sum(axis=_rows(a))), ((f"{output}-averaged",), lambda a: a.mean(axis=_rows(a))),
+                  ((f"{output}-over-features",), lambda a: a.sum(axis=-1, keepdims=True)),
+                  ((f"{output}-over-features",), lambda a: a.sum(axis=-1)),
+                  (("parameters-over-first-axis",), lambda a: a.sum(axis=0)),
+                  ((f"{output}-averaged", "parameters-over-first-axis"), lambda a: a.mean(axis=0))]
         shape = {(): lambda a: a, ("parameters-keep-an-axis",): lambda a: a[None]}
         factor = {(): 1, (f"{output}-sign",): -1, (f"{output}-two",): 2, (f"{output}-half",): 1 / 2}
         columns.append([(a + b + c + d, times * to(over(of))) for (a, of), (b, over), (c, to), (d, times)
-                        in itertools.product(what.items(), reduce.items(), shape.items(), factor.items())])
+                        in itertools.product(what.items(), reduce, shape.items(), factor.items())])
     return [(column[0][0], [value for _, value in column]) for column in zip(*columns)]
 
 
@@ -483,21 +494,23 @@ def _common_factor(found, right, tolerance):
 
 
 def _nearest(output, found, family):
-    """The entry whose error has the direction of the candidate's on the first probe, or that there is none."""
+    """The entry whose error is nearly parallel to the candidate's on the first probe, or that there is none."""
     right, wrong = _values(family)
     k = family.outputs.index(output)
-    best, largest = None, 0.0
+    near = []
     for known, values in wrong.items():
         if values[k][0].shape == right[k][0].shape == found[0].shape:
             mine, other = found[0] - right[k][0], values[k][0] - right[k][0]
             size = np.linalg.norm(mine) * np.linalg.norm(other)
             # An entry that is right here but for rounding has no direction.
-            if np.linalg.norm(other) > 1e-9 * np.linalg.norm(right[k][0]) and np.vdot(mine, other) > largest * size:
-                best, largest = known, np.vdot(mine, other) / size
-    if best is None or largest < 0.7:
+            if np.linalg.norm(other) > 1e-9 * np.linalg.norm(right[k][0]) and np.vdot(mine, other) > 0.97 * size:
+                near.append((np.linalg.norm(mine - other), np.vdot(mine, other) / size, known))
+    if not near:
         return Diagnosis("nearest", (), f"Your {output} is wrong in a way that no known mistake comes near.")
-    return Diagnosis("nearest", (best.name,), f"Your {output} is none of the known mistakes. The nearest, by the "
-                     f"direction of the error (cosine {largest:.2f}): {_say(best)}")
+    # Of errors with one direction, such as a term left out and a term counted half, the size decides.
+    _, cosine, known = min(near, key=lambda one: one[0])
+    return Diagnosis("nearest", (known.name,), f"Your {output} is none of the known mistakes. The nearest, by the "
+                     f"direction of the error (cosine {cosine:.2f}): {_say(known)}")
 
 
 def _diagnose_output(output, found, family, tolerance):

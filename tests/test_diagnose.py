@@ -109,6 +109,9 @@ PAIRS = [
     (lambda d, g, h, r: r * (g * d - (g * d).mean() - h * (g * d * h).mean()), {"no-axis"}),
     (lambda d, g, h, r: g * r * (d - d.mean() - h * m(d * h)), {"no-axis-first", "gamma-outside"}),
     (lambda d, g, h, r: -r * (g * d - m(g * d) - h * m(g * d * h)), {"dx-negated"}),
+    (lambda d, g, h, r: (g * d - m(g * d) - h * m(g * d * h)) / r, {"rstd-inverted"}),
+    (lambda d, g, h, r: r * (g * d - m(g * d) - m(g * d * h)), {"projection-without-xhat"}),
+    (lambda d, g, h, r: r * (g * d - m(g * d, axis=0) - h * m(g * d * h, axis=0)), {"first-axis"}),
     (lambda d, g, h, r: r * (g * d - 0.37 * m(g * d) - h * m(g * d * h)), {"mean-other"}),
 ]
 
@@ -156,6 +159,9 @@ def test_each_output_has_its_own_mistake():
     assert diagnose(averaged).names == ("dgamma-averaged", "dbeta-averaged")
     first_axis = check("backward-parameters", lambda dy, xhat: ((dy * xhat).mean(axis=0), dy.mean(axis=0)))
     assert set(first_axis.diagnosis.names) == {"dgamma-averaged", "dbeta-averaged", "parameters-over-first-axis"}
+    for keepdims in (False, True):
+        over_features = diagnose(lambda dy, cache: (None, (dy * cache.xhat).sum(axis=-1, keepdims=keepdims), None))
+        assert over_features.names == ("dgamma-over-features",)
     no_xhat = diagnose(lambda dy, cache: (None, dy.sum(axis=(0, 1)), dy.sum(axis=(0, 1))))
     assert no_xhat.names == ("dgamma-without-xhat",)
 
@@ -171,11 +177,15 @@ def test_a_common_factor_is_told_before_a_neighbour():
 
 
 def test_the_nearest_entry_by_direction():
-    def candidate(dy, cache):  # a median where the mean belongs, no projection: nothing that the terms can give
-        g = cache.gamma * dy
-        return cache.rstd * (g - np.median(g, axis=-1, keepdims=True)), None, None
+    def near_to(share):  # no projection, and some of a sine, which the terms cannot give
+        def candidate(dy, cache):
+            g = cache.gamma * dy
+            return cache.rstd * (g - m(g) + share * np.sin(5 * dy)), None, None
+        return candidate
 
-    near = diagnose(candidate)
+    near = diagnose(near_to(0.1))
+    assert diagnose(near_to(0.05)).names == near.names  # the error of a wrong sign has this direction, and is larger
+    assert diagnose(near_to(0.2)).names == ()  # a cosine of 0.94 says too little
     assert near.kind == "nearest" and near.names == ("missing-projection",) and "none of the known" in str(near)
     far = diagnose(lambda dy, cache: (np.cos(np.arange(dy.size)).reshape(dy.shape) * 50, None, None))
     assert far.kind == "nearest" and far.names == () and "no known mistake comes near" in str(far)

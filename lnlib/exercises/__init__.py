@@ -13,6 +13,8 @@ the exercise's own list of mistakes.
 import contextlib
 import html
 import importlib
+import itertools
+import re
 import traceback
 from typing import Callable, NamedTuple
 
@@ -153,7 +155,8 @@ def _in_words(error, candidate):
     lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     if lines and lines[-1].line:
         words += f"; in its line `{lines[-1].line}`"
-    if "could not be broadcast" in str(error):
+    shapes = [re.findall(r"\d+", shape) for shape in re.findall(r"\(([\d,]+)\)", str(error))]
+    if "could not be broadcast" in str(error) and any(a[:-1] == b for a, b in itertools.permutations(shapes, 2)):
         words += "; a mean over the last axis keeps that axis, of length 1, only with keepdims=True"
     return words
 

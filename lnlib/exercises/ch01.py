@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..layernorm import layer_norm_forward
-from . import Exercise, Mistake, call_unchanged, expect, expect_close
+from . import Exercise, Mistake, call_unchanged, expect, expect_close, of_small_error
 
 
 def _plain(x, eps=1e-5):
@@ -30,8 +30,10 @@ def _radius_of_a_row(candidate, rng):
         row = rng.standard_normal(16)
         row = sigma * (row - row.mean()) / row.std()
         found = np.linalg.norm(_plain(row, eps)) / 4
-        expect(abs(found - radius) <= 1e-12 * radius,
-               f"with your eps = {eps} a row of sigma {sigma} lands at {found:.6f} sqrt(D), expected {radius}")
+        error = abs(found - radius)
+        expect(error <= 1e-12 * radius,
+               f"with your eps = {eps} a row of sigma {sigma} lands at {found:.6f} sqrt(D), "
+               f"{error:.0e} from {radius}" + of_small_error(error, float(eps)))
 
 
 def _radius_one(candidate, rng):
@@ -62,6 +64,7 @@ def _same_xhat(candidate, rng):
 def _shifted_and_scaled(candidate, rng):
     x = rng.standard_normal(8)
     other = np.asarray(candidate(x.copy()))
+    expect(not np.array_equal(other, x), "your row is x itself, not another one")
     factor = other.std() / x.std()
     shift = other.mean() - factor * x.mean()
     expect(not np.isclose(factor, 1, rtol=1e-6), "your row is not scaled: its standard deviation is that of x")
@@ -202,12 +205,17 @@ EXERCISES = (
                        Mistake('"layer": (N, 1, 1, 1)', '"layer": (N, 1, H, W)',
                                "For layer norm you average over the channels at each pixel, as if the image were "
                                "a sequence. What belongs to one image?"),
+                       Mistake('"layer": (N, 1, 1, 1)', '"layer": (N, C, H, 1)',
+                               "For layer norm you average over the last axis alone. What belongs to one image?"),
                        Mistake('"layer": (N, 1, 1, 1)', '"layer": (1, C, H, W)',
                                "For layer norm you average over the images. May one image change another's "
                                "result?"),
                        Mistake('"instance": (N, C, 1, 1)', '"instance": (N, 1, 1, 1)',
                                "For instance norm you average over the channels too. Which kind does that "
                                "already?"),
+                       Mistake('"instance": (N, C, 1, 1)', '"instance": (N, 1, H, W)',
+                               "For instance norm you average over the channels at each pixel. Do two channels "
+                               "share a mean?"),
                        Mistake('"instance": (N, C, 1, 1)', '"instance": (1, C, 1, 1)',
                                "For instance norm you average over the images too. Which kind does that already?"),
                        Mistake('"group": (N, groups, 1, 1, 1)', '"group": (N, groups, C // groups, 1, 1)',

@@ -52,18 +52,6 @@ def _matrix(eps):
     def test(candidate, rng):
         x = _row(rng)
         found, expected = candidate(x.copy(), eps), _jacobian(x, eps)
-        s = np.sqrt(x.var() + eps)
-        xhat = (x - x.mean()) / s
-        for wrong, mistake in (
-                (expected * s, "a factor 1/s is missing"),
-                (np.diag(np.diag(expected)), "only the diagonal is there, but every x[j] moves every xhat[i]"),
-                (expected + 1 / (len(x) * s), "the path through the mean is missing"),
-                (expected + (1 / len(x) - 1) / s, "the path through the mean lacks its factor 1/D"),
-                (expected + np.outer(xhat, xhat) * (1 / len(x) - 1) / s,
-                 "the path through the variance lacks its factor 1/D"),
-                (expected + np.outer(xhat, xhat) / (len(x) * s), "the path through the variance is missing"),
-                (expected - np.outer(xhat, xhat) / (len(x) * s), "the path through the variance counts twice")):
-            expect(not _close(found, wrong), f"your J is nearly right: {mistake}")
         expect_close(found, expected, _RTOL, "J")
     return f"eps = {eps:g}", test
 
@@ -253,6 +241,14 @@ EXERCISES = (
                                "grow or shrink?"),
                        Mistake("/ D) / s", "/ D)",
                                "Your J does not depend on the size of x. If x is in metres, in which unit is J?"),
+                       Mistake("return (np.eye(D) - 1 / D", "return np.eye(D) * (np.eye(D) - 1 / D",
+                               "Only the diagonal is there. Does x[j] move no other xhat[i]?"),
+                       Mistake("1 / D -", "1 -",
+                               "The path through the mean is too strong. How much of a mean is due to one entry?"),
+                       Mistake("np.outer(xhat, xhat)", "2 * np.outer(xhat, xhat)",
+                               "The path through the variance counts twice. Differentiate sqrt(v) at v = 4 by hand."),
+                       Mistake("np.outer(xhat, xhat)", "xhat @ xhat",
+                               "A term of your J is one number. Is it the same for every pair of i and j?"),
                        Mistake(".mean() + eps)", ".mean())", "Your s has no eps in it."),
                        Mistake("xhat = c / s", "xhat = c",
                                "The centred row stands where xhat belongs. Check the units of your terms."),
@@ -285,6 +281,8 @@ EXERCISES = (
                                "it?"),
                        Mistake("/ gamma", "* gamma",
                                "In your dy gamma stands on the wrong side: what is gamma * dy now?"),
+                       Mistake("(x - x.mean()) / gamma", "x * gamma",
+                               "In your dy gamma stands on the wrong side: what is gamma * dy now?"),
                        Mistake("(x - x.mean())", "1",
                                "Your gamma * dy is constant. That vanishes for every eps; J has one more such "
                                "direction at eps = 0."),
@@ -299,6 +297,13 @@ EXERCISES = (
                                "The path through q is too large. How much of a mean is due to one of its entries?"),
                        Mistake("* 2 * x[j] / D", "* x[j] / D",
                                "The path through q counts half. Differentiate c**2 at c = 3 by hand."),
+                       Mistake("* 2 * x[j] / D", "* 4 * x[j] / D",
+                               "The path through q counts twice. Differentiate sqrt(v) at v = 4 by hand."),
+                       Mistake("+ normalised.diff(q)", "- normalised.diff(q)",
+                               "The path through q has the wrong sign. If x[j] grows, do the other entries of xhat "
+                               "grow or shrink?"),
+                       Mistake("return J.subs(q", "return s * J.subs(q",
+                               "Your J does not depend on the size of x. If x is in metres, in which unit is J?"),
                        Mistake("* 2 * x[j] / D", "* 2 * x[i] / D",
                                "The path through q is differentiated by the wrong entry of x."),
                        Mistake("x[j]: s * xhat[j]", "x[j]: xhat[j]",

@@ -111,7 +111,10 @@ def _kappa_of(kappa):
         found, if_g = (reference.kappa(reference.layer_norm(x, gamma, gamma, a), a, gamma) for a in (dy, dy / gamma))
         if abs(found - kappa) > _KAPPA_RTOL * kappa:
             expect(abs(if_g - kappa) > _KAPPA_RTOL * kappa, "what you return is a good g; which dy has this g?")
-            expect(False, f"kappa is {found:.6g}, not {kappa:g}")
+            at_zero = reference.kappa(reference.layer_norm(x, gamma, gamma, dy, eps=0), dy, gamma)
+            through = abs(at_zero - kappa) <= _KAPPA_RTOL * kappa
+            expect(False, f"kappa is {found:.6g}, not {kappa:g}" + (
+                "; with eps = 0 it would be, but eps > 0 lets a little of xhat through" if through else ""))
     return test
 
 
@@ -132,7 +135,7 @@ def lost_in_y_solution(gamma, beta, tolerance, u=2.0**-24):
 
 # u * |beta / gamma| is a factor 6 or more away from the tolerance. The error over 64 rows is at least a third of it
 # (up to 1, where nothing of xhat is left), at most twice it, and a few u more, so rule and measurement agree.
-_GAMMA = np.array([1, 0.01, -1e-4, 1e-6, -1e-8, 1e-6, 0, 0])
+_GAMMA = np.array([1, 0.01, -1e-4, 1e-6, 1e-8, 1e-6, 0, 0])
 _BETA = np.array([-1.0, 1, 1, -1, 1, 0, 1, 0])
 
 
@@ -151,9 +154,11 @@ def _lost_for(dtype, tolerance):
         found = np.asarray(found)
         expect(found.shape == (8,) and found.dtype == bool,
                f"found shape {found.shape} and dtype {found.dtype}, expected (8,) and bool")
-        for i in np.flatnonzero(found == (error <= tolerance)):
-            expect(False, f"gamma = {gamma[i]:g}, beta = {beta[i]:g}: the error is {error[i]:.0e}, allowed is "
-                          f"{tolerance:.0e}, and you say {'lost' if found[i] else 'not lost'}")
+        wrong = np.flatnonzero(found == (error <= tolerance))
+        for i in wrong:
+            expect(False, f"{len(wrong)} of 8 features are wrong; for one, gamma = {gamma[i]:g}, beta = {beta[i]:g}: the "
+                          f"error is {error[i]:.0e}, allowed is {tolerance:.0e}, and you say "
+                          f"{'lost' if found[i] else 'not lost'}")
     return test
 
 
@@ -249,6 +254,9 @@ EXERCISES = (
                        Mistake("np.abs(gamma)", "gamma",
                                "A negative gamma always counts as lost in your answer. Does rounding care for "
                                "signs?"),
+                       Mistake("np.abs(beta) > tolerance", "beta * np.sign(gamma) > tolerance",
+                               "Where the signs of gamma and beta differ, nothing counts as lost in your answer. Does "
+                               "rounding care for signs?"),
                        Mistake("u * np.abs(beta)", "np.abs(beta)",
                                "The unit roundoff has no part in your answer. How large is the rounding error of "
                                "y?"),
@@ -259,5 +267,13 @@ EXERCISES = (
              (*_RESIDUAL.layers(),
               ("z has no other use", _residual(0)),
               ("z is used elsewhere too", _residual(1)),
-              _RESIDUAL.stress()), _RESIDUAL.diagnose),
+              _RESIDUAL.stress()), _RESIDUAL.diagnose,
+             # What the family cannot say: it lets z have no other use.
+             mistakes=(Mistake("return dx + dz_other, dx + dz_other", "return dx * dz_other, dx * dz_other",
+                               "You multiply the two gradients of z. If z moves, what happens to the two changes of "
+                               "the loss?"),
+                       Mistake("dy, cache)\n    return dx + dz_other, dx + dz_other",
+                               "dy + dz_other, cache)\n    return dx, dx",
+                               "Both gradients go through the norm in your answer. Do the other uses see z before "
+                               "or after it?"))),
 )

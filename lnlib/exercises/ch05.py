@@ -206,6 +206,13 @@ def coefficients_solution(dx, dy, cache):
     return np.linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0]
 
 
+def _fitted(candidate, dx, dy, cache):
+    found = candidate(dx.copy(), dy.copy(), cache)
+    expect(not isinstance(found, tuple) or len(found) == 3,
+           "found a tuple, expected an array of shape (3,); np.linalg.lstsq returns more than the numbers")
+    return found
+
+
 def _coefficients_of(name, *expected):
     def test(candidate, rng):
         x, dy = rng.standard_normal((2, 3, 4, 7))
@@ -214,7 +221,7 @@ def _coefficients_of(name, *expected):
         dx = _MUTANTS.get(name, layer_norm_backward)(dy, cache)[0]
         # The columns' condition number is below 100, rounding a few u: 1e-10 has room to spare. The nearest
         # other set of coefficients in the catalogue is 1/6 away.
-        found = candidate(dx.copy(), dy.copy(), cache)
+        found = _fitted(candidate, dx, dy, cache)
         expect_close(found, np.array(expected, float), 1e-10,
                      f"the result for {name} is {found}, right is {expected}; it")
     return name, test
@@ -224,7 +231,7 @@ def _closest(candidate, rng):
     x, dy, dx = rng.standard_normal((3, 3, 4, 7))
     _, cache = layer_norm_forward(5 + 3 * np.arange(1, 4)[:, None, None] * x, *rng.standard_normal((2, 7)))
     # As above, 1e-10 for rounding; dx fits badly, so that another measure of closeness gives other numbers.
-    expect_close(candidate(dx.copy(), dy.copy(), cache), coefficients_solution(dx, dy, cache), 1e-10,
+    expect_close(_fitted(candidate, dx, dy, cache), coefficients_solution(dx, dy, cache), 1e-10,
                  "for a random dx, fitted in least squares over all elements of dx, the result")
 
 
@@ -268,6 +275,10 @@ EXERCISES = (
                                "Your test runs with gamma = 1. Which mistakes does that hide?"),
                        Mistake("(3, 3, 4, 7)", "(3, 1, 1, 7)",
                                "Your test has a single row. Which mistakes need two?"),
+                       Mistake("(3, 3, 4, 7)", "(3, 4, 7)",
+                               "The arrays of your test have one leading axis. What can go wrong with two?"),
+                       Mistake("(3, 3, 4, 7)", "(3, 7, 1, 7)",
+                               "Your test has as many rows as features. Which mistakes does that hide?"),
                        Mistake("rtol=1e-9", "rtol=0.1", "Your tolerance lets mistakes of some per cent pass."),
                        Mistake("x, u = 0.01 * x, 0.01 * u", "x, u = 1e4 * x, 1e4 * u",
                                "In your test sigma is much larger than the root of eps."),
@@ -276,10 +287,11 @@ EXERCISES = (
                                "    dgamma = (dy * cache.xhat).sum(axis=(0, 1))",
                                "Your test does not look at dgamma."))),
     Exercise("read-the-mistake", 5, "Read the mistake off dx", coefficients, coefficients_solution,
-             (_coefficients_of("the right backward", 1, -1, -1),
+             # First numbers of three sizes: of (1, -1, -1), to turn it round and to square it is to move the sign.
+             (_coefficients_of("projection-halved", 1, -1, -0.5),
+              _coefficients_of("the right backward", 1, -1, -1),
               _coefficients_of("missing-projection", 1, -1, 0),
               _coefficients_of("missing-mean", 1, 0, -1),
-              _coefficients_of("projection-halved", 1, -1, -0.5),
               _coefficients_of("sums-for-means", 1, -7, -7),
               # D / N = 7 / 12: no rounding to a tidy number finds it.
               _coefficients_of("rows-for-features", 1, -7 / 12, -7 / 12),
@@ -295,6 +307,8 @@ EXERCISES = (
                                "A sum stands in one of your columns where the formula has a mean."),
                        Mistake("xhat * (g * xhat).mean(axis=-1, keepdims=True)", "g * xhat",
                                "One of your columns has no mean in it."),
+                       Mistake("(g, mean_g, projection)", "(g, -mean_g, -projection)",
+                               "Some of your columns carry a sign. Where does the formula of the docstring have it?"),
                        Mistake("rcond=None)[0]", "rcond=None)[0].round(1)",
                                "You round the numbers. Must they be tidy?"))),
 )

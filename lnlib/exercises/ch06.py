@@ -1,10 +1,15 @@
 """Exercises of chapter 6, computing the variance."""
 
+import contextlib
+import inspect
+import itertools
+import sys
+
 import numpy as np
 
 from .. import reference
 from ..variance import naive, normalise, recentred_short, wide
-from . import Exercise, Mistake, call_unchanged, expect, expect_close, expect_parts
+from . import Exercise, Mistake, call_unchanged, expect, expect_close, expect_parts, note
 
 _U = 2.0**-24
 
@@ -32,9 +37,28 @@ def negative_row_solution(centre):
             return row
 
 
+@contextlib.contextmanager
+def _at_most(lines):
+    """Stop Python code that runs for more lines: a loop may look for what never comes."""
+    count, before = itertools.count(), sys.gettrace()
+
+    def trace(frame, event, arg):
+        expect(next(count) < lines, "your function is still looking; which rows does it try?")
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
 def _negative_at(centre):
     def test(candidate, rng):
-        found = candidate(centre)
+        # A third of all rows will do, and a try is some twenty lines with those of naive.
+        with _at_most(200_000):
+            found = inspect.unwrap(candidate)(centre)  # nowhere else is it called, to look for a mistake
+        note(found)
         expect(found is not None, "the result is None; is a return missing?")
         row = np.asarray(found)
         expect(row.dtype == np.float32, f"the row has dtype {row.dtype}, expected float32")
@@ -179,6 +203,8 @@ EXERCISES = (
                        Mistake("[u * ratio**2, u * ratio]", "[u * ratio, u * ratio]",
                                "Both algorithms get the loss of a rounded mean. What does the naive one "
                                "subtract, and how large is that?"),
+                       Mistake("-np.log10(losses)", "-np.log(losses)",
+                               "Your logarithm counts in powers of e. Of what is a decimal digit a power?"),
                        Mistake(", u, 1)", ", 0, 1)",
                                "Near a mean of 0 more digits are promised than float32 has. What does every "
                                "result lose?"),
@@ -192,8 +218,8 @@ EXERCISES = (
               ("each row has its own mean", _each_row),
               ("eps is used", _repaired_eps)),
              mistakes=(Mistake("d - d.mean(axis=-1, keepdims=True)", "d",
-                               "The mean is subtracted once and no more. It was rounded: what is left in every "
-                               "element of the row?"),
+                               "The mean is subtracted once and no more, and it was rounded. Or what is left was "
+                               "added to m: can m hold it?"),
                        Mistake("d.mean(axis=-1, keepdims=True)", "d.mean()",
                                "One mean over all rows is taken off. Does every row have the same left over?"),
                        Mistake("d - d.mean(axis=-1, keepdims=True)", "d + d.mean(axis=-1, keepdims=True)",
@@ -205,13 +231,17 @@ EXERCISES = (
                                "by itself."))),
     Exercise("short-form", 6, "Is the short form safe?", short_form_is_safe, short_form_is_safe_solution,
              # r, in sigma: far below 1, below 1, -900, 190; 17 and -17 with a positive v; the rest in other units,
-             # the last two with |r| = 3 sigma below v and |r| = 0.03 to 0.3 sigma above it.
+             # two with |r| = 3 sigma below v and |r| = 0.03 to 0.3 sigma above it; the last with a negative v.
              tuple(_safe_or_not(*row) for row in (
                  ("pairwise", 1e2, 1024), ("pairwise", 1e7, 65536), ("sequential", 1e7, 65536),
                  ("accumulators", 1e7, 65536), ("sequential", 3e4, 65536), ("sequential", -3e4, 65536),
                  ("sequential", 1e3, 65536, 1e3), ("sequential", 1e7, 65536, 1e-3),
-                 ("sequential", 1e4, 65536, 10), ("accumulators", 1e4, 65536, 1e-3))),
-             mistakes=(Mistake("r[0] ** 2 < v[0]", "abs(r[0]) < v[0]",
+                 ("sequential", 1e4, 65536, 10), ("accumulators", 1e4, 65536, 1e-3), ("accumulators", 6e7, 16384))),
+             mistakes=(Mistake("return bool(r[0] ** 2 < v[0])", "return True",
+                               "Every row is trusted. How large may r become?"),
+                       Mistake("recentred_short(x, order)", "recentred_short(x)",
+                               "The order of summation has no part in your answer. Which sum loses more?"),
+                       Mistake("r[0] ** 2 < v[0]", "abs(r[0]) < v[0]",
                                "A length is compared with a square. Multiply the row by 10: does the answer "
                                "stay?"),
                        Mistake("r[0] ** 2 < v[0]", "r[0] * abs(r[0]) < v[0]",

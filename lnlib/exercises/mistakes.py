@@ -137,10 +137,11 @@ def recognise(exercise, run, candidate, passes_before=lambda answer: True):
             # A mistake that passes the check which the candidate failed does not explain it.
             found = [mistake for mistake, function in wrong.items()
                      if same(function, bits) and _traced(run, function)[1]]
-    if len(found) > 1:
-        found = [mistake for mistake in found if passes_before(wrong[mistake])] or found
+    little = _says_little(mine)
+    if len(found) > 1 or little:
+        found = [mistake for mistake in found if passes_before(wrong[mistake])] or ([] if little else found)
     says = list(dict.fromkeys(mistake.says for mistake in found))
-    if says and not _says_little(mine):
+    if says and not little:
         together = "It is one of these, which give the same here: " + " Or: ".join(says)
         return Diagnosis("one of", (), together) if len(says) > 1 else Diagnosis("known", (), says[0])
     relation = None if says else _relation(mine, right)
@@ -148,7 +149,8 @@ def recognise(exercise, run, candidate, passes_before=lambda answer: True):
         return relation
     # The size of an error says nothing where the numbers could be compared, and were not the same.
     if not says and not (mine and "off by" in message):
-        told = [mistake for mistake, function in wrong.items() if _traced(run, function)[1] == message]
+        told = [mistake for mistake, function in wrong.items()
+                if _traced(run, function)[1] == message and passes_before(function)]
         says = list(dict.fromkeys(mistake.says for mistake in told))
     return Diagnosis("may be", (), "It may be this: " + " Or: ".join(says)) if says else None
 

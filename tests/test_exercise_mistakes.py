@@ -75,6 +75,29 @@ def half_projection():
     return (KroneckerDelta(i, j) - xhat[i] * xhat[j] / D / 2) / s
 
 
+def sign_kept(gamma, beta, tolerance, u=2.0**-24):
+    return (gamma == 0) | (u * beta / np.where(gamma == 0, 1, gamma) > tolerance)
+
+
+def no_projection(dy, cache):
+    g, leading = cache.gamma * dy, tuple(range(dy.ndim - 1))
+    return cache.rstd * (g - m(g)), (dy * cache.xhat).sum(axis=leading), dy.sum(axis=leading)
+
+
+def mean_moved(x, eps=1e-5):
+    from lnlib.variance import wide
+    mean, _, v = wide(x)
+    return (x - (mean + m(x - mean))) / np.sqrt(v + np.float32(eps))
+
+
+def columns(order, sign=1):
+    def coefficients(dx, dy, cache):
+        g, h = cache.gamma * dy, cache.xhat
+        terms = (g, sign * m(g) * np.ones_like(g), sign * h * m(g * h))
+        return np.linalg.lstsq(np.stack([(cache.rstd * terms[k]).ravel() for k in order], -1), dx.ravel())[0]
+    return coefficients
+
+
 @pytest.mark.parametrize("id, candidate, kind, words", [
     ("eps-for-radius", lambda sigma, radius: sigma / radius**2 - sigma, "known", "grows like sigma"),
     ("group-norm", var_with_ddof, "known", "one less than the size"),
@@ -95,6 +118,15 @@ def half_projection():
     ("null-direction", lambda x, gamma: 3 * (x - x.mean()), "may be", "if gamma were 1"),
     ("probe-for-eps", lambda eps: (np.arange(4.0), np.zeros(4), np.ones(4), np.arange(4.0)), "may be", "gamma is 0"),
     ("write-the-test", lambda backward: True, None, ""),
+    ("same-output", lambda x: x.copy(), None, ""),
+    ("lost-in-y", sign_kept, "known", "signs of gamma and beta differ"),
+    ("lost-in-y", lambda gamma, beta, tolerance, u: (gamma == 0) | (u * abs(beta) < tolerance * abs(gamma)), None, ""),
+    # Every mistake that fails where it fails is refuted by the check before.
+    ("survivor", no_projection, None, ""),
+    ("repair-the-mean", mean_moved, "known", "added to m"),
+    ("read-the-mistake", columns((1, 2, 0)), "relation", "another order"),
+    ("read-the-mistake", columns((0, 1, 2), -1), "known", "carry a sign"),
+    ("short-form", lambda x, order: True, "may be", "Every row is trusted"),
 ])
 def test_a_mistake_in_other_words(id, candidate, kind, words):
     report = check(id, candidate)
@@ -235,6 +267,24 @@ def test_what_an_earlier_check_stops_is_not_named_beside_others():
 
     assert mistakes.recognise(exercise, run, lambda x: 5.0, at_zero).sentence == "First."
     assert mistakes.recognise(exercise, run, lambda x: 5.0).kind == "one of"
+
+
+def test_what_an_earlier_check_stops_may_not_be_it():
+    exercise = _exercise(square, lambda candidate, rng: expect(candidate(2.5) == 6.25, "wrong"),
+                         ("x * x", "2 * x", "First."), ("x * x", "x - x", "Second."))
+
+    def run(answer):
+        return "wrong" if answer(2.5) != 6.25 else None
+
+    def other(x):  # neither's numbers
+        return 2 * np.pi
+
+    assert "First. Or: Second." in str(mistakes.recognise(exercise, run, other))
+    assert "First" not in str(mistakes.recognise(exercise, run, other, lambda answer: answer(5) == 0))
+    assert mistakes.recognise(exercise, run, other, lambda answer: False) is None
+    # Zeros say little: that they agree does not outweigh the check before.
+    assert str(mistakes.recognise(exercise, run, lambda x: 0.0)) == "It may be this: Second."
+    assert "Second" not in str(mistakes.recognise(exercise, run, lambda x: 0.0, lambda answer: False))
 
 
 def test_an_exact_relation_comes_before_the_nearest_entry_of_a_family():

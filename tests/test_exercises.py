@@ -1,11 +1,14 @@
 """Every stub fails, every solution passes, and the checker behaves as it says."""
 
+import math
+
 import numpy as np
 import pytest
 
 from lnlib import layer_norm_forward
 from lnlib.cuda_access import cuda, float32
 from lnlib.exercises import Exercise, Mismatch, call_unchanged, check, exercises, expect_close, expect_parts
+from lnlib.variance import naive, recentred_short
 
 ALL = tuple(exercises().values())
 each = pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
@@ -37,6 +40,52 @@ def test_an_exception_is_a_failed_check():
 
     report = check(ALL[0].id, broken)
     assert "raised KeyError: 'oops'" in report.failed[1]
+
+
+def test_a_kept_axis_is_named_only_where_a_shape_lacks_its_last():
+    lost = check("backward-dx", lambda dy, xhat, rstd, gamma: dy - dy.mean(axis=-1)).failed[1]
+    assert "keepdims=True" in lost
+    other = check("adjoint-pair", lambda jvp, vjp, u, dy: jvp(u) - vjp(dy)).failed[1]
+    assert "could not be broadcast" in other and "keepdims" not in other
+
+
+def along_xhat(kappa, xhat, gamma):
+    rest = xhat**2 - (xhat**2).mean()
+    rest -= xhat * (rest @ xhat) / (xhat @ xhat)
+    return (rest / np.sqrt((rest**2).mean()) + np.sqrt(kappa**2 - 1) * xhat / np.sqrt((xhat**2).mean())) / gamma
+
+
+def below_sigma(x, order):
+    _, r, v = recentred_short(x, order)
+    return abs(r.item()) < math.sqrt(v.item())
+
+
+def never_ends(centre):
+    while True:
+        row = np.full(3, centre, np.float32)
+        if naive(row)[2] < 0:
+            return row
+
+
+def all_of_lstsq(dx, dy, cache):
+    return np.linalg.lstsq(np.ones((dx.size, 3)), dx.ravel())
+
+
+@pytest.mark.parametrize("id, candidate, passed, words", [
+    ("eps-for-radius", lambda sigma, radius: np.float32((sigma / radius) ** 2 - sigma**2), 0, "leaves float64"),
+    ("eps-for-radius", lambda sigma, radius: (sigma / radius) ** 2, 0, "expected 0.9: off by 2e-01"),
+    ("same-output", lambda x: 1 * x, 1, "x itself"),
+    ("dy-with-kappa", along_xhat, 2, "eps > 0 lets a little of xhat through"),
+    ("dy-with-kappa", lambda kappa, xhat, gamma: along_xhat(2 * kappa, xhat, gamma), 0, ", not 3"),
+    ("jacobian-matrix", lambda x, eps: np.eye(len(x)) / np.sqrt(x.var() + eps), 0, "J is off by"),
+    ("read-the-mistake", all_of_lstsq, 0, "found a tuple"),
+    ("short-form", below_sigma, 10, "math domain error"),  # a negative v
+    ("negative-variance", never_ends, 0, "still looking"),
+])
+def test_what_a_check_says(id, candidate, passed, words):
+    report = check(id, candidate)
+    assert len(report.passed) == passed and words in report.failed[1], report
+    assert report.failed[1].endswith(words) or words != ", not 3", report
 
 
 def test_report_never_claims_more_than_the_checks():

@@ -33,7 +33,7 @@ def _radius_of_a_row(candidate, rng):
         error = abs(found - radius)
         expect(error <= 1e-12 * radius,
                f"with your eps = {eps} a row of sigma {sigma} lands at {found:.6f} sqrt(D), "
-               f"{error:.0e} from {radius}" + of_small_error(error, float(eps)))
+               f"expected {radius}: off by {error:.0e}" + of_small_error(error, float(eps)))
 
 
 def _radius_one(candidate, rng):

@@ -156,7 +156,7 @@ def _lost_for(dtype, tolerance):
                f"found shape {found.shape} and dtype {found.dtype}, expected (8,) and bool")
         wrong = np.flatnonzero(found == (error <= tolerance))
         for i in wrong:
-            expect(False, f"{len(wrong)} of 8 features are wrong; for one, gamma = {gamma[i]:g}, beta = {beta[i]:g}: the "
+            expect(False, f"wrong are {len(wrong)} of 8 features; for one, gamma = {gamma[i]:g}, beta = {beta[i]:g}: the "
                           f"error is {error[i]:.0e}, allowed is {tolerance:.0e}, and you say "
                           f"{'lost' if found[i] else 'not lost'}")
     return test

@@ -269,7 +269,7 @@ EXERCISES = (
                                "        gradient[i] = (above - f(x)) / (2 * h)",
                                "An element of x is moved and never put back."),
                        Mistake("f(x - shift)", "f(x + shift)",
-                               "f is taken at the same point twice. Is b = a another array?"))),
+                               "You take f at one point twice. Is b = a another array?"))),
     Exercise("complex-safe-variance", 4, "A variance for the complex step", variance, variance_solution,
              (("the variance of real numbers", _as_numpy),
               ("complex in, complex out", _complex_stays),

@@ -270,6 +270,10 @@ EXERCISES = (
                                "",
                                "Your test multiplies arrays without looking at their shapes. What does "
                                "broadcasting do?"),
+                       Mistake("dx.shape != x.shape or dgamma.shape != gamma.shape",
+                               "dx.size != x.size or dgamma.size != gamma.size",
+                               "Your test multiplies arrays without looking at their shapes. What does "
+                               "broadcasting do?"),
                        Mistake("gamma, v = rng.standard_normal((2, 7))",
                                "gamma, v = np.ones(7), rng.standard_normal(7)",
                                "Your test runs with gamma = 1. Which mistakes does that hide?"),

@@ -270,8 +270,7 @@ EXERCISES = (
               _RESIDUAL.stress()), _RESIDUAL.diagnose,
              # What the family cannot say: it lets z have no other use.
              mistakes=(Mistake("return dx + dz_other, dx + dz_other", "return dx * dz_other, dx * dz_other",
-                               "You multiply the two gradients of z. If z moves, what happens to the two changes of "
-                               "the loss?"),
+                               "Where z has no other use, your da is 0. What reaches z all the same?"),
                        Mistake("dy, cache)\n    return dx + dz_other, dx + dz_other",
                                "dy + dz_other, cache)\n    return dx, dx",
                                "Both gradients go through the norm in your answer. Do the other uses see z before "

@@ -120,7 +120,7 @@ def columns(order, sign=1):
     ("write-the-test", lambda backward: True, None, ""),
     ("same-output", lambda x: x.copy(), None, ""),
     ("lost-in-y", sign_kept, "known", "signs of gamma and beta differ"),
-    ("lost-in-y", lambda gamma, beta, tolerance, u: (gamma == 0) | (u * abs(beta) < tolerance * abs(gamma)), None, ""),
+    ("lost-in-y", lambda gamma, beta, tol, u: (gamma == 0) | (u * abs(beta) < tol * abs(gamma)), None, ""),
     # Every mistake that fails where it fails is refuted by the check before.
     ("survivor", no_projection, None, ""),
     ("repair-the-mean", mean_moved, "known", "added to m"),

@@ -156,8 +156,8 @@ def _lost_for(dtype, tolerance):
                f"found shape {found.shape} and dtype {found.dtype}, expected (8,) and bool")
         wrong = np.flatnonzero(found == (error <= tolerance))
         for i in wrong:
-            expect(False, f"wrong are {len(wrong)} of 8 features; for one, gamma = {gamma[i]:g}, beta = {beta[i]:g}: the "
-                          f"error is {error[i]:.0e}, allowed is {tolerance:.0e}, and you say "
+            expect(False, f"wrong are {len(wrong)} of 8 features; for one, gamma = {gamma[i]:g}, beta = {beta[i]:g}: "
+                          f"the error is {error[i]:.0e}, allowed is {tolerance:.0e}, and you say "
                           f"{'lost' if found[i] else 'not lost'}")
     return test
 
@@ -255,8 +255,8 @@ EXERCISES = (
                                "A negative gamma always counts as lost in your answer. Does rounding care for "
                                "signs?"),
                        Mistake("np.abs(beta) > tolerance", "beta * np.sign(gamma) > tolerance",
-                               "Where the signs of gamma and beta differ, nothing counts as lost in your answer. Does "
-                               "rounding care for signs?"),
+                               "Where the signs of gamma and beta differ, nothing counts as lost in your answer. "
+                               "Does rounding care for signs?"),
                        Mistake("u * np.abs(beta)", "np.abs(beta)",
                                "The unit roundoff has no part in your answer. How large is the rounding error of "
                                "y?"),

@@ -56,7 +56,7 @@ def _negative_at(centre):
     def test(candidate, rng):
         # A third of all rows will do, and naive runs some 200 lines: 2000 tries and more.
         with _at_most(500_000):
-            found = getattr(candidate, "py_func", candidate)(centre)  # nowhere else is it called, to look for a mistake
+            found = getattr(candidate, "py_func", candidate)(centre)  # the recorder would call it without a limit
         note(found)
         expect(found is not None, "the result is None; is a return missing?")
         row = np.asarray(found)

@@ -46,9 +46,10 @@ def read(path):
     text = path.read_text(encoding="utf-8")
     content = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.S)
     cells = [_cell(match["body"]) for match in _FENCE.finditer(content) if match["name"] == "code-cell"]
-    # What is read rather than run: text and captions; no code, no maths, no exercise or solution blocks.
+    # What is read rather than run: text and captions; no code, no maths, no exercise or solution blocks. Captions
+    # of interactive figures are left out like other apparatus: they say how to work the figure.
     prose = re.sub(r"^```\{(exercise|solution)-start\}.*?^```\{\1-end\}\s*\n```", "", content, flags=re.M | re.S)
-    read_out = ("admonition", "note", "tip", "warning", "interactive")
+    read_out = ("admonition", "note", "tip", "warning")
     prose = _FENCE.sub(lambda m: m["body"] if m["name"] in read_out else "", prose)
     prose = re.sub(r"^:(name|alt): .*\n", "", prose, flags=re.M)
     prose = re.sub(r"^\$\$.*?^\$\$.*?$", "", prose, flags=re.M | re.S)

@@ -55,6 +55,7 @@ const LnFigure = (() => {
   // The drawing: everything but the handles is drawn anew for each state, which keeps a figure one function.
   class Drawing {
     constructor(parent, width, height, label) {
+      Object.assign(this, { width, height });
       this.svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, parent, SVG);
       this.layer = element("g", {}, this.svg, SVG);
       this.handles = element("g", { class: "ln-handles" }, this.svg, SVG);
@@ -80,6 +81,11 @@ const LnFigure = (() => {
     }
 
     marker(kind, place, colour) { drawMarker(this.layer, kind, place, colour); }
+
+    // The place, or the nearest one that is `margin` from the edges: names of things near an edge stay readable.
+    inside([x, y], margin = 12, high = margin) {
+      return [Math.max(margin, Math.min(this.width - margin, x)), Math.max(high, Math.min(this.height - high, y))];
+    }
 
     text([x, y], string, kind) { write(this.add("text", { x, y, class: kind }), string); }
 

@@ -55,7 +55,9 @@ const LnVariance = (() => {
   }
 
   const row = (offset, seed) => noise(seed).map(v => f(offset + v));
-  // Eight offsets a decade, rounded to whole numbers.
-  const OFFSETS = Array.from({ length: 57 }, (_, k) => Math.round(10 ** (k / 8)));
-  return { D, OFFSETS, U, exact, naive, recentred, row, twoPass, welford };
+  // Eight offsets a decade from 10 on, rounded to whole numbers.
+  const OFFSETS = Array.from({ length: 49 }, (_, k) => Math.round(10 ** (1 + k / 8)));
+  // Of float32 numbers near the square of the mean.
+  const spacing = offset => 2 ** (Math.floor(Math.log2(offset ** 2)) - 23);
+  return { D, OFFSETS, U, exact, naive, recentred, row, spacing, twoPass, welford };
 })();

@@ -8,15 +8,30 @@ const LnSpace = (() => {
   const times = (a, k) => a.map(v => v * k);
   const length = a => Math.hypot(...a);
   const mean = a => (a[0] + a[1] + a[2]) / 3;
-  const unit = a => (length(a) > 0 ? times(a, 1 / length(a)) : [0, 0, 0]);
+  // What the mean's rounding leaves of a row of equal numbers has no direction.
+  const unit = a => (length(a) > 1e-9 ? times(a, 1 / length(a)) : [0, 0, 0]);
 
   const UP = unit([1, 1, 1]);
-  const RIGHT = unit([-1, 1, 0]), BACK = unit([-1, -1, 2]);  // in the plane, seen from above: right and up
+  // In the plane, seen from above: right and up. Turned a little, so that no axis is drawn along 1.
+  const TURN = 20 * Math.PI / 180, A = unit([-1, 1, 0]), B = unit([-1, -1, 2]);
+  const RIGHT = sum(times(A, Math.cos(TURN)), times(B, -Math.sin(TURN)));
+  const BACK = sum(times(A, Math.sin(TURN)), times(B, Math.cos(TURN)));
 
   // Layer norm of one row, in the notation of the book.
   function normalise(x, eps) {
     const mu = mean(x), c = x.map(v => v - mu), variance = dot(c, c) / 3, s = Math.sqrt(variance + eps);
     return { mu, c, variance, s, xhat: times(c, 1 / s) };
+  }
+
+  // From `old` towards `wanted`, which has the same mean, on the sliders' grid: the last number is what the mean
+  // leaves. It stops at the sliders' limit.
+  function drag(old, wanted, limit) {
+    for (let way = 1; way > 0; way -= 0.125) {
+      const [a, b] = old.map((v, i) => Math.round(20 * (v + way * (wanted[i] - v))) / 20);
+      const next = [a, b, Number((3 * mean(old) - a - b).toFixed(9))];
+      if (next.every(v => Math.abs(v) <= limit)) return next;
+    }
+    return old;
   }
 
   // Parallel projection from `elevation` degrees above the plane (0: from the side, 90: along 1).
@@ -62,5 +77,5 @@ const LnSpace = (() => {
     }
   }
 
-  return { UP, View, dot, length, mean, normalise, sum, times, unit };
+  return { UP, View, dot, drag, length, mean, normalise, sum, times, unit };
 })();

@@ -49,6 +49,9 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
     }
     drawing.line([at(X - 2 * h, phi(X) - 2 * h * slope), at(X + 2 * h, phi(X) + 2 * h * slope)], "currentColor",
       { width: 1.5, dash: "6 4" });
+    // The tangent's direction again from the chord's left end: what is between them at the right is the error.
+    const left = [X - h, phi(Math.fround(X - h))];
+    drawing.line([at(...left), at(X + h, left[1] + 2 * h * slope)], "currentColor", { width: 1.5, dash: "2 3" });
     const ends = [X - h, X + h].map(x => at(x, phi(Math.fround(x))));
     drawing.line(ends, "blue", { width: 2.5 });
     ends.forEach((p, i) => {
@@ -91,11 +94,14 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
     showStep(-state.k);
     cells[0].textContent = number(central(h), 6);
     cells[1].textContent = number(slope, 6);
-    cells[2].textContent = error(h).toExponential(0).replace("-", "\u2212");
-    const verdict = large > 10 * small ? "the function bends between the two ends, and the chord misses the tangent"
-      : small > 10 * large ? "the values are rounded, and the chord runs from one rounded value to another"
-        : "bending and rounding are about equal, and the chord is as good as it gets";
-    say(`{h} = ${power(state.k)}: ${verdict}.`);
+    const found = error(h), shown = found.toExponential(0).replace("-", "\u2212");
+    cells[2].textContent = shown;
+    const verdict = large > 10 * small ? "the function bends between the two ends."
+      : small > 10 * large ? "the two values are rounded, and the division by 2{h} enlarges that."
+        : "the two lines cross about here: the best one can count on. Lower dots are luck.";
+    const by = found < 0.01 ? `${shown}, too little to see` : `${number(100 * found, 0)}%`;
+    say(`{h} = ${power(state.k)}: ${verdict} The chord is ${central(h) > slope ? "steeper" : "flatter"} `
+      + `than the tangent by ${by}.`);
   }
   return render;
 });

@@ -4,14 +4,14 @@
 
 LnFigure.start("variance", ({ picture, panel, label, say }) => {
   const { Drawing, button, element, number, slider } = LnFigure;
-  const { OFFSETS, U, exact, row } = LnVariance;
+  const { OFFSETS, U, exact, row, spacing } = LnVariance;
   const METHODS = [
     ["naive", LnVariance.naive, "orange", "cross", "2 4"],
     ["Welford", LnVariance.welford, "pink", "diamond", "9 3 2 3"],
     ["two-pass", LnVariance.twoPass, "blue", "square", "7 3"],
     ["recentred", LnVariance.recentred, "green", "dot", "none"],
   ];
-  const state = { k: 26, seed: 1 };
+  const START = { k: 18, seed: 1 }, state = { ...START };
   const drawing = new Drawing(picture, 400, 430, label);
   const plain = v => v === 0 || (v >= 1e-3 && v < 1e6);
   const short = v => (plain(v) ? String(Number(v.toPrecision(2))) : v.toExponential(0)).replace("-", "\u2212");
@@ -27,6 +27,7 @@ LnFigure.start("variance", ({ picture, panel, label, say }) => {
     render();
   });
   button(buttons, "Other numbers", () => { state.seed += 1; render(); });
+  button(buttons, "Start again", () => { Object.assign(state, START); render(); });
 
   const table = element("table", { class: "ln-table" }, panel);
   element("caption", {}, table).textContent = "Variance of the row in float32";
@@ -40,30 +41,31 @@ LnFigure.start("variance", ({ picture, panel, label, say }) => {
   });
 
   // Above: where on the line of numbers each result lies. Below: the error over all offsets.
-  const place = v => 90 + 290 * (Math.max(-1.2, Math.min(3.2, v)) + 1.2) / 4.4;
-  const across = offset => 46 + 340 * Math.log10(offset) / 7;
+  const LOW = -2.2, HIGH = 3.2;
+  const place = v => 100 + 280 * (Math.max(LOW, Math.min(HIGH, v)) - LOW) / (HIGH - LOW);
+  const across = offset => 46 + 340 * (Math.log10(offset) - 1) / 6;
   const down = error => 392 - 12 * (Math.log10(Math.max(1e-9, Math.min(1e7, error))) + 9);
 
-  function line(results, truth, spacing) {
-    drawing.add("rect", { x: place(-1.2), y: 8, width: place(0) - place(-1.2), height: 124,
+  function line(results, truth, step) {
+    drawing.add("rect", { x: place(LOW), y: 8, width: place(0) - place(LOW), height: 124,
       fill: LnFigure.COLOURS.orange, "fill-opacity": 0.15 });
-    drawing.text([place(-0.6), 24], "negative", "ln-small ln-centred");
-    for (const v of [-1, 0, 1, 2, 3]) {
+    drawing.text([place(LOW / 2), 24], "negative", "ln-small ln-centred");
+    for (const v of [-2, -1, 0, 1, 2, 3]) {
       drawing.line([[place(v), 132], [place(v), 137]], "currentColor", { width: 1 });
       drawing.text([place(v), 148], number(v, 0), "ln-small ln-centred");
     }
-    drawing.line([[place(-1.2), 132], [place(3.2), 132]], "currentColor", { width: 1 });
+    drawing.line([[place(LOW), 132], [place(HIGH), 132]], "currentColor", { width: 1 });
     drawing.line([[place(truth), 12], [place(truth), 132]], "currentColor", { width: 1.5 });
     // What naive can return: multiples of the spacing of floats near the square of the mean.
-    for (let v = Math.ceil(-1.2 / spacing) * spacing; spacing > 0.02 && v <= 3.2; v += spacing)
-      drawing.line([[place(v), 34], [place(v), 46]], "orange", { width: 1 });
+    for (let v = Math.ceil(LOW / step) * step; step > 0.02 && v <= HIGH; v += step)
+      drawing.line([[place(v), 34], [place(v), 46]], "orange", { width: 1, class: "ln-tick" });
     METHODS.forEach(([name, , colour, mark], i) => {
       const y = 40 + 26 * i, v = results[i], x = place(v);
-      drawing.text([82, y + 4], name, "ln-small ln-end");
-      drawing.line([[place(-1.2), y], [place(3.2), y]], "grey", { width: 0.5 });
+      drawing.text([84, y + 4], name, "ln-small ln-end");
+      drawing.line([[place(LOW), y], [place(HIGH), y]], "grey", { width: 0.5 });
       drawing.marker(mark, [x, y], colour);
-      if (v > 3.2) drawing.text([x - 10, y + 4], `${number(v, 0)} →`, "ln-small ln-end");
-      if (v < -1.2) drawing.text([x + 10, y + 4], `← ${number(v, 0)}`, "ln-small");
+      if (v > HIGH) drawing.text([x - 10, y + 4], `${number(v, 0)} →`, "ln-small ln-end");
+      if (v < LOW) drawing.text([x + 10, y + 4], `← ${number(v, 0)}`, "ln-small");
     });
   }
 
@@ -74,9 +76,9 @@ LnFigure.start("variance", ({ picture, panel, label, say }) => {
     }
     // Predicted for naive: u times the square of offset / sigma, which reaches 1 at the limit.
     const limit = 1 / Math.sqrt(U);
-    drawing.line([[across(1), down(U)], [across(1e7), down(U * 1e14)]], "currentColor", { width: 1.2 });
+    drawing.line([[across(10), down(U * 100)], [across(1e7), down(U * 1e14)]], "currentColor", { width: 1.2 });
     drawing.line([[across(limit), down(1)], [across(limit), 396]], "currentColor", { width: 1, dash: "3 3" });
-    for (const [offset, name] of [[1, "1"], [100, "100"], [limit, "1/√u"], [1e6, "10⁶"]])
+    for (const [offset, name] of [[10, "10"], [100, "100"], [limit, "1/√u"], [1e6, "10⁶"]])
       drawing.text([across(offset), 408], name, "ln-small ln-centred");
     drawing.text([216, 424], "offset / {σ}", "ln-small ln-centred");
     drawing.text([46, 176], "relative error", "ln-small");
@@ -97,9 +99,9 @@ LnFigure.start("variance", ({ picture, panel, label, say }) => {
   function render() {
     const offset = OFFSETS[state.k], x = row(offset, state.seed), truth = exact(x);
     const results = METHODS.map(([, method]) => method(x)), errors = results.map(v => Math.abs(v - truth) / truth);
-    const spacing = 2 ** (Math.floor(Math.log2(offset ** 2)) - 23);  // of floats near the square of the mean
+    const step = spacing(offset), whole = v => v.toLocaleString("en");
     drawing.clear();
-    line(results, truth, spacing);
+    line(results, truth, step);
     map(results, errors);
     showOffset(state.k);
     cells.forEach(([a, b], i) => {
@@ -109,7 +111,8 @@ LnFigure.start("variance", ({ picture, panel, label, say }) => {
     });
     const verdict = results[0] < 0 ? "is negative, and its root is NaN"
       : results[0] === 0 ? "is zero: no digit is left" : `has error ${short(errors[0])}`;
-    say(`Offset ${shownOffset(state.k)}: squares are stored in steps of ${short(spacing)}. `
+    say(`Offset ${shownOffset(state.k)}: squares near offset\u00b2 are stored in steps of `
+      + `${step < 1 ? `1/${whole(1 / step)}` : whole(step)}. `
       + `The naive variance ${verdict}.`);
   }
   return render;

@@ -150,13 +150,13 @@ def test_split_by_keyboard_and_mouse(scripts):
         box = page.locator(".ln-handles circle").nth(handle).bounding_box()
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
         page.mouse.down()
-        page.mouse.move(box["x"] + box["width"] / 2 - 60, box["y"] + box["height"] / 2 + 25, steps=4)
+        page.mouse.move(box["x"] + box["width"] / 2 - 45, box["y"] + box["height"] / 2 - 10, steps=4)
         page.mouse.up()
         # The point is under the pointer, up to the rounding: 0.025 in two numbers and their sum, 0.05 at most, in
         # the third, and 54 pixels a unit.
         after = page.locator(".ln-handles circle").nth(handle).bounding_box()
         enlarged = page.locator(".ln-picture svg").bounding_box()["width"] / 380
-        miss = np.hypot(after["x"] - box["x"] + 60, after["y"] - box["y"] - 25)
+        miss = np.hypot(after["x"] - box["x"] + 45, after["y"] - box["y"] + 10)
         assert miss <= 0.025 * np.sqrt(6) * 54 * enlarged + 1
         new = state(page)
         assert np.abs(new[moved] - old[moved]).max() > 0.2

@@ -103,7 +103,7 @@ LnFigure.start("split", ({ picture, panel, label, say }) => {
     else if (arrow.size > 4) drawing.text(drawing.inside(beside), "{dx}", "ln-centred");
     if (Math.hypot(at(tip)[0] - at(foot)[0], at(tip)[1] - at(foot)[1]) > 30)
       drawing.text(drawing.inside([at(foot)[0] + 33, 0.7 * at(tip)[1] + 0.3 * at(foot)[1]], 28), "along [1]", small);
-    if (Math.hypot(at(left)[0] - at(foot)[0], at(left)[1] - at(foot)[1]) > 25)
+    if (view.sine > 0.15 && Math.hypot(at(left)[0] - at(foot)[0], at(left)[1] - at(foot)[1]) > 25)
       drawing.text(drawing.inside([(at(foot)[0] + at(left)[0]) / 2 + 18, (at(foot)[1] + at(left)[1]) / 2 + 18], 28),
         "along {x\u0302}", small);
     moveX(at(x));

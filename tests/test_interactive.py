@@ -251,7 +251,8 @@ def test_forward_says_where_x_and_y_are(scripts):
         put(page, dict(zip((0, 2, 4), x)))
         for view in (0, 45, 90):
             put(page, {6: view})
-            assert page.evaluate("""() => { const all = document.querySelector('.ln-picture svg').getBoundingClientRect();
+            assert page.evaluate("""() => {
+                const all = document.querySelector('.ln-picture svg').getBoundingClientRect();
                 return [...document.querySelectorAll('.ln-picture g:first-child > path')].every(e => {
                     const r = e.getBoundingClientRect();
                     return r.left >= all.left && r.right <= all.right && r.top >= all.top && r.bottom <= all.bottom;

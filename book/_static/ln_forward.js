@@ -81,7 +81,8 @@ LnFigure.start("forward", ({ picture, panel, label, say }) => {
       : Math.abs(left) < 5e-3 ? `Here {y} has mean ${number(left)}.`
         : `{y} has mean ${number(left)}: {\u03b3} undoes the centring.`;
     say(`Mean ${number(mu)}: {x} ${stands}. `
-      + `{\u03c3} = ${number(Math.sqrt(variance))}, {s} = ${number(s)}: {x\u0302} has length ${number(length(xhat))}, the circle ${number(radius)}. `
+      + `{\u03c3} = ${number(Math.sqrt(variance))}, {s} = ${number(s)}: {x\u0302} has length `
+      + `${number(length(xhat))}, the circle ${number(radius)}. `
       + centring);
   }
   return render;

@@ -61,7 +61,8 @@ LnFigure.start("split", ({ picture, panel, label, say }) => {
 
   // How far an arrow gets before the edge of the picture.
   function reach(start, tip) {
-    const along = tip.map((v, i) => v - start[i]), size = Math.hypot(...along), far = [drawing.width - 6, drawing.height - 6];
+    const along = tip.map((v, i) => v - start[i]), size = Math.hypot(...along);
+    const far = [drawing.width - 6, drawing.height - 6];
     const part = Math.min(1, ...along.map((v, i) => ((v > 0 ? far[i] : 6) - start[i]) / (v || -1e-9)));
     const end = start.map((v, i) => v + part * along[i]), direction = along.map(v => v / (size || 1));
     return { end, direction, size, cut: part < 1 };

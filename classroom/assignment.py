@@ -32,13 +32,15 @@ After each function a cell runs it on one example. What is graded are other inpu
 text allows and the example does not show."""
 _README = """{title}
 
-students/     Give this to the students.
+students/     Give this to the students, unless nbgrader grades them: then hand out nbgrader/release/, see below.
 instructor/   PRIVATE: solutions.ipynb, and assignment.json with the seed, which `python -m classroom grade` needs.
               Whoever has it can draw the tasks, their solutions and their hidden tests again.
 nbgrader/     PRIVATE: a course folder for nbgrader, with solutions and hidden tests. In it, with an environment of
               requirements-grading.txt active:
                   nbgrader generate_assignment {name}
                   PYTHONPATH=<folder of this repository> nbgrader autograde {name}
+              Hand out the notebook that the first command writes to release/. Those made from students/ lack
+              nbgrader's marks: it gives no points for them, and does not say so.
               What nbgrader's feedback shows of hidden tests has the seed: draw another for the next assignment.
               nbgrader runs tests in the student's own process. A student who changes Python itself can forge points
               there; `python -m classroom grade` takes the same notebooks and keeps its tests to itself.
@@ -97,6 +99,8 @@ def write(chapters, out, seed=None, title="Assignment"):
     for path, text in files.items():
         (out / path).parent.mkdir(parents=True, exist_ok=True)
         (out / path).write_text(text, encoding="utf-8")
+    for private in ("instructor", "nbgrader"):  # others may have accounts on this machine
+        (out / private).chmod(0o700)
     return out
 
 

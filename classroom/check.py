@@ -74,21 +74,26 @@ def gradient_is_right({signature}):
         one = np.zeros_like(dx)
         one[-1, -1] = 0.05 * np.linalg.norm(dx)
         other = norm._replace(eps="inside" if norm.eps == "outside" else "outside")
-        return {"a factor": (1.05 * dx, -dx, dx / len(dx)),
-                "a part": (dx_of(("s",)), dx_of(("mean",)) if norm.centred else dx - dx.mean(axis=-1, keepdims=True)),
-                "one entry": (dx + one, dx - one),
-                "another dy": (dx_of(dy=rng.permuted(named["dy"], axis=-1)), dx_of(dy=np.ones_like(dx))),
-                "another eps": (dx_of(norm=other),),
-                "a sum": (dx + np.outer([1, -1, 0], np.r_[np.ones(6), -np.ones(6)]) * 0.05,)}
+        return {"a factor": lambda: (1.05 * dx, -dx, dx / len(dx)),
+                "a part": lambda: (dx_of(("s",)), dx_of(("mean",)) if norm.centred else
+                                   dx - dx.mean(axis=-1, keepdims=True)),
+                "one entry": lambda: (dx + one, dx - one),
+                "another dy": lambda: (dx_of(dy=rng.permuted(named["dy"], axis=-1)), dx_of(dy=np.ones_like(dx))),
+                "another eps": lambda: (dx_of(norm=other),),
+                "a sum": lambda: (dx + np.outer([1, -1, 0], np.r_[np.ones(6), -np.ones(6)]) * 0.05,)}
 
     def compare(what, rows):
         def test(candidate, rng):
-            named, dx_of = _problem(norm, rng, *_ROWS[rows])
-            dx = dx_of()
-            expect(_ask(candidate, norm, named, dx, bool), "a right gradient is called wrong")
-            for a in wrongs(named, dx_of, rng)[what]:
-                expect(not _ask(candidate, norm, named, a, bool), f"a wrong gradient is called right: {what} is "
-                                                                  "wrong")
+            # Four right ones and four wrong ones, each of a problem of its own, in any order: what was asked before
+            # says nothing, and guessing right has a chance of 1 in 70.
+            for k in rng.permutation(8):
+                named, dx_of = _problem(norm, rng, *_ROWS[rows])
+                if k < 4:
+                    expect(_ask(candidate, norm, named, dx_of(), bool), "a right gradient is called wrong")
+                else:
+                    a = wrongs(named, dx_of, rng)[what]()
+                    expect(not _ask(candidate, norm, named, a[k % len(a)], bool),
+                           f"a wrong gradient is called right: {what} is wrong")
         return test
 
     small = "rows so small that eps counts"

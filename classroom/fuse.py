@@ -241,11 +241,13 @@ def warp_sums(value):
         return test
 
     def counting(candidate, rng):
-        value = np.zeros(width, np.float32)
-        value[rng.integers(width)] = 1
-        found = np.asarray(candidate(value.copy()))
-        expect(np.array_equal(found, right(value)), "one lane starts with 1, the others with 0: how often the 1 "
-                                                    "arrives in each lane is wrong")
+        # At either end as well: where a lane hands nothing on, the argument itself is right.
+        for lane in (0, width - 1, int(rng.integers(width))):
+            value = np.zeros(width, np.float32)
+            value[lane] = rng.integers(2, 10)
+            found = np.asarray(call_unchanged(candidate, value=value))
+            expect(np.array_equal(found, right(value)), "one lane starts with a number, the others with 0: how often "
+                                                        "it arrives in each lane is wrong")
 
     text = (f"A warp of {width} lanes adds up its numbers in {len(offsets)} steps, with d = "
             f"{', '.join(map(str, offsets))} in this order. In a step every lane i takes the number that {source} "
@@ -264,7 +266,7 @@ def warp_sums(value):
                      (index, "lanes - d" if kind == "down" else "lanes + d", "the partner is on the other side")]
     return task("ch11-warp-sums", 11, 15, 3, "Sums of a warp", text, stub, body, "warp_sums",
                 f"(np.arange({width}, dtype=np.float32),)",
-                (("one lane with a 1", counting),
+                (("one lane with a number, the others with 0", counting),
                  ("small whole numbers", compare(lambda rng: rng.integers(-9, 10, width), False)),
                  ("to the bit", compare(lambda rng: rng.standard_normal(width), True))), mistakes,
                 (width, kind, downwards), bits=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import functools
 import hashlib
 import html
 import io
@@ -13,17 +14,20 @@ import stat
 import sys
 import time
 import traceback
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+import lnlib.exercises
+
 from .assignment import load
 from .judge import NO_NOTES, Seconds, judge, not_run
-from .sandbox import Limits, Sandbox, Unavailable
+from .sandbox import Limits, Sandbox, Unavailable, end_with_parent
 
 _NOTEBOOK_LIMIT = 10**7  # bytes
 _JUDGE_MEMORY = 2**32
 _JUDGE_SECONDS = 30  # beyond the submission's own time
-_FORMAT = 1  # of the stored results; another number grades again
+_CODE = Path(__file__).parent, Path(lnlib.exercises.__file__).parent  # what judges; a change of it grades again
 
 
 class Submission(NamedTuple):
@@ -53,12 +57,13 @@ def read_assignment(path):
 def find_submissions(folder):
     """Every entry of ``folder`` that is not hidden, as a :class:`Submission`: a notebook, or a folder with one."""
     entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
-    names = [re.sub(r"\.ipynb$", "", entry.name) for entry in entries]
-    found = []
-    for entry, name in zip(entries, names):
-        name = entry.name if names.count(name) > 1 else name  # ann and ann.ipynb are two
-        found.append(Submission(os.fsencode(name).decode(errors="backslashreplace"), *_notebook_of(entry)))
-    return sorted(found)
+    # A backslash is doubled, so that no name of odd bytes becomes another's.
+    full = [os.fsencode(entry.name).replace(b"\\", b"\\\\").decode(errors="backslashreplace") for entry in entries]
+    short = [name.removesuffix(".ipynb") for name in full]
+    taken = Counter(name for pair in zip(full, short) for name in set(pair))
+    # ann, ann.ipynb and ann.ipynb.ipynb are three.
+    return sorted(Submission(name if taken[name] == 1 else whole, *_notebook_of(entry))
+                  for entry, whole, name in zip(entries, full, short))
 
 
 def _notebook_of(entry):
@@ -73,6 +78,8 @@ def _notebook_of(entry):
         seen += len(files) + len(folders)
         if seen > 1000:
             return None, "a folder of more than 1,000 files"
+        if len(Path(parent).parts) > len(Path(entry.path).parts) + 20:  # os.walk calls itself for each level
+            return None, "folders in folders, too deep"
         notebooks += [Path(parent, file) for file in files if file.endswith(".ipynb") and not file.startswith(".")]
     if len(notebooks) != 1:
         return None, f"a folder with {len(notebooks)} notebooks, expected 1"
@@ -116,12 +123,13 @@ def _judge_apart(data, assignment, path, seconds, limits):
 
     Values from a submission are handled there, within limits: at worst that process is lost, and with it one result.
     """
-    pid = os.fork()
+    parent, pid = os.getpid(), os.fork()
     if pid:
         return pid
     try:
         import resource  # Linux is certain here, the sandbox was tried
 
+        end_with_parent(parent)  # nobody else would end it where it hangs
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
         resource.setrlimit(resource.RLIMIT_AS, (_JUDGE_MEMORY, _JUDGE_MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
@@ -145,11 +153,20 @@ def probe():
         raise Unavailable(f"a first program in it did not run; {ended}\n{sandbox.output}")
 
 
+@functools.cache
+def _code_of(folders):
+    """A hash of the Python files in these folders."""
+    code = hashlib.sha256()
+    for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
+        code.update(f"{path.name}\n".encode() + path.read_bytes())
+    return code.hexdigest()
+
+
 def grade(submissions, assignment, out, jobs=None, again=False, seconds=Seconds(), limits=Limits(), report=print):
     """Grade a folder of submissions; a list of (student, result), sorted by student.
 
-    Results are stored in ``out``/results as they come, by the hash of submission and assignment, and taken from there
-    the next time, unless ``again``. ``report`` is called with (number done, number, student, state).
+    Results are stored in ``out``/results as they come, by the hash of submission, assignment, limits and the code that
+    judges, and taken from there the next time, unless ``again``. ``report`` is called with (number done, number, student, state).
     """
     results = Path(out, "results")
     results.mkdir(parents=True, exist_ok=True)
@@ -167,7 +184,7 @@ def grade(submissions, assignment, out, jobs=None, again=False, seconds=Seconds(
             data = _read(submission.path)
         except ValueError as error:
             return finish(submission, _zero(assignment, "not a notebook", str(error)))
-        key = hashlib.sha256(f"{_FORMAT}/{assignment.key}/{seconds}/{limits}/".encode() + data).hexdigest()
+        key = hashlib.sha256(f"{_code_of(_CODE)}/{assignment.key}/{seconds}/{limits}/".encode() + data).hexdigest()
         path = results / f"{key}.json"
         if path in shared:  # the same bytes, at work now
             shared[path].append(submission)
@@ -217,8 +234,8 @@ def points_csv(graded, assignment):
     writer.writerow(["student", *ids, "total", "state"])
     for student, result in graded:
         points = {task["id"]: task["points"] for task in result["tasks"]}
-        # A spreadsheet takes a cell that begins like this for a formula.
-        student = "'" + student if student[:1] in tuple("=+-@\t\r") else student
+        # A spreadsheet takes a cell that begins like this for a formula; some begin a cell at a semicolon, too.
+        student = re.sub(r"(^\s*|[;\t\r\n]\s*)(?=[-=+@＝＋－＠])", r"\1'", student)
         writer.writerow([student, *(f"{points[id]:g}" for id in ids), f"{sum(points.values()):g}", result["state"]])
     return text.getvalue()
 
@@ -226,7 +243,9 @@ def points_csv(graded, assignment):
 def _file_name(student):
     """A name that every file system takes, different for different students."""
     plain = re.sub(r"[^\w.-]", "_", student, flags=re.ASCII)[:80]
-    return plain if plain == student else f"{plain}-{hashlib.sha256(student.encode()).hexdigest()[:8]}"
+    # Nobody may choose the name that another's page has.
+    its_own = plain == student and not re.search(r"-[0-9a-f]{8}$", plain)
+    return plain if its_own else f"{plain}-{hashlib.sha256(student.encode()).hexdigest()[:8]}"
 
 
 _PAGE = """<!doctype html>
@@ -302,7 +321,8 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
     except Unavailable as reason:
         print(reason, file=sys.stderr)
         return 2
-    (out / "feedback").mkdir(parents=True, exist_ok=True)
+    out.mkdir(mode=0o700, parents=True, exist_ok=True)  # a new one is private: others may have accounts here
+    (out / "feedback").mkdir(exist_ok=True)
     try:
         graded = grade(submissions, assignment, out, jobs, again, Seconds(wall, call), report=Progress())
     except KeyboardInterrupt:

@@ -49,7 +49,7 @@ for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLIN
 attempt("pair", lambda: socket.socketpair())
 ''', "graded", True),
     "leaves its namespaces": (_TRY + '''
-import ctypes, os, resource, subprocess
+import ctypes, os, resource, struct, subprocess
 libc = ctypes.CDLL(None, use_errno=True)
 def call(*args):
     if libc.syscall(*map(ctypes.c_long, args)) == -1: raise OSError(ctypes.get_errno())
@@ -61,6 +61,8 @@ numbers = dict(unshare=272, setns=308, mount=165, umount=166, pivot=155, chroot=
 if os.uname().machine == "x86_64":
     for name, number in numbers.items():
         attempt(name, lambda: call(number, 0x10000000, 0, 0, 0, 0, 0))
+    which, ids = ctypes.create_string_buffer(struct.pack("=IIQQ", 24, 0, 2**64 - 1, 0)), ctypes.create_string_buffer(800)
+    attempt("list mounts", lambda: call(458, ctypes.addressof(which), ctypes.addressof(ids), 100, 0))
     for flags in (0, 17, 0x10000000, 0x20000000, 0x4000, 0x100, 0x7E020000):
         attempt(("clone", flags), lambda: call(56, flags, 0, 0, 0, 0))
 attempt("setuid", lambda: os.setuid(0))
@@ -169,6 +171,14 @@ for _ in range(50): os.write(4, wire.encode(("returned", 0.0, [])))
     "notes of another form": ('''
 import os, sys
 os.write(4, sys.modules["wire"].encode(("ran", {"cells": "many", "errors": 7, "defined": None})))
+''', "tampered", False),
+    "notes in an array": ('''
+import numpy, os, sys
+os.write(4, sys.modules["wire"].encode(("ran", numpy.zeros(3))))
+''', "tampered", False),
+    "no notebook, and no reason": ('''
+import os, sys
+os.write(4, sys.modules["wire"].encode(("not a notebook",)))
 ''', "tampered", False),
     "closes the pipe": ("import os\nos.close(3); os.close(4)", "crashed", False),
     "another program": ('''

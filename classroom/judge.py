@@ -59,7 +59,7 @@ class Notebook:
         self._sandbox = Sandbox("/grader/child.py", _INSIDE, limits)
         try:
             kind, *rest = self._ask(("run", np.frombuffer(data, np.uint8), list(names), seconds.call), seconds.wall)
-            if kind == "not a notebook":
+            if kind == "not a notebook" and rest:
                 self._end("not a notebook", f"this is no notebook: {_plain(rest[0])}")
             self.notes = self._notes(names, *rest) if kind == "ran" else self._garbage()
         except BaseException:
@@ -127,13 +127,13 @@ class Notebook:
             errors = [(int(number), _plain(text)) for number, text in found["errors"]][:20]
             return {"cells": int(found["cells"]), "errors": errors,
                     "twice": [name for name in names if int(found["defined"][name]) > 1]}
-        except (TypeError, ValueError, KeyError, OverflowError):
+        except Exception:  # whatever an unforeseen form raises
             self._garbage()
 
 
 def _plain(text):
-    """One short line without control characters, whatever it was."""
-    return "".join(c if c.isprintable() else " " for c in str(text)[:_TEXT])
+    """One short line without control characters; nothing if it is no text, which could take long to write out."""
+    return "".join(c if c.isprintable() else " " for c in text[:_TEXT]) if isinstance(text, str) else ""
 
 
 class _Candidate:

@@ -1,5 +1,6 @@
 """Graded tasks accept what is right and name what is wrong; an assignment's files hold what they should, no more."""
 
+import itertools
 import json
 
 import numpy as np
@@ -71,6 +72,35 @@ def test_the_stub_and_a_constant_fail_every_check(id):
             assert failed(task._replace(exercise=task.exercise._replace(checks=(check,))), candidate)[0], check[0]
 
 
+def remembers():
+    """Calls right what is the first to come with its dy."""
+    seen = set()
+
+    def candidate(dy, *rest):
+        new = dy.tobytes() not in seen
+        seen.add(dy.tobytes())
+        return new
+    return candidate
+
+
+def takes_turns():
+    """True, False, True, ..."""
+    answers = itertools.cycle([True, False])
+    return lambda *args: next(answers)
+
+
+@pytest.mark.parametrize("id, make", [
+    ("ch04-gradient-check", remembers), ("ch04-gradient-check", takes_turns),
+    ("ch11-warp-sums", lambda: lambda value: value), ("ch11-warp-sums", lambda: np.ones_like)])
+def test_what_does_not_look_at_its_data_fails_every_check(id, make):
+    for seed in range(6 if id > "ch1" else 1):  # every kind of partner
+        task = drawn(id, seed)
+        for data in range(4):
+            for check in task.exercise.checks:
+                one = task._replace(exercise=task.exercise._replace(checks=(check,)))
+                assert failed(one, make(), data)[0], (check[0], task.variant)
+
+
 @each
 def test_every_mistake_fails_and_is_named(id):
     for seed in SEEDS:
@@ -117,6 +147,10 @@ def test_files(folder):
     assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {
         "README.txt", "students/sheet-no-1.ipynb", "instructor/solutions.ipynb", "instructor/assignment.json",
         "nbgrader/nbgrader_config.py", "nbgrader/source/sheet-no-1/sheet-no-1.ipynb"}
+    assert {path.name for path in folder.iterdir() if path.is_dir() and not path.stat().st_mode & 0o077} == {
+        "instructor", "nbgrader"}
+    readme = " ".join((folder / "README.txt").read_text().split())
+    assert "release/. Those made from students/ lack nbgrader's marks: it gives no points" in readme
     nbformat = pytest.importorskip("nbformat", reason="nbformat checks the notebooks; the book's environment has it")
     for path in folder.rglob("*.ipynb"):
         nbformat.validate(nbformat.read(path, 4))

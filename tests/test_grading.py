@@ -230,7 +230,8 @@ def test_finished_results_are_kept_and_grading_again_gives_the_same_bytes(classr
     assert (place / "out" / "points.csv").read_bytes() == first
 
 
-def test_ctrl_c_keeps_what_is_finished_and_ends_the_rest(sandbox, tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_the_end_of_the_grader_keeps_what_is_finished_and_ends_the_rest(sandbox, tmp_path, how):
     assignment.write(_CHAPTERS, tmp_path / "made", seed=_SEED)
     drawn = tasks.draw(_CHAPTERS, _SEED)
     (tmp_path / "submissions").mkdir()
@@ -244,9 +245,13 @@ def test_ctrl_c_keeps_what_is_finished_and_ends_the_rest(sandbox, tmp_path):
         while not list((tmp_path / "out").glob("results/*.json")):
             assert run.poll() is None and time.monotonic() < until, run.communicate()
             time.sleep(0.05)
-        os.killpg(run.pid, signal.SIGINT)
+        if how == signal.SIGINT:  # Ctrl-C goes to all
+            os.killpg(run.pid, how)
+        else:
+            run.kill()
         _, said = run.communicate(timeout=30)
-    assert run.returncode == 130 and "goes on from here" in said
+    assert run.returncode == (130 if how == signal.SIGINT else -how)
+    assert how != signal.SIGINT or "goes on from here" in said
     assert len(list((tmp_path / "out").glob("results/*.json"))) == 1
     until = time.monotonic() + 20
     while _members(run.pid):
@@ -343,6 +348,10 @@ def test_nan_in_the_right_places_gets_no_points(drawn):
         assert all(message for _, message in checks), (task.id, checks)
 
 
+def test_what_is_no_text_is_not_written_out():
+    assert judge._plain(["<b>"]) == judge._plain(np.zeros(3)) == "" and judge._plain("a\n\x1bb") == "a  b"
+
+
 def test_an_argument_that_was_changed_fails_the_check_and_changes_nothing_here():
     task = tasks.draw((3,), _SEED)[0]
     right = task.exercise.solution
@@ -377,21 +386,65 @@ def test_submissions_of_every_form_are_found_and_links_are_not_followed(tmp_path
             grade._read(found[name].path)
 
 
+def test_names_chosen_to_collide_or_to_break_the_search_lose_nobody(tmp_path):
+    (tmp_path / "ann").mkdir()
+    for name in (b"ann.ipynb", b"ann.ipynb.ipynb", b"u\xff.ipynb", rb"u\xff.ipynb", b"two\nlines.ipynb"):
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_text("{}")
+    deep = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(sys.getrecursionlimit() + 100):  # too long for one path
+        os.mkdir("d", dir_fd=deep)
+        below = os.open("d", os.O_RDONLY, dir_fd=deep)
+        os.close(deep)
+        deep = below
+    os.close(deep)
+    try:
+        found = grade.find_submissions(tmp_path)
+    finally:  # as long a path, taken away in one step, would end the removal of old folders
+        subprocess.run(["rm", "-r", tmp_path / "d"], check=True)
+    assert [s.student for s in found] == sorted(["ann", "ann.ipynb", "ann.ipynb.ipynb", "d", r"u\xff", r"u\\xff",
+                                                 "two\nlines"])
+    assert next(s for s in found if s.student == "d").problem == "folders in folders, too deep"
+    assert grade._file_name("a_b-" + grade._file_name("a b")[-8:]) != grade._file_name("a b")
+
+
 def test_names_and_texts_of_submissions_are_text_in_table_and_page():
     drawn = tasks.draw((3,), _SEED)
     key = grade.Assignment(drawn, _SEED, "")
     result = grade._zero(key, "crashed", "<script>a</script>") | {
         "errors": [(1, "<img src=x>")], "output": "<b>\x1b[2J", "printed": 4}
-    names = ["=cmd|' /C calc'!A0", "-1", "+1", "@x", "a,b\n\"c", "../../up", "<i>", "é" * 200, "x" * 250]
+    names = ["=cmd|' /C calc'!A0", "-1", "+1", "@x", " =x", "x; =y", "＝x", "Anne-Marie",
+             "a,b\n\"c", "../../up", "<i>", "é" * 200, "x" * 250]
     table = grade.points_csv([(name, result) for name in names], key)
     read = [row[0] for row in csv.reader(table.splitlines(True))][1:]
-    assert read == ["'" + name for name in names[:4]] + names[4:]
+    assert read == ["'" + name for name in names[:4]] + [" '=x", "x; '=y", "'＝x"] + names[7:]
     page = grade.feedback("<i>", result, key)
     assert not any(bad in page for bad in ("<script", "<img", "<i>", "<b>", "\x1b"))
     assert "default-src 'none'" in page
     files = [grade._file_name(name) for name in names]
     assert len(set(files)) == len(names) and all(len(file) < 100 and "/" not in file for file in files)
     assert grade._file_name("ann") == "ann"
+
+
+def test_a_change_of_the_code_that_judges_grades_again(tmp_path, monkeypatch):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "judge.py").write_text("x = 1")
+    (tmp_path / "submissions").mkdir()
+    (tmp_path / "submissions" / "ann.ipynb").write_bytes(b"{}")
+    key, judged = grade.Assignment((), _SEED, ""), []
+
+    def judge_apart(data, assignment, path, *args):
+        judged.append(path)
+        path.write_text(json.dumps(grade._zero(assignment, "graded", None)))
+        return os.posix_spawn(sys.executable, [sys.executable, "-c", ""], os.environ)
+
+    monkeypatch.setattr(grade, "_judge_apart", judge_apart)
+    assert set(grade._CODE) == {ROOT / "classroom", ROOT / "lnlib" / "exercises"}
+    monkeypatch.setattr(grade, "_CODE", (tmp_path / "code",))
+    for text, number in (("x = 1", 1), ("x = 1", 1), ("x = 2", 2), ("x = 2", 2)):
+        (tmp_path / "code" / "judge.py").write_text(text)
+        grade._code_of.cache_clear()  # a new command
+        grade.grade(tmp_path / "submissions", key, tmp_path / "out", report=lambda *args: None)
+        assert len(judged) == number
 
 
 def test_bad_folders_are_named(tmp_path):

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -102,6 +103,12 @@ def test_what_does_not_look_at_its_data_fails_every_check(id, make):
             for check in task.exercise.checks:
                 one = task._replace(exercise=task.exercise._replace(checks=(check,)))
                 assert failed(one, make(), data)[0], (check[0], task.variant)
+
+
+def test_the_order_of_the_words_asked_for_is_drawn():
+    orders = {tuple(re.findall(r"and '(\w+)'", " ".join(description for description, _ in task.exercise.checks)))
+              for task in (drawn("ch05-read-the-mistake", seed) for seed in range(6))}
+    assert len({order.index("scale") for order in orders}) > 2
 
 
 @each

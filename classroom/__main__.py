@@ -27,7 +27,7 @@ def _parser():
     new = commands.add_parser("assignment", help="write an assignment: for students, for you, for nbgrader")
     new.add_argument("--chapters", type=_chapters, required=True, help="numbers, such as 3,4")
     new.add_argument("--out", required=True, help="a new folder")
-    new.add_argument("--seed", type=int, help="private, so not one that can be guessed; drawn if not given, and stored")
+    new.add_argument("--seed", type=int, help="private, hard to guess; drawn if not given, and stored")
     new.add_argument("--title", default="Assignment", help="of the notebook (default: %(default)s)")
 
     grade = commands.add_parser("grade", help="grade a folder of notebooks, each in a sandbox")

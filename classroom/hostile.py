@@ -62,7 +62,8 @@ if os.uname().machine == "x86_64":
     for name, number in numbers.items():
         attempt(name, lambda: call(number, 0x10000000, 0, 0, 0, 0, 0))
     attempt("landlock", lambda: call(444, 0, 0, 1))
-    which, ids = ctypes.create_string_buffer(struct.pack("=IIQQ", 24, 0, 2**64 - 1, 0)), ctypes.create_string_buffer(800)
+    which = ctypes.create_string_buffer(struct.pack("=IIQQ", 24, 0, 2**64 - 1, 0))
+    ids = ctypes.create_string_buffer(800)
     attempt("list mounts", lambda: call(458, ctypes.addressof(which), ctypes.addressof(ids), 100, 0))
     for flags in (0, 17, 0x10000000, 0x20000000, 0x4000, 0x100, 0x7E020000):
         attempt(("clone", flags), lambda: call(56, flags, 0, 0, 0, 0))

@@ -146,7 +146,7 @@ class _Decoder:
     def _key(self, key):
         if type(key) not in (str, int, bool, float, type(None)):
             raise WireError("a key that is no key")
-        if type(key) is int and abs(key) >= 2**63:  # larger ones can be chosen with one hash for all: a dict takes hours
+        if type(key) is int and abs(key) >= 2**63:  # larger ones may all have one hash, and a dict takes minutes
             raise WireError("a key that is too large")
         return self._value(key, 0)
 

@@ -165,9 +165,9 @@ def _code_of(folders):
 def grade(submissions, assignment, out, jobs=None, again=False, seconds=Seconds(), limits=Limits(), report=print):
     """Grade a folder of submissions; a list of (student, result), sorted by student.
 
-    Results are stored in ``out``/results as they come, by the hash of submission, assignment, limits and judging code,
-    and taken from there the next time, unless ``again``. ``report`` is called with (number done, number, student,
-    state).
+    Results are stored in ``out``/results as they come, by the hash of submission, assignment, limits and judging
+    code, and taken from there the next time, unless ``again``. ``report`` is called with (number done, number,
+    student, state).
     """
     results = Path(out, "results")
     results.mkdir(parents=True, exist_ok=True)

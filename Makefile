@@ -27,7 +27,7 @@ book: .venv/installed
 BROWSER := $(shell command -v chromium || command -v google-chrome || command -v chromium-browser || command -v chrome)
 test: .venv/installed
 	@test -z '$(BROWSER)' || $(MAKE) --no-print-directory pyodide || echo 'No chapter will be run in the browser.'
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 .venv/installed-site: .venv/installed requirements-site.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-site.txt

@@ -46,6 +46,15 @@ def address(site):
         yield address
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Two processes share the tests file by file, and one of them has all that read the site: it is built once."""
+    if config.pluginmanager.hasplugin("xdist"):
+        reading = {item.path for item in items if "site" in item.fixturenames}
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group("site" if item.path in reading else item.path.name))
+
+
 def pytest_terminal_summary(terminalreporter):
     """What tests recorded as "measured", in one line each."""
     for report in (r for reports in terminalreporter.stats.values() for r in reports):

@@ -79,7 +79,7 @@ def test_rms_mutants_are_wrong_and_different():
 
 
 def test_coefficients_tell_mistakes_apart():
-    assert failed("read-the-mistake", lambda dx, dy, cache: np.array([1.0, -1, -1])) == "missing-projection"
+    assert failed("read-the-mistake", lambda dx, dy, cache: np.array([1.0, -1, -1])) == "projection-halved"
 
 
 def test_coefficients_are_not_rounded():

@@ -240,7 +240,10 @@ def test_the_end_of_the_grader_keeps_what_is_finished_and_ends_the_rest(sandbox,
     command = [sys.executable, "-m", "classroom", "grade", str(tmp_path / "submissions"), "--jobs", "2",
                "--out", str(tmp_path / "out"),
                "--assignment", str(tmp_path / "made" / "instructor" / "assignment.json")]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True) as run:
+    # A shell starts what runs in the background, these tests perhaps, with Ctrl-C ignored: undo that first.
+    hearing = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    with subprocess.Popen([sys.executable, "-c", hearing, *command], cwd=ROOT, stderr=subprocess.PIPE, text=True,
+                          start_new_session=True) as run:
         until = time.monotonic() + 60
         while not list((tmp_path / "out").glob("results/*.json")):
             assert run.poll() is None and time.monotonic() < until, run.communicate()

@@ -5,6 +5,7 @@ from fractions import Fraction
 import numpy as np
 
 from lnlib.exercises import call_unchanged, expect, expect_close, expect_parts
+from lnlib.exercises.ch08 import sum_of_rows
 
 from . import norm as norms
 from . import order
@@ -261,18 +262,10 @@ def sum_in_blocks(terms):
                    [list(range(b, n, B)) for b in range(min(B, n))])
         return order.evaluate(order.TREES[joined](map(order.sequence, indices)), terms)
 
-    def ask(candidate, terms):
-        found = call_unchanged(candidate, terms=terms)
-        expect(found is not None, "the sum is None; is a return missing?")
-        found = np.asarray(found)
-        expect(found.shape == terms.shape[1:], f"the sum has shape {found.shape}, expected {terms.shape[1:]}")
-        expect(found.dtype == np.float32, f"the sum has dtype {found.dtype}, expected float32")
-        return found
-
     def whole_numbers(candidate, rng):
         for n in (1, 2, 3, B - 1, B, B + 1, 3 * B + 2, 7 * B):
             terms = rng.integers(-9, 10, (n, 3)).astype(np.float32)  # no sum is rounded
-            expect(np.array_equal(ask(candidate, terms), terms.sum(axis=0)),
+            expect(np.array_equal(sum_of_rows(candidate, terms), terms.sum(axis=0)),
                    f"the sum of {n} rows of small whole numbers is wrong: is a row left out, or added twice?")
 
     def to_the_bit(sizes):
@@ -280,7 +273,7 @@ def sum_in_blocks(terms):
             for n in sizes:
                 # Normal numbers, 32 columns: two orders agree in a column now and then, in all of them hardly ever.
                 terms = rng.standard_normal((n, 32)).astype(np.float32)
-                expect(np.array_equal(ask(candidate, terms), right(terms)),
+                expect(np.array_equal(sum_of_rows(candidate, terms), right(terms)),
                        f"{n} rows: the sum is right but for the last bits, so the order is another one"
                        if np.allclose(candidate(terms.copy()), terms.sum(axis=0), atol=1e-3) else
                        f"{n} rows: the sum is wrong")

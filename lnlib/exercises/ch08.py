@@ -160,7 +160,8 @@ def sum_in_pairs_solution(terms):
     return terms[0]
 
 
-def _pairs(candidate, terms):
+def sum_of_rows(candidate, terms):
+    """The candidate's float32 sum of the rows ``terms``, looked at from the outside."""
     found = call_unchanged(candidate, terms=terms)
     expect(found is not None, "the sum is None; is a return missing?")
     found = np.asarray(found)
@@ -172,7 +173,7 @@ def _pairs(candidate, terms):
 def _every_row_counts(candidate, rng):
     for n in (1, 2, 3, 6, 7, 8, 101):
         terms = rng.integers(-9, 10, (n, 3)).astype(np.float32)  # small whole numbers: no sum is rounded
-        found = _pairs(candidate, terms)
+        found = sum_of_rows(candidate, terms)
         expect(np.array_equal(found, terms.sum(axis=0)), f"{n} rows of whole numbers: found {found}, expected "
                                                          f"{terms.sum(axis=0)}; is there a row without a partner?")
 
@@ -180,7 +181,7 @@ def _every_row_counts(candidate, rng):
 def _in_pairs(candidate, rng):
     # 2**24 + 1 is no float32. In pairs, whichever they are: 2**24 + 1 is 2**24 and 1 + 1 is 2.
     terms = np.float32([[2**24], [1], [1], [1]])
-    found = _pairs(candidate, terms)[0]
+    found = sum_of_rows(candidate, terms)[0]
     expect(found != 2**24, "2**24 + 1 + 1 + 1 comes out as 2**24: this is one running sum, as is sum(axis=0), "
                              "or blocks of four rows and more, as is NumPy's sum along a contiguous axis")
     expect(found != 2**24 + 4, "2**24 + 1 + 1 + 1 comes out as 2**24 + 4: the exact sum, rounded; add in float32")
@@ -192,7 +193,7 @@ def _no_growth(candidate, rng):
     terms = rng.uniform(1, 2, (n, 4)).astype(np.float32)
     # All are positive, so the worst case of log2(n) levels bounds the sum itself: 17 u. A running sum is
     # typically off by 0.42 u sqrt(n / 3) = 88 u.
-    expect_close(_pairs(candidate, terms), terms.sum(axis=0, dtype=float), float(row_sum_bound(n, "pairwise")),
+    expect_close(sum_of_rows(candidate, terms), terms.sum(axis=0, dtype=float), float(row_sum_bound(n, "pairwise")),
                  f"the sum of {n} rows")
 
 

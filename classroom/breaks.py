@@ -229,7 +229,7 @@ _JOINED = {"sequence": "The sums of the blocks are added in sequence",
 
 def sum_in_blocks(random):
     cut, joined, B = random.choice(list(_BLOCKS)), random.choice(list(_JOINED)), random.choice([4, 8, 16])
-    stub = f'''
+    stub = '''
 def sum_in_blocks(terms):
     """Sum over axis 0, in the order above, to the bit.
 

@@ -18,9 +18,7 @@ import types
 
 sys.path += ["/packages/book", "/packages/site"]
 
-import numpy as np  # noqa: E402  the path comes first
-
-import wire  # noqa: E402  lies beside this file, in the sandbox
+import wire  # noqa: E402  the path comes first; it lies beside this file, in the sandbox
 
 _REQUEST, _REPLY = 3, 4
 _TEXT = 500

@@ -336,7 +336,7 @@ def sums_over_rows({arguments}):
             + ("the rows b, b + blocks, b + 2 blocks, ..." if cut == "stride" else
                "the rows from b * size up to, not including, (b + 1) * size, where size is rows / blocks rounded up; "
                "the last blocks may have fewer rows, or none, and then their sum is 0")
-            + f", one row after the other. In the second stage the sums of the blocks are added "
+            + ", one row after the other. In the second stage the sums of the blocks are added "
             + ("one after the other." if joined == "sequence" else
                "in pairs: the first and the second, the third and the fourth and so on, an odd last one stays as it "
                "is; and again with the results, until one is left.")

@@ -8,7 +8,6 @@ Python's own, can forge them. The grader of ``python -m classroom grade`` has no
 import subprocess
 import sys
 import warnings
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -98,7 +97,7 @@ def main():
             lines += [f"FAILED: {description}", f"  {says}"]
             mistake = diagnose(task, calls[:20])
             lines += [f"  {mistake}"] if mistake else []
-    _send(("points", round(float(Fraction(task.points * passed, len(task.exercise.checks))), 2), lines))
+    _send(("points", task.score(passed), lines))
 
 
 def _send(message):

@@ -6,7 +6,6 @@ The expected answers never leave this process. What a submission can do is to an
 import inspect
 import time
 import warnings
-from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
@@ -236,7 +235,7 @@ def judge(data, tasks, seed, seconds=Seconds(), limits=Limits()):
                 first, notebook = first or gone, None
             passed = sum(message is None for _, message in checks)
             judged.append({"id": task.id, "of": task.points, "checks": checks, "diagnosis": diagnosis,
-                           "points": round(float(Fraction(task.points * passed, len(checks))), 2)})
+                           "points": task.score(passed)})
     finally:
         if notebook is not None:
             notebook.close()

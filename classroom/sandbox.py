@@ -35,7 +35,7 @@ import lnlib
 HOW_TO_PROCEED = """\
 Submissions are graded in a sandbox only. What to do:
   - needed: Linux 5.14 or newer on x86-64 or arm64; not Windows, macOS or WSL 1. A virtual machine does.
-  - Ubuntu 23.10 and newer keep user namespaces from ordinary users. For this session:
+  - Ubuntu 23.10 and newer keep user namespaces from ordinary users. Until the next start:
       sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0
     or run the same command as root.
   - Debian and others may need: sudo sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000

@@ -1,6 +1,7 @@
 """What a graded task is, and which known mistake a wrong answer is."""
 
 import itertools
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +39,10 @@ class Task(NamedTuple):
     mistakes: tuple
     variant: object
     bits: bool = False
+
+    def score(self, passed):
+        """The points for so many passed checks."""
+        return round(float(Fraction(self.points * passed, len(self.exercise.checks))), 2)
 
 
 def function(source, name):

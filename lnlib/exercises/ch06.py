@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import reference
 from ..variance import naive, normalise, recentred_short, wide
-from . import Exercise, Mistake, call_unchanged, expect, expect_close, expect_parts, note
+from . import Exercise, Mistake, call_unchanged, expect, expect_parts, note
 
 _U = 2.0**-24
 

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from pages import ROOT
 
 from lnlib import results
 
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture

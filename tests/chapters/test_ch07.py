@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 import pytest
 from attempts import failed
-from pages import read
+from pages import read, ROOT
 
 matplotlib.use("agg")
 
@@ -21,7 +21,6 @@ from lnlib.exercises import ch07  # noqa: E402
 from lnlib.rounding import FORMATS, round_to  # noqa: E402
 from lnlib.variance import normalise  # noqa: E402
 
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def rng():

@@ -1,7 +1,7 @@
 """lnlib.cpu beyond the table: memory, threads, what the cache promises, and what the compiler is asked to do.
 
 That it refuses the same input as every backend is in test_contract.py, the ends of the range in test_range.py,
-the accuracy of ordinary rows in test_table.py.
+the accuracy of ordinary rows in test_all_backends.py.
 """
 
 import contextlib
@@ -27,7 +27,6 @@ from numba.core.dispatcher import Dispatcher
 
 from lnlib import cpu, layernorm, reference
 
-ROOT = Path(__file__).resolve().parent.parent
 
 # Both sides of every limit: 16 and 64 (vectors), LONG_ROW, CHUNK / itemsize, WIDE_ROW / itemsize.
 WIDTHS = (1, 2, 3, 7, 16, 17, 64, 255, 256, 257, 300, 511, 512, 513, 1000, 1023, 1024, 2047, 2048, 2049, 2500)
@@ -609,6 +608,7 @@ def test_kernels_are_kept_on_disk(tmp_path):
     code = """
 import json, time
 import numpy as np
+from pages import ROOT
 from lnlib import cpu
 x, g = np.random.default_rng(1).standard_normal((2, 8)).astype("f4"), np.ones(8, "f4")
 start = time.process_time()
@@ -650,7 +650,7 @@ def test_narrower_vectors_are_as_accurate(target, tmp_path):
         pytest.skip("needs an x86-64 processor that has these instructions")
     code = f"""
 import json
-import cases, test_cpu, test_table
+import cases, test_cpu, test_all_backends
 from lnlib import cpu
 dtypes = {dtypes}
 names = [f"{{kind}} {{dtype}}" for dtype in dtypes for kind in (
@@ -660,7 +660,7 @@ assert len(chosen) == len(names)
 failed, refused = [], []
 for case in chosen:
     try:
-        test_table.test_gradients(test_table.IMPLEMENTATIONS["CPU backend"], case)
+        test_all_backends.test_gradients(test_all_backends.IMPLEMENTATIONS["CPU backend"], case)
     except AssertionError as error:
         failed.append(str(error))
 for dtype in dtypes:

@@ -24,7 +24,6 @@ from lnlib import gpu_kernels as kernels
 from lnlib.cuda_access import cuda, float16, float32, float64
 from lnlib.gpu_kernels import Plan
 
-ROOT = Path(__file__).resolve().parent.parent
 U = cases.U["float32"]
 TYPES = {"float16": float16, "float32": float32, "float64": float64}
 
@@ -1052,6 +1051,7 @@ sys.modules["numba"] = sys.modules["llvmlite"] = None
 import lnlib
 assert not {name for name in sys.modules if name.startswith(("lnlib.gpu", "lnlib.simt", "lnlib.cuda"))}
 import numpy as np
+from pages import ROOT
 from lnlib import gpu, layernorm
 from lnlib.cuda_access import cuda
 assert cuda.implementation is None and not cuda.is_available()

@@ -12,7 +12,6 @@ import pytest
 from lnlib import simt, simt_source
 from lnlib.cuda_access import FULL, cuda, float16, float32, float64, int32, int64, load4, store4
 
-ROOT = Path(__file__).resolve().parent.parent
 f32 = np.float32
 
 
@@ -902,6 +901,7 @@ print(json.dumps([[array.tolist() for array in results(cuda.jit(kernel), lambda 
 KERNELS = '''
 import math
 import numpy as np
+from pages import ROOT
 from numba import cuda, float32
 
 def tree(x, y):

@@ -28,7 +28,7 @@ def relative(a, b):
     return np.linalg.norm(a - b) / np.linalg.norm(b)
 
 
-# Accuracy against exact arithmetic. Every other case of cases.py is in test_table.py.
+# Accuracy against exact arithmetic. Every other case of cases.py is in test_all_backends.py.
 
 def assert_accurate(case, bar):
     """Every tensor within ``bar``, a published number; dx, dgamma and dbeta within 4 kappa u where that is more."""

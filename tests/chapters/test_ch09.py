@@ -11,10 +11,11 @@ from attempts import failed
 
 matplotlib.use("agg")
 
+from pages import ROOT  # noqa: E402
+
 from lnlib import cost, exercises, plots  # noqa: E402
 from lnlib.exercises import ch09  # noqa: E402
 
-ROOT = Path(__file__).resolve().parent.parent
 
 
 # Exercises

@@ -496,7 +496,7 @@ def test_one_feature(dtype, eps, run):
     assert not any(a.any() for a in more)
 
 
-# The extremes of each dtype: squares underflow, or are subnormal. tests/test_range.py has the other end.
+# The extremes of each dtype: squares underflow, or are subnormal. tests/backends/test_range.py has the other end.
 TINY = {"float64": (1e-200, 5e-324), "float32": (1e-30, 1e-45), "float16": (1e-7, 6e-8), "bfloat16": (1e-30, 1e-40)}
 
 

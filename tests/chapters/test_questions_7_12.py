@@ -46,7 +46,7 @@ def of(amount, unit):
     return f"{amount:.0f} {unit}"
 
 
-# Chapter 7. Medians over rows agree with the lines within a factor of two (tests/test_regimes.py).
+# Chapter 7. Medians over rows agree with the lines within a factor of two (tests/numerics/test_regimes.py).
 
 
 def test_7_1_dividing_rows_by_1024():

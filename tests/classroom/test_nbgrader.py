@@ -19,10 +19,10 @@ REQUIRED = os.environ.get("LN_REQUIRE_NBGRADER")
 if not REQUIRED and importlib.util.find_spec("nbgrader") is None:
     pytest.skip("nbgrader is not installed; see requirements-grading.txt", allow_module_level=True)
 
-ROOT = Path(__file__).parents[1]
 # What a student may try from inside a notebook: the tests' tools replaced, under every name they are known by.
 TAMPERING = """
 import numpy as np
+from pages import ROOT
 import lnlib.exercises
 
 def points(*args): return 4.0

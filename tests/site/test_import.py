@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
-
+from pages import ROOT
 
 def fresh(code):
     """What ``code`` prints, as JSON, run from the root of the repository; warnings are errors."""

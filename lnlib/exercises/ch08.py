@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .. import backwards, reference, regimes
+from .. import forms, reference, regimes
 from ..layernorm import layer_norm_backward, layer_norm_forward
 from ..summation import row_sum_bound, sum_rows
 from . import Exercise, Mistake, call_unchanged, expect, expect_close
@@ -118,7 +118,7 @@ def _varied_rows(candidate, rng):
     inside, _, _ = layer_norm_backward(g, cache)
     expect(found.shape != x.shape or not np.allclose(found, inside), "this is dx for eps inside the root")
     # A dozen roundings of numbers of the size of g / s, kappa below 100: 1e-13 at worst.
-    expect_close(found, backwards.eps_outside_backward(g, x, eps), 1e-12, "dx of rows that are not constant")
+    expect_close(found, forms.eps_outside_backward(g, x, eps), 1e-12, "dx of rows that are not constant")
 
 
 def _constant_among_others(candidate, rng):
@@ -134,7 +134,7 @@ def _constant_among_others(candidate, rng):
         # Nothing is rounded but g - mean, its mean and the quotient.
         expect_close(found[i], right, 1e-13, f"dx of {what}")
     varied = [0, 3]
-    expect_close(found[varied], backwards.eps_outside_backward(g[varied], x[varied], eps), 1e-12,
+    expect_close(found[varied], forms.eps_outside_backward(g[varied], x[varied], eps), 1e-12,
                  "dx of the rows beside a constant one")
 
 

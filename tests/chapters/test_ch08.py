@@ -7,7 +7,7 @@ from attempts import failed
 
 matplotlib.use("agg")
 
-from lnlib import backwards, exercises, layer_norm_backward, layer_norm_forward, plots, recreations  # noqa: E402
+from lnlib import exercises, forms, layer_norm_backward, layer_norm_forward, plots, recreations  # noqa: E402
 from lnlib import reference, regimes, summation  # noqa: E402
 from lnlib.exercises import ch08  # noqa: E402
 from lnlib.gradcheck import complex_step  # noqa: E402
@@ -35,7 +35,7 @@ def affine(x, gamma, beta, dy, eps):
     return recreations.pytorch_backward(dy, recreations.pytorch_forward(x, gamma, beta, eps)[1])
 
 
-# lnlib.backwards
+# lnlib.forms
 
 @pytest.mark.parametrize("eps", [1e-5, 1.0])
 def test_three_forms_of_one_function(rng, eps):
@@ -45,20 +45,20 @@ def test_three_forms_of_one_function(rng, eps):
     mean = x.mean(axis=-1, keepdims=True)
     rstd = 1 / np.sqrt(x.var(axis=-1, keepdims=True) + eps)
     xhat = (x - mean) * rstd
-    for found in (backwards.centred(g, xhat, rstd), backwards.affine(g, x, mean, rstd),
-                  backwards.reorthogonalised(g, xhat, rstd, eps)):
+    for found in (forms.centred(g, xhat, rstd), forms.affine(g, x, mean, rstd),
+                  forms.reorthogonalised(g, xhat, rstd, eps)):
         assert relative_error(found, exact) < 200 * 2**-53
     narrow = [a.astype(F4) for a in (g, x, mean, rstd, xhat)]
-    assert backwards.affine(*narrow[:4]).dtype == F4
-    assert backwards.reorthogonalised(narrow[0], narrow[4], narrow[3]).dtype == F4
-    assert backwards.centred(narrow[0], narrow[4], narrow[3]).dtype == F4
+    assert forms.affine(*narrow[:4]).dtype == F4
+    assert forms.reorthogonalised(narrow[0], narrow[4], narrow[3]).dtype == F4
+    assert forms.centred(narrow[0], narrow[4], narrow[3]).dtype == F4
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_saved_statistics_are_rounded_once(rng, dtype):
     """Half a spacing of the format at most; the exact values come from integers."""
     x = (50 + rng.uniform(0.1, 10, (40, 1)) * rng.standard_normal((40, 64))).astype(F4)
-    mean, rstd = backwards.saved_statistics(x, dtype, eps=0.01)
+    mean, rstd = forms.saved_statistics(x, dtype, eps=0.01)
     assert mean.dtype == rstd.dtype == F4 and mean.shape == rstd.shape == (40, 1)
     exact = reference.to_float64(reference.layer_norm(x, *parameters(64), eps=0.01).rstd)
     for found, right in ((mean, x.astype(float).mean(axis=-1, keepdims=True)), (rstd, exact)):
@@ -71,8 +71,8 @@ def test_eps_outside_is_differentiated_right(rng):
     """Against the complex step of the forward function, which needs no formula: 1e-13 is a hundred roundings and more."""
     x, g = 3 + rng.standard_normal((2, 3, 5)), rng.standard_normal((2, 3, 5))
     for eps in (1e-5, 0.5):
-        numeric = complex_step(lambda a: backwards.eps_outside_forward(a, eps), x, dy=g)
-        assert relative_error(backwards.eps_outside_backward(g, x, eps), numeric) < 1e-13
+        numeric = complex_step(lambda a: forms.eps_outside_forward(a, eps), x, dy=g)
+        assert relative_error(forms.eps_outside_backward(g, x, eps), numeric) < 1e-13
 
 
 # What the page says
@@ -113,9 +113,9 @@ def test_two_features_leave_only_eps(sigma, zero):
 
 def test_constant_rows_and_the_place_of_eps():
     x, g = np.full((1, 4), 3.0), np.array([[1.0, 0, 0, 0]])
-    assert (backwards.eps_outside_forward(x) == 0).all()
+    assert (forms.eps_outside_forward(x) == 0).all()
     with np.errstate(invalid="ignore"):
-        assert np.isnan(backwards.eps_outside_backward(g, x)).all()
+        assert np.isnan(forms.eps_outside_backward(g, x)).all()
     inside, _, _ = library(x, *parameters(4, float), g)
     assert np.allclose(inside, (g - 0.25) / np.sqrt(1e-5), rtol=1e-15)
 
@@ -144,11 +144,11 @@ def test_rounded_statistics_spoil_dgamma_more_than_dx(rng, dtype, ratio):
     D, u = 256, FORMATS[dtype].u
     g = rng.standard_normal((64, D)).astype(F4)
     x = rng.uniform(1, 2, (64, 1)).astype(F4) * regimes.rows(rng, 64, D, ratio)
-    mean, rstd = backwards.saved_statistics(x, dtype)
+    mean, rstd = forms.saved_statistics(x, dtype)
     xhat = (x - mean) * rstd
     exact = reference.layer_norm(x, *parameters(D), g)
     dgamma = relative_error((g * xhat).sum(axis=0, dtype=float), exact.dgamma)
-    dx = relative_error(backwards.centred(g, xhat, rstd), exact.dx)
+    dx = relative_error(forms.centred(g, xhat, rstd), exact.dx)
     assert 0.5 < dgamma / (TYPICAL * u * np.hypot(1, ratio)) < 2
     assert 0.5 < dx / (TYPICAL * u * np.hypot(1, ratio * np.sqrt(2 / D))) < 2
 
@@ -158,12 +158,12 @@ def test_the_affine_form_loses_more_to_the_same_mean(rng):
     g = rng.standard_normal((64, D)).astype(F4)
     for ratio, low, high in ((0, 0.8, 1.25), (1e3, 2, 20), (1e5, 2, 20)):
         x = regimes.rows(rng, 64, D, ratio)
-        mean, rstd = backwards.saved_statistics(x)
+        mean, rstd = forms.saved_statistics(x)
         exact = reference.layer_norm(x, *parameters(D), g).dx
-        centred = relative_error(backwards.centred(g, (x - mean) * rstd, rstd), exact)
+        centred = relative_error(forms.centred(g, (x - mean) * rstd, rstd), exact)
         # The mean is rounded once, g is random: delta sqrt(2 / D), beside a few roundings.
         assert 0.5 < centred / (TYPICAL * U * np.hypot(2, ratio * np.sqrt(2 / D))) < 2
-        assert low < relative_error(backwards.affine(g, x, mean, rstd), exact) / centred < high
+        assert low < relative_error(forms.affine(g, x, mean, rstd), exact) / centred < high
         assert relative_error(library(x, *parameters(D), g)[0], exact) < 2e-7
 
 
@@ -242,7 +242,7 @@ def test_dx_suffers_less_than_dgamma_from_a_saved_y(rng, gamma):
     y, cache = layer_norm_forward(x, gamma * parameters(D)[0], beta)
     again = (round_to(y, "bfloat16") - beta) / gamma
     exact = reference.layer_norm(x, gamma * parameters(D)[0], beta, g)
-    dx = relative_error(backwards.centred(gamma * g, again, cache.rstd), exact.dx)
+    dx = relative_error(forms.centred(gamma * g, again, cache.rstd), exact.dx)
     # dx meets two means of a random g, 1 / sqrt(D) = 1/16 each.
     assert dx < relative_error((g * again).sum(axis=0, dtype=float), exact.dgamma) / 4
 
@@ -257,8 +257,8 @@ def test_only_more_precision_helps_along_xhat(rng):
         g = regimes.upstream(rng, xhat, **regimes.parts(1e4, 1e7, towards))
         exact = reference.layer_norm(x, *parameters(D), g).dx
         errors = [relative_error(dx, exact) for dx in (
-            backwards.centred(g, xhat, cache.rstd), library(x, *parameters(D), g)[0],
-            backwards.reorthogonalised(g, xhat, cache.rstd), library(x, *parameters(D), g, precise=True)[0])]
+            forms.centred(g, xhat, cache.rstd), library(x, *parameters(D), g)[0],
+            forms.reorthogonalised(g, xhat, cache.rstd), library(x, *parameters(D), g, precise=True)[0])]
         assert errors[3] < U and errors[0] > 0.05 * 1e4 * U
         for careful in errors[1:3]:
             assert careful < 4 * U if towards == "ones" else 0.05 < careful / (1e4 * U) < 2

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_questions import says
 
-from lnlib import backwards, cost, gpu_ladder, layer_norm_backward, layer_norm_forward, reference, regimes, simt
+from lnlib import cost, forms, gpu_ladder, layer_norm_backward, layer_norm_forward, reference, regimes, simt
 from lnlib.cost import Machine
 from lnlib.cuda_access import FULL, cuda, float32
 from lnlib.gpu_ladder import warp_sum
@@ -130,7 +130,7 @@ def test_8_2_statistics_in_bfloat16():
     dy = rng.standard_normal((64, D), np.float32)
     x = (rng.uniform(1, 2, (64, 1)) * regimes.rows(rng, 64, D, 50)).astype(np.float32)
     exact = reference.layer_norm(x, *plain(x), dy)
-    mean, rstd = backwards.saved_statistics(x, "bfloat16")
+    mean, rstd = forms.saved_statistics(x, "bfloat16")
     xhat = (x - mean) * rstd
     one = TYPICAL * FORMATS["bfloat16"].u
     shift = 50 * one
@@ -139,7 +139,7 @@ def test_8_2_statistics_in_bfloat16():
     says("8.2", f"{shift:.2f}", percent(shift), *(f"{part:.4f}" for part in printed), f"{math.hypot(*printed):.4f}")
     # 64 roundings of a mean and of rstd scatter their root mean square by some 10 %.
     assert 0.7 < relative_error((dy * xhat).sum(axis=0, dtype=float), exact.dgamma) / shift < 1.4
-    found = relative_error(backwards.centred(dy, xhat, rstd), exact.dx)
+    found = relative_error(forms.centred(dy, xhat, rstd), exact.dx)
     assert 0.7 < found / math.hypot(*in_dx) < 1.4 and found < 0.01
 
 

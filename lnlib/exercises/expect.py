@@ -1,0 +1,52 @@
+"""What a check says of a result: each function returns, or raises :class:`Mismatch` with a sentence for its author."""
+
+import numpy as np
+
+
+class Mismatch(Exception):
+    """What an answer got wrong, in a sentence for its author."""
+
+
+def expect(condition, message):
+    """Raise :class:`Mismatch` with ``message`` unless ``condition`` holds."""
+    if not condition:
+        raise Mismatch(message)
+
+
+def expect_parts(found, number, what="arrays"):
+    """Return ``found`` if it is a tuple or list of ``number`` things, else raise :class:`Mismatch`."""
+    expect(isinstance(found, (tuple, list)) and len(found) == number,
+           f"found {type(found).__name__}, expected {number} {what}, separated by commas, after return")
+    return found
+
+
+def expect_number(found, name="the result", kinds="iuf", kind="a real number"):
+    """Return ``found`` as a float if it is one number whose dtype is of these kinds, else raise :class:`Mismatch`."""
+    expect(found is not None, f"{name} is None; is a return missing?")
+    found = np.asarray(found)
+    expect(found.shape == (), f"{name} has shape {found.shape}, expected one number")
+    expect(found.dtype.kind in kinds, f"{name} has dtype {found.dtype}, expected {kind}")
+    return float(found)
+
+
+def expect_close(found, expected, rtol, name="the result"):
+    """Raise :class:`Mismatch` unless ``found`` has the shape of ``expected`` and lies within ``rtol`` of it in L2 norm."""
+    expected = np.asarray(expected)
+    expect(found is not None, f"{name} is None; is a return missing?")
+    found = np.asarray(found)
+    expect(found.shape == expected.shape, f"{name} has shape {found.shape}, expected {expected.shape}")
+    expect(found.dtype.kind in "iuf", f"{name} has dtype {found.dtype}, expected real numbers")
+    expect(np.isfinite(found).all(), f"{name} contains NaN or Inf")
+    error = np.linalg.norm(found - expected) / max(np.linalg.norm(expected), np.finfo(float).tiny)
+    expect(error <= rtol, f"{name} is off by {error:.1e} (relative L2 error; {rtol:.0e} is allowed)"
+                          + of_small_error(error, found))
+
+
+def of_small_error(error, *arrays):
+    """What to add to a message on float64 arrays whose relative error is of the size that float32 makes."""
+    arrays = [np.asarray(a) for a in arrays]
+    if error > 1e-5 or any(a.dtype != np.float64 for a in arrays):
+        return ""
+    if all(np.array_equal(a, a.astype(np.float32)) for a in arrays):
+        return "; it is right to the digits of float32, and has no more: somewhere your work leaves float64"
+    return "; so small an error is that of a step in float32, or of a small term such as eps" if error > 1e-9 else ""

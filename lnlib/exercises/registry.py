@@ -1,0 +1,148 @@
+"""All exercises by id; the checks of one, run in order; and which mistake an answer makes."""
+
+import importlib
+import pkgutil
+import re
+import warnings
+from typing import Callable, NamedTuple
+
+import numpy as np
+
+from ..mistakes.recognise import Failure, Reply, recognise
+from . import run
+from .expect import Mismatch
+from .report import Report
+
+
+class Exercise(NamedTuple):
+    """One exercise. Its title and its stub stand on its chapter's page.
+
+    id : kebab-case name, unique in the book.
+    minutes : what a reader needs who has just read the chapter, rounded to five.
+    trains : one or two of "derive", "implement", "test" and "measure".
+    solution : a function that passes.
+    checks : :class:`lnlib.exercises.run.Check` tuples, in order.
+    diagnose : function (answer) -> :class:`lnlib.mistakes.Diagnosis` or None, called where a check failed.
+    mistakes : wrong answers that readers give (:func:`lnlib.mistakes.change`), compared where ``diagnose`` is None or
+        says nothing.
+    """
+
+    id: str
+    minutes: int
+    trains: str
+    solution: Callable
+    checks: tuple
+    diagnose: Callable | None = None
+    mistakes: tuple = ()
+
+    @property
+    def chapter(self):
+        """The chapter's number, of the module in which the solution stands."""
+        return int(re.search(r"ch(\d+)$", self.solution.__module__)[1])
+
+
+def exercises():
+    """All exercises of the book, in order, by id."""
+    package, found = __name__.rpartition(".")[0], {}
+    modules = importlib.import_module(package).__path__
+    for name in sorted(module.name for module in pkgutil.iter_modules(modules) if re.fullmatch(r"ch\d+", module.name)):
+        for exercise in importlib.import_module(f"{package}.{name}").EXERCISES:
+            if exercise.id in found:
+                raise ValueError(f"exercise id {exercise.id!r} is registered twice")
+            found[exercise.id] = exercise
+    return found
+
+
+def check(id, candidate, seed=0):
+    """Run an exercise's checks on ``candidate`` in order, up to the first that fails; return a :class:`Report`.
+
+    ``seed`` draws the test data. An exception raised by the candidate is a failed check, not an error.
+    """
+    registry = exercises()
+    if id not in registry:
+        raise ValueError(f"id: found {id!r}, expected one of {', '.join(registry)}")
+    if not callable(candidate):
+        raise TypeError(f"candidate: found {type(candidate).__name__}, expected a function")
+    exercise, passed, failed, written = registry[id], [], None, True
+    for checked in exercise.checks:
+        try:
+            message = _says(checked, candidate, seed)
+        except NotImplementedError as unwritten:
+            message, written = f"not written yet: {unwritten}", False
+        if message:
+            failed = checked.title, message
+            break
+        passed.append(checked.title)
+    diagnosis = _diagnosis(exercise, candidate, len(passed), failed[1], seed) if failed and written else None
+    return Report(id, tuple(passed), failed, len(exercise.checks), diagnosis, written)
+
+
+def _says(checked, answer, seed, make=run.here):
+    return run.verdict(checked, np.random.default_rng(seed), make(answer))
+
+
+def _diagnosis(exercise, candidate, passed, message, seed):
+    """Which mistake it is, if that can be told. A diagnosis that crashes is our defect: it is warned of, and costs
+    the reader no more than itself."""
+    try:
+        with np.errstate(all="ignore"):
+            told = _by_terms(exercise, candidate)
+            # An exact match is worth more than the nearest entry of a catalogue.
+            if told is None or told.kind == "nearest":
+                told = _by_changes(exercise, candidate, passed, message, seed) or told
+            return told
+    except Exception as error:
+        warnings.warn(f"no diagnosis for {exercise.id}: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=3)
+        return None
+
+
+def _by_terms(exercise, candidate):
+    """The exercise's own diagnosis; None where the candidate does not get through it."""
+    def answer(*args):
+        try:
+            return candidate(*args)
+        except Exception as error:
+            raise run.Raised(type(error).__name__, str(error), "") from error
+
+    try:
+        return exercise.diagnose and exercise.diagnose(answer)
+    except (Mismatch, run.Raised):
+        return None
+
+
+def _by_changes(exercise, candidate, passed, message, seed):
+    failed = exercise.checks[passed]  # the first that failed comes after those passed
+    asked = run.questions(failed, np.random.default_rng(seed))
+
+    def replies(function):
+        for call in asked:
+            yield _reply(failed.replay or failed.call, function, call.arguments)
+
+    def message_of(function, checked=failed):
+        try:
+            return _says(checked, function, seed, _replayed)
+        except NotImplementedError as unwritten:
+            return str(unwritten)
+
+    def passes_before(function):
+        return not any(message_of(function, checked) for checked in exercise.checks[:passed])
+
+    return recognise(list(replies(candidate)), message, exercise.solution, exercise.mistakes, replies, message_of,
+                     passes_before)
+
+
+def _replayed(function):
+    """As :func:`lnlib.exercises.run.here`, in the quicker way that a check may have for known mistakes."""
+    return lambda checked, arguments: run.reply(checked.replay or checked.call, function, arguments,
+                                                checked.unchanged)[0]
+
+
+def _reply(call, function, arguments):
+    try:
+        result, given = run.reply(call, function, arguments)
+    except (Mismatch, NotImplementedError) as error:
+        return Reply(Failure(type(error).__name__, str(error)), [])
+    except run.Raised as raised:
+        return Reply(Failure(raised.kind, raised.message), [])
+    result = result.results if isinstance(result, run.Ran) else result
+    return Reply(result, [a for a in given.values() if isinstance(a, np.ndarray)])

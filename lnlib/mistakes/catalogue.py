@@ -1,0 +1,464 @@
+r"""Wrong backwards of layer norm: the catalogue.
+
+A *mutant* is a backward pass with one mistake in it. The tests of :mod:`.gradient_tests` are tried on the mutants, and
+:mod:`.fit` names a learner's mistake with the same catalogue.
+
+Notation: g = gamma * dy, r = 1 / sqrt(var + eps), means over the D features. Right is
+
+.. math::
+
+    dx = r\,\bigl(g - \overline{g} - \hat x\, \overline{g \hat x}\bigr), \qquad
+    d\gamma = \sum_{rows} dy\, \hat x, \qquad d\beta = \sum_{rows} dy.
+"""
+
+import itertools
+
+import numpy as np
+
+from .entry import Mistake
+
+# Names for groups of gradient tests, so that killed_by can be written (and read) as a sentence.
+_UNIT = frozenset({"sum-y", "sum-y2", "gamma-one"})  # gamma = 1, beta = 0
+_TWO_D = frozenset({"square", "single-row", "two-rows-2d", "wide-loose"})
+_SUM = frozenset({"sum-dx-zero"})
+_ORTHOGONAL = frozenset({"dx-orthogonal-xhat"})
+_ROWS = frozenset({"row-independence"})
+_SHAPE = frozenset({"shape"})
+_EVERY_GRADIENT = _UNIT | _TWO_D | {"ones-random-gamma", "random", "standardised", "small-sigma",
+                                    "broadcasting-compare", "projection"}
+_DX = _EVERY_GRADIENT | {"adjoint"}  # the tests that compare dx with numbers
+_PARAMETERS = _EVERY_GRADIENT | {"dgamma-dbeta-only"}  # and dgamma, dbeta
+
+
+# ---- The mutants ------------------------------------------------------------------------------------
+
+_mutants, _harmless = [], []
+
+
+def _register(wrong, killed_by, question=""):
+    def add(function):
+        name = function.__name__.replace("_", "-")
+        (_mutants if killed_by else _harmless).append(
+            Mistake(name, wrong, question, function, killed_by=frozenset(killed_by)))
+        return function
+    return add
+
+
+def _mean(a):
+    return a.mean(axis=-1, keepdims=True)
+
+
+def _g_xhat_r(dy, cache):
+    return dy * cache.gamma, cache.xhat, cache.rstd
+
+
+def _dx(g, xhat, r):
+    return r * (g - _mean(g) - xhat * _mean(g * xhat))
+
+
+def _rows(a):
+    return tuple(range(a.ndim - 1))
+
+
+def _sums(dy, xhat):
+    """The right dgamma and dbeta."""
+    return (dy * xhat).sum(axis=_rows(dy)), dy.sum(axis=_rows(dy))
+
+
+def right_backward(dy, cache):
+    """dx, dgamma and dbeta as they should be."""
+    return _dx(*_g_xhat_r(dy, cache)), *_sums(dy, cache.xhat)
+
+
+def _centred(cache):
+    """x - mean, its mean square (the variance), and eps."""
+    c = cache.xhat / cache.rstd
+    var = _mean(c * c)
+    return c, var, 1 / cache.rstd**2 - var
+
+
+@_register("layer norm is treated as if it were not there", _DX | _SUM | _ORTHOGONAL,
+           "Shift a whole row by a constant: what happens to y, and what does your dx predict?")
+def identity(dy, cache):
+    return dy.copy(), *_sums(dy, cache.xhat)
+
+
+@_register("mean and variance are treated as constants", _DX | _SUM | _ORTHOGONAL,
+           "How many routes lead from x[i] to y[j] when j differs from i?")
+def frozen_statistics(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return r * g, *_sums(dy, xhat)
+
+
+@_register("the path through the variance is left out",
+           _DX - {"sum-y"} | _ORTHOGONAL,
+           "Multiply a row's deviations by 1.01: y hardly moves; does your dx know?")
+def missing_projection(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return r * (g - _mean(g)), *_sums(dy, xhat)
+
+
+@_register("the path through the mean is left out", _DX - {"sum-y2"} | _SUM,
+           "Add up your dx along a row: what must come out?")
+def missing_mean(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return r * (g - xhat * _mean(g * xhat)), *_sums(dy, xhat)
+
+
+@_register("gamma is pulled out of the means", _DX - _UNIT | _SUM | _ORTHOGONAL,
+           "In which order do scale and normalise come forwards, and so backwards?")
+def gamma_outside(dy, cache):
+    return cache.gamma * _dx(dy, cache.xhat, cache.rstd), *_sums(dy, cache.xhat)
+
+
+@_register("gamma stands inside the projection's mean and again outside it", _DX - _UNIT | _SUM | _ORTHOGONAL,
+           "Count how often each gamma[i] may appear in each term.")
+def gamma_twice_in_projection(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return r * (g - _mean(g) - cache.gamma * xhat * _mean(g * xhat)), *_sums(dy, xhat)
+
+
+@_register("gamma is forgotten: dx is the same whatever gamma is", _DX - _UNIT,
+           "Set one gamma to 0: what must its dy contribute to dx?")
+def gamma_missing(dy, cache):
+    return _dx(dy, cache.xhat, cache.rstd), *_sums(dy, cache.xhat)
+
+
+@_register("gamma is multiplied in twice, by the caller and by the layer", _DX - _UNIT,
+           "Who owns the scale: the caller or the layer?")
+def gamma_twice(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return _dx(cache.gamma * g, xhat, r), *_sums(dy, xhat)
+
+
+@_register("the scaled output gamma * xhat is used as xhat", _DX - _UNIT | _SUM | _ORTHOGONAL,
+           "Print mean and variance of the array you call xhat.")
+def y_for_xhat(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return _dx(g, cache.gamma * xhat, r), *_sums(dy, xhat)
+
+
+@_register("x - mean is used as xhat in the projection, both times",
+           _DX - {"sum-y", "standardised"} | _ORTHOGONAL,
+           "Check the units: x in metres, what must dx be in?")
+def centred_for_xhat(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return _dx(g, xhat / r, r), *_sums(dy, xhat)
+
+
+@_register("x - mean is used as xhat in the projection, once",
+           _DX - {"sum-y", "standardised"} | _ORTHOGONAL,
+           "Check the units: x in metres, what must dx be in?")
+def centred_once(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return r * (g - _mean(g) - xhat / r * _mean(g * xhat)), *_sums(dy, xhat)
+
+
+@_register("one 1/s too many in the projection: s**3 was kept when x - mean became xhat",
+           _DX - {"sum-y", "standardised"} | _ORTHOGONAL,
+           "Scale x by 10: every term of dx must scale alike.")
+def extra_rstd_in_projection(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return r * (g - _mean(g) - r * xhat * _mean(g * xhat)), *_sums(dy, xhat)
+
+
+@_register("the division by s at the end is missing", _DX - {"sum-y", "sum-y2", "standardised"},
+           "Double the input: should the gradient stay, double or halve?")
+def missing_rstd(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return g - _mean(g) - xhat * _mean(g * xhat), *_sums(dy, xhat)
+
+
+@_register("dx is divided by the variance, not by its root", _DX - {"sum-y", "sum-y2", "standardised"},
+           "Double the input: should the gradient stay, halve or fall to a quarter?")
+def variance_for_std(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return _dx(g, xhat, r * r), *_sums(dy, xhat)
+
+
+@_register("mean and variance are computed again, but from xhat, so s is about 1", _DX - {"sum-y", "standardised"},
+           "Which array does the forward pass divide by its standard deviation?")
+def statistics_of_xhat(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    r_again = 1 / np.sqrt(_mean(xhat * xhat) + _centred(cache)[2])
+    return _dx(g, xhat * r_again, r_again), *_sums(dy, xhat)
+
+
+@_register("the 2 of the square is kept, the 1/2 of the root is lost", _DX - {"sum-y"} | _ORTHOGONAL,
+           "Differentiate sqrt(v) at v = 4 by hand.")
+def projection_times_two(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return r * (g - _mean(g) - 2 * xhat * _mean(g * xhat)), *_sums(dy, xhat)
+
+
+@_register("the 1/2 of the root is kept, the 2 of the square is lost", _DX - {"sum-y"} | _ORTHOGONAL,
+           "Differentiate c**2 at c = 3 by hand.")
+def projection_halved(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return r * (g - _mean(g) - xhat * _mean(g * xhat) / 2), *_sums(dy, xhat)
+
+
+@_register("the projection has the wrong sign", _DX - {"sum-y"} | _ORTHOGONAL,
+           "If one y grows, must the answer of sigma help or oppose?")
+def projection_added(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return r * (g - _mean(g) + xhat * _mean(g * xhat)), *_sums(dy, xhat)
+
+
+@_register("both means are divided by D once more", _DX | _SUM | _ORTHOGONAL,
+           "Let D grow: which terms should survive?")
+def means_over_d_again(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return r * (g - _mean(g) / g.shape[-1] - xhat * _mean(g * xhat) / g.shape[-1]), *_sums(dy, xhat)
+
+
+@_register("the whole of dx is divided by D", _DX - {"sum-y", "sum-y2"},
+           "Take D = 1000: is a gradient a thousand times smaller plausible?")
+def dx_over_d(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return _dx(g, xhat, r) / g.shape[-1], *_sums(dy, xhat)
+
+
+@_register("sums stand where means belong", _DX | _SUM | _ORTHOGONAL,
+           "Compare D = 4 with D = 400: does the error grow?")
+def sums_for_means(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    D = g.shape[-1]
+    return r * (g - D * _mean(g) - D * xhat * _mean(g * xhat)), *_sums(dy, xhat)
+
+
+@_register("sums over D are divided by the number of rows", _DX - {"square"} | _SUM | _ORTHOGONAL,
+           "Test with dimensions that are all different.")
+def rows_for_features(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    D_over_N = g.shape[-1] ** 2 / g.size
+    return r * (g - D_over_N * (_mean(g) + xhat * _mean(g * xhat))), *_sums(dy, xhat)
+
+
+@_register("the means run over the rows, as in batch norm", _DX | _SUM | _ORTHOGONAL | _ROWS,
+           "Change row 2: may the gradient of row 1 change?")
+def batch_axis(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return r * (g - g.mean(axis=_rows(g)) - xhat * (g * xhat).mean(axis=_rows(g))), *_sums(dy, xhat)
+
+
+@_register("the sums run over all rows of a tile at once", _DX - {"single-row"} | _SUM | _ORTHOGONAL | _ROWS,
+           "Run one row, then the same row twice: does its gradient change?")
+def whole_tile(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return r * (g - g.sum() / g.shape[-1] - xhat * (g * xhat).sum() / g.shape[-1]), *_sums(dy, xhat)
+
+
+@_register("x of shape (B, T, D) is read as B rows of T * D features",
+           _DX - _TWO_D - {"sum-y", "sum-y2"} | _SUM | _ORTHOGONAL | _ROWS,
+           "Which axes does the forward pass reduce?")
+def two_d_assumed(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    axes = tuple(range(1, g.ndim))
+    return r * (g - g.mean(axes, keepdims=True) - xhat * (g * xhat).mean(axes, keepdims=True)), *_sums(dy, xhat)
+
+
+@_register("only the diagonal of the Jacobian is kept", _DX | _SUM | _ORTHOGONAL,
+           "The Jacobian is a full matrix: where did what lies beside its diagonal go?")
+def diagonal_jacobian(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return r * g * (1 - (1 + xhat * xhat) / g.shape[-1]), *_sums(dy, xhat)
+
+
+@_register("dy is normalised, as if backward were forward again", _DX - {"sum-y"} | _SUM | _ORTHOGONAL,
+           "Double dy: what must dx do?")
+def norm_of_gradient(dy, cache):
+    c = dy - _mean(dy)
+    return cache.gamma * c / np.sqrt(_mean(c * c) + 1e-5), *_sums(dy, cache.xhat)
+
+
+@_register("backward computes s again without eps", {"small-sigma", "adjoint", "projection"},
+           "Make sigma as small as sqrt(eps).")
+def eps_dropped(dy, cache):
+    c, var, _ = _centred(cache)
+    r = 1 / np.sqrt(var)
+    return _dx(dy * cache.gamma, c * r, r), *_sums(dy, c * r)
+
+
+@_register("backward belongs to s = sqrt(var) + eps, forward has sqrt(var + eps)",
+           {"small-sigma", "adjoint", "projection"},
+           "Make sigma as small as sqrt(eps).")
+def eps_outside_root(dy, cache):
+    (c, var, eps), g = _centred(cache), dy * cache.gamma
+    s = np.sqrt(var) + eps
+    return (g - _mean(g)) / s - c * _mean(g * c) / (np.sqrt(var) * s**2), *_sums(dy, c / s)
+
+
+@_register("the projection is divided by D - 1, the variance by D", _DX - {"sum-y", "wide-loose"} | _ORTHOGONAL,
+           "Try the smallest D that makes sense.")
+def ddof_mismatch(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    return r * (g - _mean(g) - xhat * (g * xhat).sum(-1, keepdims=True) / (g.shape[-1] - 1)), *_sums(dy, xhat)
+
+
+@_register("the backward of layer norm with the sample variance (D - 1)", (_DX | _PARAMETERS) - {"wide-loose"},
+           "Is the variance here an estimate or a definition?")
+def sample_variance(dy, cache):
+    (c, var, eps), g, ratio = _centred(cache), dy * cache.gamma, dy.shape[-1] / (dy.shape[-1] - 1)
+    r = 1 / np.sqrt(ratio * var + eps)
+    return r * (g - _mean(g) - ratio * c * r * _mean(g * c * r)), *_sums(dy, c * r)
+
+
+@_register("dgamma is averaged over the rows, not summed", _PARAMETERS - {"single-row"},
+           "Who divides by the number of rows, the loss or the layer? Once?")
+def dgamma_averaged(dy, cache):
+    dx, _, dbeta = right_backward(dy, cache)
+    return dx, (dy * cache.xhat).mean(axis=_rows(dy)), dbeta
+
+
+@_register("dgamma is summed over the features: one number per row", _PARAMETERS | _SHAPE,
+           "How many gammas does the layer own?")
+def dgamma_over_features(dy, cache):
+    dx, _, dbeta = right_backward(dy, cache)
+    return dx, (dy * cache.xhat).sum(axis=-1, keepdims=True), dbeta
+
+
+@_register("dgamma and dbeta are summed over the first axis only", _PARAMETERS - _TWO_D | _SHAPE,
+           "Compare the shape of each gradient with that of its parameter.")
+def parameters_over_first_axis(dy, cache):
+    return right_backward(dy, cache)[0], (dy * cache.xhat).sum(axis=0), dy.sum(axis=0)
+
+
+@_register("dgamma and dbeta have shape (1, D), not (D,)", _PARAMETERS - {"broadcasting-compare"} | _SHAPE,
+           "Compare the shape of each gradient with that of its parameter.")
+def parameters_keep_an_axis(dy, cache):
+    dx, dgamma, dbeta = right_backward(dy, cache)
+    return dx, dgamma[None], dbeta[None]
+
+
+@_register("dgamma carries gamma: it is summed from dy * y", _PARAMETERS - _UNIT,
+           "Which intermediate does gamma multiply?")
+def dgamma_from_y(dy, cache):
+    dx, dgamma, dbeta = right_backward(dy, cache)
+    return dx, cache.gamma * dgamma, dbeta
+
+
+@_register("dgamma is summed from dy * (x - mean)", _PARAMETERS - {"standardised"},
+           "Which intermediate does gamma multiply?")
+def dgamma_from_centred(dy, cache):
+    dx, _, dbeta = right_backward(dy, cache)
+    return dx, (dy * cache.xhat / cache.rstd).sum(axis=_rows(dy)), dbeta
+
+
+@_register("dbeta carries gamma", _PARAMETERS - _UNIT,
+           "Move beta by a little: by how much does y move?")
+def dbeta_from_g(dy, cache):
+    dx, dgamma, dbeta = right_backward(dy, cache)
+    return dx, dgamma, cache.gamma * dbeta
+
+
+@_register("dgamma and dbeta change places", _PARAMETERS,
+           "After one step, which parameter moved, and why?")
+def parameters_swapped(dy, cache):
+    dx, dgamma, dbeta = right_backward(dy, cache)
+    return dx, dbeta, dgamma
+
+
+# Right answers that look different. Each is the formula plus or minus a term that is zero.
+
+@_register("the variance's own dependence on the mean is left out: "
+           "that term has the factor mean(x - mean) = 0", ())
+def no_mean_inside_variance(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    c, D = xhat / r, g.shape[-1]
+    dvar = -0.5 * r**3 * (g * c).sum(axis=-1, keepdims=True)
+    return r * g + dvar * 2 * c / D - r * _mean(g), *_sums(dy, xhat)
+
+
+@_register("D is multiplied in and divided out", ())
+def scaled_by_d(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    D = g.shape[-1]
+    total, projected = g.sum(axis=-1, keepdims=True), (g * xhat).sum(axis=-1, keepdims=True)
+    return r / D * (D * g - total - xhat * projected), *_sums(dy, xhat)
+
+
+@_register("the mean is taken out after the projection: xhat has mean 0, so the order is free", ())
+def projection_first(dy, cache):
+    g, xhat, r = _g_xhat_r(dy, cache)
+    t = g - xhat * _mean(g * xhat)
+    return r * (t - _mean(t)), *_sums(dy, xhat)
+
+
+#: Wrong backwards, each with one mistake; pairwise different on the probes of the gradient tests.
+MUTANTS = tuple(_mutants)
+
+#: Right backwards that are written differently. No test may kill them.
+HARMLESS = tuple(_harmless)
+
+
+# ---- What only an answer's numbers tell ---------------------------------------------------------------
+
+_PLACES = {"dx": "the whole of dx", "means": "each of the two means", "mean": "the term with the mean of g",
+           "projection": "the projection"}
+# Names that the catalogue has for a place and a factor.
+_CATALOGUE = {("means", "d"): "sums-for-means", ("means", "over-d"): "means-over-d-again",
+              ("means", "d-over-rows"): "rows-for-features", ("dx", "over-d"): "dx-over-d",
+              ("projection", "two"): "projection-times-two", ("projection", "half"): "projection-halved",
+              ("projection", "sign"): "projection-added", ("projection", "ddof"): "ddof-mismatch",
+              ("dx", "sign"): "dx-negated"}
+_FACTORS = {"sign": "has the wrong sign", "two": "counts twice", "half": "counts half", "d": "is multiplied by D",
+            "over-d": "is divided by D once too often", "d-over-rows": "is divided by the number of rows, not by D",
+            "ddof": "is divided by D - 1, not by D", "over-rows": "is divided by the number of rows",
+            "other": "is multiplied by some number that belongs nowhere"}
+
+
+def slip(place, factor):
+    """The name of the mistake that a term, or several, has this factor."""
+    return _CATALOGUE.get((place, factor), f"{place}-{factor}")
+
+
+def _exact_projection(dy, cache):
+    g, xhat, r = dy * cache.gamma, cache.xhat, cache.rstd
+    along = _mean(g * xhat) / _mean(xhat * xhat)
+    return r * (g - _mean(g) - xhat * along), *right_backward(dy, cache)[1:]
+
+
+#: Every entry: the mutants, and what is told by numbers alone (these have no backward where only combinations of
+#: :mod:`.fit` contain them).
+ENTRIES = (
+    *MUTANTS,
+    Mistake("product-of-means", "the mean of a product is taken for the product of the means",
+            "Work out both for (1, -1) times (1, -1).", missing_projection),  # which gives the same numbers
+    Mistake("exact-projection", "all of g along xhat is removed; eps lets a little of it through",
+            "At eps > 0, how long is xhat?", _exact_projection),
+    Mistake("dgamma-without-xhat", "dgamma is summed from dy alone, without xhat",
+            "Which intermediate does gamma multiply?"),
+    Mistake("dbeta-with-xhat", "dbeta has xhat in it", "Move beta by a little: by how much does y move?"),
+    Mistake("dbeta-averaged", "dbeta is averaged over the rows, not summed",
+            "Who divides by the number of rows, the loss or the layer? Once?"),
+    Mistake("dbeta-over-features", "dbeta is summed over the features: one number per row",
+            "How many betas does the layer own?"),
+    Mistake("no-axis", "the means run over the whole array: their axis is missing",
+            "For three rows, how many means does the forward pass take?"),
+    Mistake("first-axis", "the means run over the first axis", "Which axes does the forward pass reduce?"),
+    Mistake("rstd-inverted", "s is on the wrong side of the fraction: dx grows with it",
+            "Double the input: should the gradient stay, double or halve?"),
+    Mistake("projection-without-xhat", "the projection is one number for a row: its outer xhat is missing",
+            "Which direction of g does sigma answer to?"),
+    Mistake("dx-negated", "the whole of dx has the wrong sign",
+            "Follow your dx uphill for one small step: does the loss grow?"),
+    *(Mistake(name, wrong) for name, wrong in {
+        "first-term-missing": "the first term, the direct path, is left out",
+        "mean-subtracted": "a mean is subtracted, as in layer norm",
+        "gamma-missing-first": "gamma is forgotten in the first term only",
+        "gamma-missing-mean": "gamma is forgotten in the term with the mean only",
+        "gamma-missing-projection": "gamma is forgotten in the projection only",
+        "gamma-outside-mean": "gamma is pulled out of the first mean only",
+        "gamma-outside-projection": "gamma is pulled out of the projection's mean only",
+        **{f"{axis}-{k}": f"the {k} mean {what}" for k in ("first", "second") for axis, what in (
+            ("batch-axis", "runs over the rows, as in batch norm"),
+            ("first-axis", "runs over the first axis"),
+            ("whole-tile", "runs over all rows of a tile at once"),
+            ("no-axis", "runs over the whole array: its axis is missing"),
+            ("two-d-assumed", "reads x of shape (B, T, D) as B rows of T * D features"))},
+        **{slip(place, factor): f"{where} {what}" for (place, where), (factor, what)
+           in itertools.product(_PLACES.items(), _FACTORS.items()) if (place, factor) not in _CATALOGUE},
+        **{f"{output}-{factor}": f"{output} {_FACTORS[factor]}" for output, factor
+           in itertools.product(("dgamma", "dbeta"), ("sign", "two", "half"))},
+    }.items()))

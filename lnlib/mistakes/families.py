@@ -1,0 +1,216 @@
+"""What wrong backwards are compared with: layer norm, RMS norm, and layer norm with eps outside the root."""
+
+import itertools
+from dataclasses import dataclass
+from typing import Callable, NamedTuple
+
+import numpy as np
+
+from ..layernorm import layer_norm_forward, rms_norm_backward, rms_norm_forward
+from .catalogue import ENTRIES, right_backward
+from .entry import Mistake
+
+
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity, so that results can be kept
+class Family:
+    """What the candidates of one exercise are compared with.
+
+    * ``outputs``: names of what a backward returns, in order; only ``dx`` is fitted with terms.
+    * ``probes``: pairs (dy, cache), the first with ordinary rows, the second with rows where eps counts.
+    * ``right``: function (dy, cache) -> outputs.
+    * ``known``: tuple of :class:`Mistake`.
+    * ``bases``: function (dy, cache) -> pairs (names of mistakes, :class:`Base`); the first is ((), the right one).
+    * ``mean``: 1 if dx contains a mean of g, 0 if it does not (RMS norm).
+    """
+
+    outputs: tuple
+    probes: tuple
+    right: Callable
+    known: tuple
+    bases: Callable
+    mean: int = 1
+
+
+class Base(NamedTuple):
+    """The parts of dx = r (g - mean1(g) - outer mean2(g inner)); gamma is None where there is none."""
+
+    dy: np.ndarray
+    gamma: np.ndarray | None
+    r: np.ndarray
+    outer: np.ndarray
+    inner: np.ndarray
+    mean1: Callable
+    mean2: Callable
+
+
+# ---- Layer norm -------------------------------------------------------------------------------------
+
+def _mean(a):
+    return a.mean(axis=-1, keepdims=True)
+
+
+def _rows(a):
+    return tuple(range(a.ndim - 1))
+
+
+# Of the factor r in front of dx.
+_POWERS = {"missing-rstd": 0, "rstd-inverted": -1, "variance-for-std": 2}
+# What a mean may run over. Each keeps what broadcasts against its argument.
+_AXES = {"batch-axis": lambda a: a.mean(axis=_rows(a), keepdims=True),
+         "first-axis": lambda a: a.mean(axis=0, keepdims=True),
+         "whole-tile": lambda a: a.sum() / a.shape[-1],
+         "no-axis": lambda a: a.mean(),
+         "two-d-assumed": lambda a: a.mean(axis=tuple(range(1, a.ndim)), keepdims=True)}
+
+
+def _powers(r, *names):
+    return [((name,), {"r": r ** _POWERS[name]}) for name in names]
+
+
+def _choices(dy, cache):
+    """Ways to get one part of the base wrong: groups of (names of mistakes, what to replace)."""
+    xhat, r, gamma, D = cache.xhat, cache.rstd, cache.gamma, dy.shape[-1]
+    c = xhat / r
+    var = _mean(c * c)
+    eps, sigma, ratio = 1 / r**2 - var, np.sqrt(var), D / (D - 1)
+    r_again, r_sample = 1 / np.sqrt(_mean(xhat * xhat) + eps), 1 / np.sqrt(ratio * var + eps)
+
+    def statistics(name, r, outer, inner=None):
+        return (name,), {"r": r, "outer": outer, "inner": outer if inner is None else inner}
+
+    yield (statistics("eps-dropped", 1 / sigma, c / sigma),
+           statistics("eps-outside-root", 1 / (sigma + eps), c / sigma, c / (sigma + eps)),
+           statistics("statistics-of-xhat", r_again, xhat * r_again),
+           statistics("sample-variance", r_sample, ratio * c * r_sample, c * r_sample),
+           statistics("centred-for-xhat", r, c), statistics("centred-once", r, c, xhat),
+           statistics("extra-rstd-in-projection", r, r * xhat, xhat),
+           statistics("y-for-xhat", r, gamma * xhat),
+           statistics("projection-without-xhat", r, np.ones_like(xhat), xhat),
+           statistics("exact-projection", r, xhat / _mean(xhat * xhat), xhat))
+    yield _powers(r, *_POWERS)
+    yield (("gamma-twice",), {"dy": gamma * dy}), (("gamma-missing",), {"gamma": np.ones_like(gamma)})
+    axes = [((name,), {"mean1": over, "mean2": over}) for name, over in _AXES.items()]
+    for name, over in _AXES.items():
+        axes += [((f"{name}-first",), {"mean1": over}), ((f"{name}-second",), {"mean2": over})]
+    yield axes
+
+
+def _pairs(base, groups):
+    """The right base, every single replacement, and every pair from different groups."""
+    groups = [list(group) for group in groups]
+    yield (), base
+    for names, parts in itertools.chain(*groups):
+        yield names, base._replace(**parts)
+    for one, other in itertools.combinations(groups, 2):
+        for (names, parts), (more_names, more) in itertools.product(one, other):
+            # A factor r that is gone, inverted or squared is so whatever the statistics are.
+            r = {"r": parts["r"] ** _POWERS[more_names[0]]} if "r" in parts and "r" in more else {}
+            yield names + more_names, base._replace(**{**parts, **more, **r})
+
+
+def _layer_norm_bases(dy, cache):
+    return _pairs(Base(dy, cache.gamma, cache.rstd, cache.xhat, cache.xhat, _mean, _mean), _choices(dy, cache))
+
+
+def _probe(seed, shape, mean, sigma):
+    rng = np.random.default_rng(seed)
+    x, dy = rng.standard_normal((2, *shape))
+    gamma = rng.uniform(0.5, 2, shape[-1]) * np.where(np.arange(shape[-1]) % 2, -1, 1)
+    return dy, layer_norm_forward(mean + sigma * x, gamma, gamma)[1]
+
+
+#: Candidates (dy, cache) -> (dx, dgamma, dbeta), as :func:`lnlib.layernorm.layer_norm_backward`. The second probe has
+#: other dimensions and a sigma comparable with sqrt(eps).
+LAYER_NORM = Family(("dx", "dgamma", "dbeta"), (_probe(1, (3, 4, 7), 30.0, 10.0), _probe(2, (2, 3, 11), 1.0, 3e-3)),
+                    right_backward, ENTRIES, _layer_norm_bases)
+
+
+# ---- RMS norm, and eps outside the root --------------------------------------------------------------
+
+_BOTH_AXES = [((name,), {"mean1": _AXES[name], "mean2": _AXES[name]}) for name in ("batch-axis", "whole-tile", "no-axis")]
+
+
+def _table(**texts):
+    """Layer norm's mistakes, without their backwards, with other words for some of them and some more."""
+    words = {name.replace("_", "-"): wrong for name, wrong in texts.items()}
+    known = {k.name: k._replace(wrong=words.get(k.name, k.wrong), backward=None) for k in ENTRIES}
+    return tuple((known | {name: Mistake(name, wrong) for name, wrong in words.items() if name not in known}).values())
+
+
+def _rms_bases(dy, cache):
+    xhat, r, gamma = cache.xhat, cache.rstd, cache.gamma
+    x = xhat / r
+    without_eps = 1 / np.sqrt(_mean(x * x))
+    return _pairs(Base(dy, gamma, r, xhat, xhat, _mean, _mean), [
+        [(("eps-dropped",), {"r": without_eps, "outer": x * without_eps, "inner": x * without_eps}),
+         (("centred-for-xhat",), {"outer": x, "inner": x}), (("centred-once",), {"inner": x}),
+         (("extra-rstd-in-projection",), {"outer": r * xhat}), (("y-for-xhat",), {"outer": gamma * xhat})],
+        _powers(r, "missing-rstd", "variance-for-std"),
+        [(("gamma-twice",), {"dy": gamma * dy}), (("gamma-missing",), {"gamma": np.ones_like(gamma)})],
+        _BOTH_AXES])
+
+
+def _rms_probe(seed, shape, sigma):
+    rng = np.random.default_rng(seed)
+    x, dy = rng.standard_normal((2, *shape))
+    return dy, rms_norm_forward(sigma * x, rng.uniform(0.5, 2, shape[-1]))[1]
+
+
+#: Candidates (dy, cache) -> (dx, dgamma), as :func:`lnlib.layernorm.rms_norm_backward`, of matrices.
+RMS_NORM = Family(("dx", "dgamma"), (_rms_probe(1, (5, 7), 3.0), _rms_probe(2, (3, 11), 3e-3)), rms_norm_backward,
+                  _table(frozen_statistics="the mean square is treated as a constant",
+                         missing_projection="the path through the mean square is left out",
+                         centred_for_xhat="x is used as xhat in the projection, both times",
+                         centred_once="x is used as xhat in the projection, once",
+                         dgamma_from_centred="dgamma is summed from dy * x"),
+                  _rms_bases, mean=0)
+
+
+class OutsideCache(NamedTuple):
+    """What a backward with eps outside the root is given; gamma is None where there is none."""
+
+    x: np.ndarray
+    gamma: np.ndarray | None
+    eps: float
+
+
+def outside_parts(cache):
+    """x - mean, sigma, and s = sigma + eps."""
+    c = cache.x - _mean(cache.x)
+    sigma = np.sqrt(_mean(c * c))
+    return c, sigma, sigma + cache.eps
+
+
+def outside_backward(dy, cache):
+    """(dx,) of layer norm with s = sigma + eps."""
+    c, sigma, s = outside_parts(cache)
+    g = dy if cache.gamma is None else cache.gamma * dy
+    return (g - _mean(g) - c / sigma * _mean(g * c / s)) / s,
+
+
+def _outside_bases(dy, cache):
+    c, sigma, s = outside_parts(cache)
+    inside = np.sqrt(sigma**2 + cache.eps)
+    gamma = [] if cache.gamma is None else [[(("gamma-twice",), {"dy": cache.gamma * dy})]]
+    return _pairs(Base(dy, cache.gamma, 1 / s, c / sigma, c / s, _mean, _mean), [
+        [(("only-s-replaced",), {"outer": c / s}),
+         (("eps-inside",), {"r": 1 / inside, "outer": c / inside, "inner": c / inside}),
+         (("eps-dropped",), {"r": 1 / sigma, "outer": c / sigma, "inner": c / sigma}),
+         (("upside-down",), {"outer": c * sigma / s**2}), (("centred-for-xhat",), {"outer": c, "inner": c}),
+         (("centred-once",), {"outer": c})],
+        _powers(1 / s, "missing-rstd", "variance-for-std"), *gamma, _BOTH_AXES])
+
+
+def outside_family(with_gamma):
+    """Candidates (dy, OutsideCache) -> (dx,), eps added outside the root, with gamma or without."""
+    probes = []
+    for seed, shape, sigma in ((1, (3, 4, 7), 3.0), (2, (2, 3, 11), 0.1)):
+        rng = np.random.default_rng(seed)
+        x, dy = rng.standard_normal((2, *shape))
+        gamma = rng.uniform(0.5, 2, shape[-1]) if with_gamma else None
+        probes.append((dy, OutsideCache(5 + sigma * x, gamma, 0.3)))
+    return Family(("dx",), tuple(probes), outside_backward,
+                  _table(only_s_replaced="layer norm's formula with another s put in; ds/dx changes as well",
+                         eps_inside="it is the one for eps inside the root",
+                         upside_down="the new factor is upside down"),
+                  _outside_bases)

@@ -1,0 +1,309 @@
+r"""Say which mistake a wrong backward is.
+
+A candidate is run on two probes and compared, in this order, with
+
+1. every entry of a catalogue of mistakes, exactly, all outputs together and then one by one;
+2. combinations: a least-squares fit of dx on nine terms, whose coefficients read off the mistake. With g = gamma * dy
+   and r = 1 / sqrt(var + eps), means over the D features, the terms are r times
+
+   .. math:: g,\; \overline g,\; \hat x\,\overline{g \hat x},\; dy,\; \overline{dy},\;
+             \hat x\,\overline{dy\,\hat x},\; \gamma\,\overline{dy},\;
+             \gamma \hat x\,\overline{dy\,\hat x},\; \gamma \hat x\,\overline{g \hat x}.
+
+   The fit is repeated with other statistics, powers of r, stand-ins for xhat and axes, at most two at a time;
+3. the catalogue again: the entry whose error points most nearly the same way.
+
+What no output can tell apart is reported as *one of* several mistakes. Nothing here proves a backward right.
+"""
+
+import functools
+import itertools
+
+import numpy as np
+
+from .catalogue import slip
+from .compare import TOLERANCE, agree
+from .diagnosis import Diagnosis
+from .families import LAYER_NORM
+
+# ---- Reading ----------------------------------------------------------------------------------------
+
+def _terms(base):
+    """The nine terms, or three where there is no gamma, as columns."""
+    dy, gamma, r, outer, inner, mean1, mean2 = base
+    g = dy if gamma is None else gamma * dy
+    terms = [g, mean1(g), outer * mean2(g * inner)]
+    if gamma is not None:
+        mean, projection = mean1(dy), outer * mean2(dy * inner)
+        terms += [dy, mean, projection, gamma * mean, gamma * projection, gamma * outer * mean2(g * inner)]
+    return np.stack([np.broadcast_to(r * term, dy.shape).ravel() for term in terms], axis=-1)
+
+
+def _fit(dx, base, tolerance):
+    """Coefficients of the nine terms, and which of them are terms of their own; None if they do not give dx."""
+    columns = _terms(base)
+    sizes = np.linalg.norm(columns, axis=0)
+    columns = columns / sizes
+    # gamma may be pulled out of a mean over the rows, and a mean over a tile is one number: such terms are parallel
+    # to an earlier one, which then stands for both.
+    kept = [k for k, c in enumerate(columns.T) if not (np.abs(columns.T[:k] @ c) > 1 - 1e-9).any()]
+    fitted, size = np.zeros(9), np.linalg.norm(dx)
+    fitted[kept] = np.linalg.lstsq(columns[:, kept], dx.ravel(), rcond=None)[0]
+    fitted[np.abs(fitted) < 10 * tolerance * size] = 0  # too small to be told from rounding
+    if np.linalg.norm(columns @ fitted[:len(sizes)] - dx.ravel()) > 10 * tolerance * size:
+        return None
+    fitted[:len(sizes)] /= sizes
+    return fitted, kept
+
+
+def _factors(value, rows, D, tolerance, overall=False):
+    """``value`` as a product of at most two factors that mistakes are made of, and a sign; shortest first."""
+    atoms = {"two": 2, "half": 1 / 2, "d": D, "over-d": 1 / D}
+    atoms |= {"over-rows": 1 / rows} if overall else {"d-over-rows": D / rows, "ddof": D / (D - 1)}
+    sign = ("sign",) if value < 0 else ()
+    for count in (0, 1, 2):
+        for names in itertools.combinations(atoms, count):
+            if abs(abs(value) / np.prod([atoms[name] for name in names]) - 1) < 100 * tolerance:
+                return sign + names
+    return (*sign, "other")
+
+
+def _read(coefficients, kept, rows, D, mean, tolerance):
+    """The mistakes that the coefficients tell, as names, or None if two forms of one term are mixed."""
+    forms, values = [], []
+    for slot in ((0, 3), (1, 4, 6), (2, 5, 7, 8)):
+        present = [(form, coefficients[k]) for form, k in zip(("g", "dy", "outside", "twice"), slot)
+                   if coefficients[k]]
+        if len(present) > 1:
+            return None
+        # Where another form is the same term, the place of gamma is free.
+        form = present[0][0] if present else None
+        forms.append("any" if form == "g" and slot[0] and not set(slot) <= set(kept) else form)
+        values.append(present[0][1] if present else 0)
+    first, of_mean, of_projection = forms
+    names = [] if first else ["first-term-missing"]
+    whole = values[0] if first else 1
+    names += [slip("dx", factor) for factor in _factors(whole, rows, D, tolerance, overall=True)]
+    names += _gamma(first, [of_mean, of_projection])
+    if not of_mean and not of_projection and mean:
+        return names + ["frozen-statistics"]
+    slots = {"mean": values[1], "projection": values[2]}
+    read = {place: _factors(-value / whole, rows, D, tolerance) for place, value in slots.items() if value}
+    if not mean:
+        names += ["mean-subtracted"] if read.pop("mean", None) is not None else []
+    names += [f"missing-{place}" for place in slots if place not in read and (mean or place == "projection")]
+    shared = [f for f in read.get("mean", ()) if f in read.get("projection", ()) and f != "other"]
+    names += [slip("means", factor) for factor in shared]
+    return names + [slip(place, f) for place, factors in read.items() for f in factors if f not in shared]
+
+
+def _gamma(first, means):
+    """The mistakes that are told by where gamma stands."""
+    told = {form for form in means if form not in (None, "any")}
+    if first == "dy" and told <= {"dy"}:
+        return ["gamma-missing"]
+    if first == "g" and told == {"outside"}:
+        return ["gamma-outside"]
+    names = ["gamma-missing-first"] if first == "dy" else []
+    for place, form in zip(("mean", "projection"), means):
+        names += {"dy": [f"gamma-missing-{place}"], "outside": [f"gamma-outside-{place}"],
+                  "twice": ["gamma-twice-in-projection"]}.get(form, [])
+    return names
+
+
+@functools.cache
+def _bases(family):
+    """The bases of all probes, side by side; a family's probes never change."""
+    return [(names, [base, *(other[1] for other in others)])
+            for (names, base), *others in zip(*(list(family.bases(*probe)) for probe in family.probes))]
+
+
+def _combinations(dx, family, tolerance):
+    """The shortest lists of mistakes that give ``dx`` on every probe."""
+    found, fewest = [], np.inf
+    for names, bases in _bases(family):
+        readings = set()
+        for a, base in zip(dx, bases):
+            fit = _fit(a, base, tolerance)
+            read = fit and _read(*fit, a.size // a.shape[-1], a.shape[-1], family.mean, tolerance)
+            readings.add(None if read is None else frozenset(read))
+            if None in readings or len(readings) > 1:
+                break  # the rest would change nothing
+        else:
+            reading = frozenset(names) | readings.pop()
+            if len(reading) < fewest:
+                found, fewest = [], len(reading)
+            if len(reading) == fewest and reading not in found:
+                found.append(reading)
+    # A wrong axis of one mean where there is no other is a wrong axis of both.
+    return [r for r in found if not any(s != r and s == {name.removesuffix("-first").removesuffix("-second")
+                                                         for name in r} for s in found)]
+
+
+def _parameter_combinations(output, family):
+    """Mistakes in a parameter's gradient, alone and combined: (names, its value on every probe)."""
+    columns = []
+    for dy, cache in family.probes:
+        if output == "dgamma":
+            what = {(): dy * cache.xhat, ("dgamma-from-y",): dy * cache.xhat * cache.gamma,
+                    ("dgamma-from-centred",): dy * cache.xhat / cache.rstd, ("dgamma-without-xhat",): dy}
+        else:
+            what = {(): dy, ("dbeta-from-g",): dy * cache.gamma, ("dbeta-with-xhat",): dy * cache.xhat}
+        reduce = [((), lambda a: a.sum(axis=_rows(a))), ((f"{output}-averaged",), lambda a: a.mean(axis=_rows(a))),
+                  ((f"{output}-over-features",), lambda a: a.sum(axis=-1, keepdims=True)),
+                  ((f"{output}-over-features",), lambda a: a.sum(axis=-1)),
+                  (("parameters-over-first-axis",), lambda a: a.sum(axis=0)),
+                  ((f"{output}-averaged", "parameters-over-first-axis"), lambda a: a.mean(axis=0))]
+        shape = {(): lambda a: a, ("parameters-keep-an-axis",): lambda a: a[None]}
+        factor = {(): 1, (f"{output}-sign",): -1, (f"{output}-two",): 2, (f"{output}-half",): 1 / 2}
+        columns.append([(a + b + c + d, times * to(over(of))) for (a, of), (b, over), (c, to), (d, times)
+                        in itertools.product(what.items(), reduce, shape.items(), factor.items())])
+    return [(column[0][0], [value for _, value in column]) for column in zip(*columns)]
+
+
+# ---- Comparing --------------------------------------------------------------------------------------
+
+def _tolerance(arrays):
+    return TOLERANCE[8 if all(a.dtype.itemsize >= 8 for a in arrays) else 4]
+
+
+def _same(found, expected, tolerance):
+    return agree(found, expected, tolerance=tolerance)
+
+
+@functools.cache
+def _values(family):
+    """Right outputs, and those of every entry that has a backward: for each output, one array a probe."""
+    def run(backward):
+        return [list(arrays) for arrays in zip(*(map(np.asarray, backward(*probe)) for probe in family.probes))]
+    return run(family.right), {known: run(known.backward) for known in family.known if known.backward}
+
+
+def _run(backward, family):
+    """The candidate's outputs, for each one array a probe; None for an output that is not there."""
+    found = []
+    for probe in family.probes:
+        dy, cache = probe
+        # Copies: a candidate may write to its arguments.
+        fields = {name: value.copy() for name, value in cache._asdict().items() if isinstance(value, np.ndarray)}
+        found.append([None if a is None else np.asarray(a) for a in backward(dy.copy(), cache._replace(**fields))])
+    return [None if any(a is None for a in arrays) else list(arrays) for arrays in zip(*found)]
+
+
+def _one_of(what, entries):
+    if len(entries) == 1:
+        return Diagnosis("known", (entries[0].name,), f"Your {what} is that of a known mistake: {entries[0].says}")
+    return Diagnosis("one of", tuple(k.name for k in entries),
+                     f"Your {what} is that of one of these mistakes, which give the same numbers: "
+                     + " Or: ".join((entry.says for entry in entries)))
+
+
+def _of_names(what, readings, table):
+    """A diagnosis from lists of names that all give the candidate's numbers."""
+    lists = [sorted(reading) for reading in readings]
+    texts = [" ".join(f"({n}) {table[name].says}" for n, name in enumerate(names, 1)) if len(names) > 1
+             else table[names[0]].says for names in lists]
+    names = tuple(dict.fromkeys(itertools.chain(*lists)))
+    if len(lists) > 1:
+        return Diagnosis("one of", names, f"Your {what} is one of these: " + " Or: ".join(texts))
+    if len(names) == 1:
+        return Diagnosis("known", names, f"Read off the terms of your {what}: {texts[0]}")
+    return Diagnosis("combination", names, f"Your {what} makes {len(names)} mistakes at once: {texts[0]}")
+
+
+def _common_factor(found, right, tolerance):
+    """The number that all of ``found`` is too large by, or None."""
+    factor = np.vdot(right[0], found[0]) / np.vdot(right[0], right[0])
+    return factor if _same(found, [factor * a for a in right], tolerance) else None
+
+
+def _nearest(output, found, family):
+    """The entry whose error is nearly parallel to the candidate's on the first probe, or that there is none."""
+    right, wrong = _values(family)
+    k = family.outputs.index(output)
+    near = []
+    for known, values in wrong.items():
+        if values[k][0].shape == right[k][0].shape == found[0].shape:
+            mine, other = found[0] - right[k][0], values[k][0] - right[k][0]
+            size = np.linalg.norm(mine) * np.linalg.norm(other)
+            # An entry that is right here but for rounding has no direction.
+            if np.linalg.norm(other) > 1e-9 * np.linalg.norm(right[k][0]) and np.vdot(mine, other) > 0.97 * size:
+                near.append((np.linalg.norm(mine - other), np.vdot(mine, other) / size, known))
+    if not near:
+        return Diagnosis("nearest", (), f"Your {output} is wrong in a way that no known mistake comes near.")
+    # Of errors with one direction, such as a term left out and a term counted half, the size decides.
+    _, cosine, known = min(near, key=lambda one: one[0])
+    return Diagnosis("nearest", (known.name,), f"Your {output} is none of the known mistakes. The nearest, by the "
+                     f"direction of the error (cosine {cosine:.2f}): {known.says}")
+
+
+def _diagnose_output(output, found, family, tolerance):
+    right, wrong = _values(family)
+    k = family.outputs.index(output)
+    if _same(found, right[k], tolerance) or not any(a.any() for a in found):
+        return None
+    table = {known.name: known for known in family.known}
+    readings = []
+    if output != "dx":  # one parameter alone: the catalogue's entries may have mistakes in others, too
+        readings = [frozenset(names) for names, values in _parameter_combinations(output, family)
+                    if names and _same(found, values, tolerance)]
+        readings = [names for names in readings if len(names) == min(map(len, readings))]
+    entries = [known for known, values in wrong.items() if _same(found, values[k], tolerance)]
+    if entries and not readings:
+        return _one_of(output, entries)
+    shaped = all(a.shape == b.shape for a, b in zip(found, right[k]))
+    if output == "dx" and shaped:
+        readings = [names for names in _combinations(found, family, tolerance) if names]
+    if readings:
+        return _of_names(output, readings, table)
+    if _same(found, right[k], TOLERANCE[4]):
+        return Diagnosis("precision", (), f"Your {output} has the digits of float32 and no more: the formula may be "
+                                          "right, but something in it is computed or kept in float32.")
+    if shaped and (factor := _common_factor(found, right[k], tolerance)):
+        return Diagnosis("relation", (), f"Your {output} points the right way, and is {factor:.5g} times too long.")
+    return _nearest(output, found, family) if shaped and wrong else None
+
+
+def diagnose(backward, family=LAYER_NORM):
+    """Say which mistake a backward is.
+
+    Parameters
+    ----------
+    backward : function (dy, cache) -> outputs
+        Called on copies of the family's probes. An output that is None is not looked at.
+    family : Family
+        What to compare with; layer norm's by default.
+
+    Returns
+    -------
+    diagnosis : Diagnosis or None
+        None where no number is wrong, which proves nothing, or where there is nothing to compare: NaN, zeros, or a
+        shape that belongs to no known mistake.
+
+    Raises
+    ------
+    Exception
+        Whatever ``backward`` raises.
+    """
+    found = _run(backward, family)
+    given = [(output, arrays) for output, arrays in zip(family.outputs, found) if arrays is not None]
+    for _, arrays in given:
+        if any(a.dtype.kind not in "iuf" or not np.isfinite(a).all() for a in arrays):
+            return None
+    right, wrong = _values(family)
+    tolerance = _tolerance([a for _, arrays in given for a in arrays])
+    index = {output: family.outputs.index(output) for output, _ in given}
+    is_wrong = {output: not _same(arrays, right[index[output]], tolerance) for output, arrays in given}
+    if not any(is_wrong.values()):
+        return None
+    together = [known for known, values in wrong.items()
+                if all(_same(arrays, values[index[output]], tolerance) for output, arrays in given)]
+    if together:
+        return _one_of(" and ".join(output for output in is_wrong if is_wrong[output]), together)
+    parts = [_diagnose_output(output, arrays, family, tolerance) for output, arrays in given]
+    parts = [part for part in parts if part]
+    if not parts:
+        return None
+    kind = parts[0].kind if len(parts) == 1 else "combination"
+    return Diagnosis(kind, tuple(dict.fromkeys(itertools.chain(*(p.names for p in parts)))),
+                     " ".join(part.sentence for part in parts))

@@ -1,0 +1,103 @@
+"""Tests of a backward as they were published: by libraries, tutorials and courses, described and rebuilt."""
+
+import functools
+
+import numpy as np
+
+from ..gradcheck import central_difference
+from ..layernorm import layer_norm_backward_steps, layer_norm_forward
+from .gradient_tests import GradientTest
+
+# What the tests of well-known libraries, tutorials and courses do, described and rebuilt: their
+# shapes, distributions, losses and tolerances. Two changes. Arithmetic is float64 here: the question
+# is what the tolerance lets through, not what rounding does. And where thousands of rows are used,
+# there are fewer (said in the description). Published tests that compare with a framework's automatic
+# gradient compare here with the chain rule, step by step. The reduced rows give the verdicts of the full
+# number (tried; for one-large-shape many mistakes are within a factor 2 of its tolerance, on either side).
+
+
+def _close(backward, x, gamma, beta, dy, *, eps=1e-5, outputs=slice(None), atol=0.0, rtol=0.0):
+    """Elementwise and broadcasting, as ``allclose`` functions are."""
+    right = layer_norm_backward_steps(dy, x, gamma, eps)
+    found = backward(dy, layer_norm_forward(x, gamma, beta, eps)[1])
+    atols = np.broadcast_to(atol, 3)
+    return all((np.abs(a - b) <= t + rtol * np.abs(b)).all() for a, b, t in list(zip(found, right, atols))[outputs])
+
+
+def _elements_sum(backward):
+    x = np.random.default_rng(5).standard_normal((2, 3))
+    return _close(backward, x, np.ones(3), np.zeros(3), np.ones((2, 3)), atol=1e-12)
+
+
+def _ones_upstream(backward):
+    rng = np.random.default_rng(5)
+    x, (gamma, beta) = rng.standard_normal((10_000, 10)), rng.standard_normal((2, 10))
+    return _close(backward, x, gamma, beta, np.ones_like(x), eps=1e-3, atol=1e-3, rtol=1e-3)
+
+
+def _ones_after_linear(backward):
+    rng = np.random.default_rng(5)
+    x, weight = rng.standard_normal((4, 4, 8)), 0.02 * rng.standard_normal((16, 8))
+    return _close(backward, x, np.ones(8), np.zeros(8), np.ones((4, 4, 16)) @ weight, atol=1e-4)
+
+
+def _dx_with_unit_affine(backward):
+    rng = np.random.default_rng(5)
+    x, dy = rng.standard_normal((16, 512)), rng.random((16, 512))
+    return _close(backward, x, np.ones(512), np.zeros(512), dy, outputs=slice(1), atol=1e-5, rtol=1.3e-6)
+
+
+def _all_with_unit_affine(backward):
+    x, dy = np.random.default_rng(5).standard_normal((2, 3, 7, 256))
+    return _close(backward, x, np.ones(256), np.zeros(256), dy, eps=1e-6, atol=1e-5, rtol=1e-5)
+
+
+@functools.cache
+def _course_problem():
+    rng = np.random.default_rng(5)
+    x, dy = rng.standard_normal((2, 4, 5))
+    x, (gamma, beta) = 5 * x + 12, rng.standard_normal((2, 5))
+    right = (central_difference(lambda v: layer_norm_forward(v, gamma, beta)[0], x, 1e-5, dy=dy),
+             central_difference(lambda v: layer_norm_forward(x, v, beta)[0], gamma, 1e-5, dy=dy),
+             central_difference(lambda v: layer_norm_forward(x, gamma, v)[0], beta, 1e-5, dy=dy))
+    return dy, layer_norm_forward(x, gamma, beta)[1], right
+
+
+def _broadcasting_relative_error(backward):
+    dy, cache, right = _course_problem()
+    return all(np.max(np.abs(a - b) / np.maximum(1e-8, np.abs(a) + np.abs(b))) < 1e-6
+               for a, b in zip(backward(dy, cache), right))
+
+
+def _one_large_shape(backward):
+    rng = np.random.default_rng(5)
+    x, dy = rng.standard_normal((2, 64, 8192))
+    gamma, beta = rng.random((2, 8192))
+    return _close(backward, -2.3 + 0.5 * x, gamma, beta, 0.1 * dy, atol=1e-2)
+
+
+def _small_random(backward):
+    rng = np.random.default_rng(5)
+    x, dy = rng.standard_normal((2, 2, 3, 4))
+    gamma, beta = rng.standard_normal((2, 4))
+    return _close(backward, x, gamma, beta, dy, atol=1e-5)
+
+
+#: Test recipes as published, weakest idea first.
+RECIPES = (
+    GradientTest("elements-sum", "loss = sum of the outputs, (2, 3), gamma = 1, exact equality (published for batch norm, "
+          "where any gamma is as blind)", _elements_sum),
+    GradientTest("ones-upstream", "dy = 1, random gamma, 2-D, eps = 1e-3, all gradients to 1e-3; fewer rows here",
+          _ones_upstream),
+    GradientTest("ones-after-linear", "dy = 1 at the output of a linear layer behind the norm, gamma = 1, (4, 4, 8), "
+          "all gradients to 1e-4 absolute", _ones_after_linear),
+    GradientTest("dx-with-unit-affine", "dy uniform in (0, 1), gamma = 1, beta = 0, (16, 512), dx only, to 1e-5",
+          _dx_with_unit_affine),
+    GradientTest("all-with-unit-affine", "random dy, gamma = 1, beta = 0, (3, 7, 256), all gradients to 1e-5",
+          _all_with_unit_affine),
+    GradientTest("one-large-shape", "random dy of size 0.1, gamma in (0, 1), D = 8192, 1e-2 absolute; fewer rows here",
+          _one_large_shape),
+    GradientTest("broadcasting-relative-error", "random everything, (4, 5), central differences, largest relative error "
+          "below 1e-6, broadcasting", _broadcasting_relative_error),
+    GradientTest("small-random", "random everything, (2, 3, 4), largest absolute error below 1e-5", _small_random),
+)

@@ -1,0 +1,82 @@
+"""Which known mistake a wrong answer is, where mistakes are changes of the solution.
+
+The answer and every mistake are asked the same questions; the mistakes that reply as the answer did explain it.
+"""
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+from .compare import agree, is_numbers
+from .diagnosis import Diagnosis
+from .relation import relation
+
+
+class Reply(NamedTuple):
+    """What came of one call: what was returned (or a :class:`Failure`), and the arrays among the arguments after it."""
+
+    result: object
+    left: list
+
+
+class Failure(NamedTuple):
+    """The exception that a call ended with."""
+
+    kind: str
+    message: str
+
+
+def matches(mine, right, wrong, replies, fails):
+    """Those of ``wrong`` (a dict, name -> function) that explain the replies ``mine``; to the bit, if one does.
+
+    ``right`` are the solution's replies, ``replies(function)`` yields a function's own, and ``fails(function)`` says
+    whether it fails the check that the answer failed: what passes that check does not explain it.
+    """
+    for bits in (True, False):
+        if mine and not agree(mine, right, bits):
+            found = [name for name, function in wrong.items() if all(
+                agree(a, b, bits) for a, b in itertools.zip_longest(mine, replies(function))) and fails(function)]
+            if found:
+                return found
+    return []
+
+
+def says_little(mine):
+    """Whether a wrong answer of another kind may well reply the same: True and False, zeros, or errors only."""
+    return all(isinstance(result, (bool, np.bool_, Failure)) or is_numbers(result) and not np.any(result)
+               for result, _ in mine)
+
+
+def recognise(mine, message, solution, mistakes, replies, message_of, passes_before):
+    """The :class:`Diagnosis` of an answer from its replies ``mine`` to a check's calls and what the check said, or None.
+
+    ``replies`` as for :func:`matches`. ``message_of(function)`` is what the failed check says of a function, None if
+    it passes, and ``passes_before(function)`` says whether it passes the checks before, as the answer did.
+    """
+    right = list(replies(solution))
+    wrong = {mistake: mistake.of(solution) for mistake in mistakes}
+    found = matches(mine, right, wrong, replies, message_of)
+    because = [f"replies as {_change(mistake)}, to all {len(mine)} calls" for mistake in found]
+    little = says_little(mine)
+    if len(found) > 1 or little:
+        passing = [mistake for mistake in found if passes_before(wrong[mistake])]
+        because += [f"refuted by an earlier check: {_change(m)}" for m in found if m not in passing]
+        found = passing or ([] if little else found)
+    says = list(dict.fromkeys(mistake.says for mistake in found))
+    if says and not little:
+        together = "It is one of these, which give the same here: " + " Or: ".join(says)
+        return Diagnosis("one of" if len(says) > 1 else "known", (), together if len(says) > 1 else says[0],
+                         tuple(because))
+    if not says and (simple := relation(mine, right)):
+        return simple
+    # The size of an error says nothing where the numbers could be compared, and were not the same.
+    if not says and not (mine and "off by" in message):
+        told = [m for m, function in wrong.items() if message_of(function) == message and passes_before(function)]
+        because += [f"the failed check says the same of {_change(mistake)}" for mistake in told]
+        says = list(dict.fromkeys(mistake.says for mistake in told))
+    return Diagnosis("may be", (), "It may be this: " + " Or: ".join(says), tuple(because)) if says else None
+
+
+def _change(mistake):
+    return ", and ".join(f"the solution with {new!r} for {old!r}" for old, new in mistake.changes)

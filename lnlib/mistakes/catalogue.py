@@ -44,7 +44,8 @@ def _register(wrong, killed_by, question=""):
     return add
 
 
-def _mean(a):
+def row_mean(a):
+    """The mean over the features, which broadcasts against ``a``."""
     return a.mean(axis=-1, keepdims=True)
 
 
@@ -53,16 +54,17 @@ def _g_xhat_r(dy, cache):
 
 
 def _dx(g, xhat, r):
-    return r * (g - _mean(g) - xhat * _mean(g * xhat))
+    return r * (g - row_mean(g) - xhat * row_mean(g * xhat))
 
 
-def _rows(a):
+def leading(a):
+    """The axes before the last: those of the rows."""
     return tuple(range(a.ndim - 1))
 
 
 def _sums(dy, xhat):
     """The right dgamma and dbeta."""
-    return (dy * xhat).sum(axis=_rows(dy)), dy.sum(axis=_rows(dy))
+    return (dy * xhat).sum(axis=leading(dy)), dy.sum(axis=leading(dy))
 
 
 def right_backward(dy, cache):
@@ -73,7 +75,7 @@ def right_backward(dy, cache):
 def _centred(cache):
     """x - mean, its mean square (the variance), and eps."""
     c = cache.xhat / cache.rstd
-    var = _mean(c * c)
+    var = row_mean(c * c)
     return c, var, 1 / cache.rstd**2 - var
 
 
@@ -95,14 +97,14 @@ def frozen_statistics(dy, cache):
            "Multiply a row's deviations by 1.01: y hardly moves; does your dx know?")
 def missing_projection(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - _mean(g)), *_sums(dy, xhat)
+    return r * (g - row_mean(g)), *_sums(dy, xhat)
 
 
 @_register("the path through the mean is left out", _DX - {"sum-y2"} | _SUM,
            "Add up your dx along a row: what must come out?")
 def missing_mean(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - xhat * _mean(g * xhat)), *_sums(dy, xhat)
+    return r * (g - xhat * row_mean(g * xhat)), *_sums(dy, xhat)
 
 
 @_register("gamma is pulled out of the means", _DX - _UNIT | _SUM | _ORTHOGONAL,
@@ -115,7 +117,7 @@ def gamma_outside(dy, cache):
            "Count how often each gamma[i] may appear in each term.")
 def gamma_twice_in_projection(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - _mean(g) - cache.gamma * xhat * _mean(g * xhat)), *_sums(dy, xhat)
+    return r * (g - row_mean(g) - cache.gamma * xhat * row_mean(g * xhat)), *_sums(dy, xhat)
 
 
 @_register("gamma is forgotten: dx is the same whatever gamma is", _DX - _UNIT,
@@ -151,7 +153,7 @@ def centred_for_xhat(dy, cache):
            "Check the units: x in metres, what must dx be in?")
 def centred_once(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - _mean(g) - xhat / r * _mean(g * xhat)), *_sums(dy, xhat)
+    return r * (g - row_mean(g) - xhat / r * row_mean(g * xhat)), *_sums(dy, xhat)
 
 
 @_register("one 1/s too many in the projection: s**3 was kept when x - mean became xhat",
@@ -159,14 +161,14 @@ def centred_once(dy, cache):
            "Scale x by 10: every term of dx must scale alike.")
 def extra_rstd_in_projection(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - _mean(g) - r * xhat * _mean(g * xhat)), *_sums(dy, xhat)
+    return r * (g - row_mean(g) - r * xhat * row_mean(g * xhat)), *_sums(dy, xhat)
 
 
 @_register("the division by s at the end is missing", _DX - {"sum-y", "sum-y2", "standardised"},
            "Double the input: should the gradient stay, double or halve?")
 def missing_rstd(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
-    return g - _mean(g) - xhat * _mean(g * xhat), *_sums(dy, xhat)
+    return g - row_mean(g) - xhat * row_mean(g * xhat), *_sums(dy, xhat)
 
 
 @_register("dx is divided by the variance, not by its root", _DX - {"sum-y", "sum-y2", "standardised"},
@@ -180,7 +182,7 @@ def variance_for_std(dy, cache):
            "Which array does the forward pass divide by its standard deviation?")
 def statistics_of_xhat(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
-    r_again = 1 / np.sqrt(_mean(xhat * xhat) + _centred(cache)[2])
+    r_again = 1 / np.sqrt(row_mean(xhat * xhat) + _centred(cache)[2])
     return _dx(g, xhat * r_again, r_again), *_sums(dy, xhat)
 
 
@@ -188,28 +190,28 @@ def statistics_of_xhat(dy, cache):
            "Differentiate sqrt(v) at v = 4 by hand.")
 def projection_times_two(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - _mean(g) - 2 * xhat * _mean(g * xhat)), *_sums(dy, xhat)
+    return r * (g - row_mean(g) - 2 * xhat * row_mean(g * xhat)), *_sums(dy, xhat)
 
 
 @_register("the 1/2 of the root is kept, the 2 of the square is lost", _DX - {"sum-y"} | _ORTHOGONAL,
            "Differentiate c**2 at c = 3 by hand.")
 def projection_halved(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - _mean(g) - xhat * _mean(g * xhat) / 2), *_sums(dy, xhat)
+    return r * (g - row_mean(g) - xhat * row_mean(g * xhat) / 2), *_sums(dy, xhat)
 
 
 @_register("the projection has the wrong sign", _DX - {"sum-y"} | _ORTHOGONAL,
            "If one y grows, must the answer of sigma help or oppose?")
 def projection_added(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - _mean(g) + xhat * _mean(g * xhat)), *_sums(dy, xhat)
+    return r * (g - row_mean(g) + xhat * row_mean(g * xhat)), *_sums(dy, xhat)
 
 
 @_register("both means are divided by D once more", _DX | _SUM | _ORTHOGONAL,
            "Let D grow: which terms should survive?")
 def means_over_d_again(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - _mean(g) / g.shape[-1] - xhat * _mean(g * xhat) / g.shape[-1]), *_sums(dy, xhat)
+    return r * (g - row_mean(g) / g.shape[-1] - xhat * row_mean(g * xhat) / g.shape[-1]), *_sums(dy, xhat)
 
 
 @_register("the whole of dx is divided by D", _DX - {"sum-y", "sum-y2"},
@@ -224,7 +226,7 @@ def dx_over_d(dy, cache):
 def sums_for_means(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
     D = g.shape[-1]
-    return r * (g - D * _mean(g) - D * xhat * _mean(g * xhat)), *_sums(dy, xhat)
+    return r * (g - D * row_mean(g) - D * xhat * row_mean(g * xhat)), *_sums(dy, xhat)
 
 
 @_register("sums over D are divided by the number of rows", _DX - {"square"} | _SUM | _ORTHOGONAL,
@@ -232,14 +234,14 @@ def sums_for_means(dy, cache):
 def rows_for_features(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
     D_over_N = g.shape[-1] ** 2 / g.size
-    return r * (g - D_over_N * (_mean(g) + xhat * _mean(g * xhat))), *_sums(dy, xhat)
+    return r * (g - D_over_N * (row_mean(g) + xhat * row_mean(g * xhat))), *_sums(dy, xhat)
 
 
 @_register("the means run over the rows, as in batch norm", _DX | _SUM | _ORTHOGONAL | _ROWS,
            "Change row 2: may the gradient of row 1 change?")
 def batch_axis(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - g.mean(axis=_rows(g)) - xhat * (g * xhat).mean(axis=_rows(g))), *_sums(dy, xhat)
+    return r * (g - g.mean(axis=leading(g)) - xhat * (g * xhat).mean(axis=leading(g))), *_sums(dy, xhat)
 
 
 @_register("the sums run over all rows of a tile at once", _DX - {"single-row"} | _SUM | _ORTHOGONAL | _ROWS,
@@ -268,8 +270,8 @@ def diagonal_jacobian(dy, cache):
 @_register("dy is normalised, as if backward were forward again", _DX - {"sum-y"} | _SUM | _ORTHOGONAL,
            "Double dy: what must dx do?")
 def norm_of_gradient(dy, cache):
-    c = dy - _mean(dy)
-    return cache.gamma * c / np.sqrt(_mean(c * c) + 1e-5), *_sums(dy, cache.xhat)
+    c = dy - row_mean(dy)
+    return cache.gamma * c / np.sqrt(row_mean(c * c) + 1e-5), *_sums(dy, cache.xhat)
 
 
 @_register("backward computes s again without eps", {"small-sigma", "adjoint", "projection"},
@@ -286,14 +288,14 @@ def eps_dropped(dy, cache):
 def eps_outside_root(dy, cache):
     (c, var, eps), g = _centred(cache), dy * cache.gamma
     s = np.sqrt(var) + eps
-    return (g - _mean(g)) / s - c * _mean(g * c) / (np.sqrt(var) * s**2), *_sums(dy, c / s)
+    return (g - row_mean(g)) / s - c * row_mean(g * c) / (np.sqrt(var) * s**2), *_sums(dy, c / s)
 
 
 @_register("the projection is divided by D - 1, the variance by D", _DX - {"sum-y", "wide-loose"} | _ORTHOGONAL,
            "Try the smallest D that makes sense.")
 def ddof_mismatch(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - _mean(g) - xhat * (g * xhat).sum(-1, keepdims=True) / (g.shape[-1] - 1)), *_sums(dy, xhat)
+    return r * (g - row_mean(g) - xhat * (g * xhat).sum(-1, keepdims=True) / (g.shape[-1] - 1)), *_sums(dy, xhat)
 
 
 @_register("the backward of layer norm with the sample variance (D - 1)", (_DX | _PARAMETERS) - {"wide-loose"},
@@ -301,14 +303,14 @@ def ddof_mismatch(dy, cache):
 def sample_variance(dy, cache):
     (c, var, eps), g, ratio = _centred(cache), dy * cache.gamma, dy.shape[-1] / (dy.shape[-1] - 1)
     r = 1 / np.sqrt(ratio * var + eps)
-    return r * (g - _mean(g) - ratio * c * r * _mean(g * c * r)), *_sums(dy, c * r)
+    return r * (g - row_mean(g) - ratio * c * r * row_mean(g * c * r)), *_sums(dy, c * r)
 
 
 @_register("dgamma is averaged over the rows, not summed", _PARAMETERS - {"single-row"},
            "Who divides by the number of rows, the loss or the layer? Once?")
 def dgamma_averaged(dy, cache):
     dx, _, dbeta = right_backward(dy, cache)
-    return dx, (dy * cache.xhat).mean(axis=_rows(dy)), dbeta
+    return dx, (dy * cache.xhat).mean(axis=leading(dy)), dbeta
 
 
 @_register("dgamma is summed over the features: one number per row", _PARAMETERS | _SHAPE,
@@ -342,7 +344,7 @@ def dgamma_from_y(dy, cache):
            "Which intermediate does gamma multiply?")
 def dgamma_from_centred(dy, cache):
     dx, _, dbeta = right_backward(dy, cache)
-    return dx, (dy * cache.xhat / cache.rstd).sum(axis=_rows(dy)), dbeta
+    return dx, (dy * cache.xhat / cache.rstd).sum(axis=leading(dy)), dbeta
 
 
 @_register("dbeta carries gamma", _PARAMETERS - _UNIT,
@@ -367,7 +369,7 @@ def no_mean_inside_variance(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
     c, D = xhat / r, g.shape[-1]
     dvar = -0.5 * r**3 * (g * c).sum(axis=-1, keepdims=True)
-    return r * g + dvar * 2 * c / D - r * _mean(g), *_sums(dy, xhat)
+    return r * g + dvar * 2 * c / D - r * row_mean(g), *_sums(dy, xhat)
 
 
 @_register("D is multiplied in and divided out", ())
@@ -381,8 +383,8 @@ def scaled_by_d(dy, cache):
 @_register("the mean is taken out after the projection: xhat has mean 0, so the order is free", ())
 def projection_first(dy, cache):
     g, xhat, r = _g_xhat_r(dy, cache)
-    t = g - xhat * _mean(g * xhat)
-    return r * (t - _mean(t)), *_sums(dy, xhat)
+    t = g - xhat * row_mean(g * xhat)
+    return r * (t - row_mean(t)), *_sums(dy, xhat)
 
 
 #: Wrong backwards, each with one mistake; pairwise different on the probes of the gradient tests.
@@ -415,8 +417,8 @@ def slip(place, factor):
 
 def _exact_projection(dy, cache):
     g, xhat, r = dy * cache.gamma, cache.xhat, cache.rstd
-    along = _mean(g * xhat) / _mean(xhat * xhat)
-    return r * (g - _mean(g) - xhat * along), *right_backward(dy, cache)[1:]
+    along = row_mean(g * xhat) / row_mean(xhat * xhat)
+    return r * (g - row_mean(g) - xhat * along), *right_backward(dy, cache)[1:]
 
 
 #: Every entry: the mutants, and what is told by numbers alone (these have no backward where only combinations of

@@ -7,7 +7,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 
 from ..layernorm import layer_norm_forward, rms_norm_backward, rms_norm_forward
-from .catalogue import ENTRIES, right_backward
+from .catalogue import ENTRIES, leading, right_backward, row_mean
 from .entry import Mistake
 
 
@@ -45,18 +45,10 @@ class Base(NamedTuple):
 
 # ---- Layer norm -------------------------------------------------------------------------------------
 
-def _mean(a):
-    return a.mean(axis=-1, keepdims=True)
-
-
-def _rows(a):
-    return tuple(range(a.ndim - 1))
-
-
 # Of the factor r in front of dx.
 _POWERS = {"missing-rstd": 0, "rstd-inverted": -1, "variance-for-std": 2}
 # What a mean may run over. Each keeps what broadcasts against its argument.
-_AXES = {"batch-axis": lambda a: a.mean(axis=_rows(a), keepdims=True),
+_AXES = {"batch-axis": lambda a: a.mean(axis=leading(a), keepdims=True),
          "first-axis": lambda a: a.mean(axis=0, keepdims=True),
          "whole-tile": lambda a: a.sum() / a.shape[-1],
          "no-axis": lambda a: a.mean(),
@@ -71,9 +63,9 @@ def _choices(dy, cache):
     """Ways to get one part of the base wrong: groups of (names of mistakes, what to replace)."""
     xhat, r, gamma, D = cache.xhat, cache.rstd, cache.gamma, dy.shape[-1]
     c = xhat / r
-    var = _mean(c * c)
+    var = row_mean(c * c)
     eps, sigma, ratio = 1 / r**2 - var, np.sqrt(var), D / (D - 1)
-    r_again, r_sample = 1 / np.sqrt(_mean(xhat * xhat) + eps), 1 / np.sqrt(ratio * var + eps)
+    r_again, r_sample = 1 / np.sqrt(row_mean(xhat * xhat) + eps), 1 / np.sqrt(ratio * var + eps)
 
     def statistics(name, r, outer, inner=None):
         return (name,), {"r": r, "outer": outer, "inner": outer if inner is None else inner}
@@ -86,7 +78,7 @@ def _choices(dy, cache):
            statistics("extra-rstd-in-projection", r, r * xhat, xhat),
            statistics("y-for-xhat", r, gamma * xhat),
            statistics("projection-without-xhat", r, np.ones_like(xhat), xhat),
-           statistics("exact-projection", r, xhat / _mean(xhat * xhat), xhat))
+           statistics("exact-projection", r, xhat / row_mean(xhat * xhat), xhat))
     yield _powers(r, *_POWERS)
     yield (("gamma-twice",), {"dy": gamma * dy}), (("gamma-missing",), {"gamma": np.ones_like(gamma)})
     axes = [((name,), {"mean1": over, "mean2": over}) for name, over in _AXES.items()]
@@ -109,7 +101,7 @@ def _pairs(base, groups):
 
 
 def _layer_norm_bases(dy, cache):
-    return _pairs(Base(dy, cache.gamma, cache.rstd, cache.xhat, cache.xhat, _mean, _mean), _choices(dy, cache))
+    return _pairs(Base(dy, cache.gamma, cache.rstd, cache.xhat, cache.xhat, row_mean, row_mean), _choices(dy, cache))
 
 
 def _probe(seed, shape, mean, sigma):
@@ -127,7 +119,8 @@ LAYER_NORM = Family(("dx", "dgamma", "dbeta"), (_probe(1, (3, 4, 7), 30.0, 10.0)
 
 # ---- RMS norm, and eps outside the root --------------------------------------------------------------
 
-_BOTH_AXES = [((name,), {"mean1": _AXES[name], "mean2": _AXES[name]}) for name in ("batch-axis", "whole-tile", "no-axis")]
+_BOTH_AXES = [((name,), {"mean1": _AXES[name], "mean2": _AXES[name]})
+              for name in ("batch-axis", "whole-tile", "no-axis")]
 
 
 def _table(**texts):
@@ -140,8 +133,8 @@ def _table(**texts):
 def _rms_bases(dy, cache):
     xhat, r, gamma = cache.xhat, cache.rstd, cache.gamma
     x = xhat / r
-    without_eps = 1 / np.sqrt(_mean(x * x))
-    return _pairs(Base(dy, gamma, r, xhat, xhat, _mean, _mean), [
+    without_eps = 1 / np.sqrt(row_mean(x * x))
+    return _pairs(Base(dy, gamma, r, xhat, xhat, row_mean, row_mean), [
         [(("eps-dropped",), {"r": without_eps, "outer": x * without_eps, "inner": x * without_eps}),
          (("centred-for-xhat",), {"outer": x, "inner": x}), (("centred-once",), {"inner": x}),
          (("extra-rstd-in-projection",), {"outer": r * xhat}), (("y-for-xhat",), {"outer": gamma * xhat})],
@@ -176,8 +169,8 @@ class OutsideCache(NamedTuple):
 
 def outside_parts(cache):
     """x - mean, sigma, and s = sigma + eps."""
-    c = cache.x - _mean(cache.x)
-    sigma = np.sqrt(_mean(c * c))
+    c = cache.x - row_mean(cache.x)
+    sigma = np.sqrt(row_mean(c * c))
     return c, sigma, sigma + cache.eps
 
 
@@ -185,14 +178,14 @@ def outside_backward(dy, cache):
     """(dx,) of layer norm with s = sigma + eps."""
     c, sigma, s = outside_parts(cache)
     g = dy if cache.gamma is None else cache.gamma * dy
-    return (g - _mean(g) - c / sigma * _mean(g * c / s)) / s,
+    return (g - row_mean(g) - c / sigma * row_mean(g * c / s)) / s,
 
 
 def _outside_bases(dy, cache):
     c, sigma, s = outside_parts(cache)
     inside = np.sqrt(sigma**2 + cache.eps)
     gamma = [] if cache.gamma is None else [[(("gamma-twice",), {"dy": cache.gamma * dy})]]
-    return _pairs(Base(dy, cache.gamma, 1 / s, c / sigma, c / s, _mean, _mean), [
+    return _pairs(Base(dy, cache.gamma, 1 / s, c / sigma, c / s, row_mean, row_mean), [
         [(("only-s-replaced",), {"outer": c / s}),
          (("eps-inside",), {"r": 1 / inside, "outer": c / inside, "inner": c / inside}),
          (("eps-dropped",), {"r": 1 / sigma, "outer": c / sigma, "inner": c / sigma}),

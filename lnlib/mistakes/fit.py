@@ -21,12 +21,17 @@ import itertools
 
 import numpy as np
 
-from .catalogue import slip
+from .catalogue import leading, slip
 from .compare import TOLERANCE, agree
 from .diagnosis import Diagnosis
 from .families import LAYER_NORM
 
 # ---- Reading ----------------------------------------------------------------------------------------
+
+#: What :func:`_terms` gives, times r.
+_TERMS = ("g", "mean(g)", "xhat mean(g xhat)", "dy", "mean(dy)", "xhat mean(dy xhat)", "gamma mean(dy)",
+          "gamma xhat mean(dy xhat)", "gamma xhat mean(g xhat)")
+
 
 def _terms(base):
     """The nine terms, or three where there is no gamma, as columns."""
@@ -119,8 +124,8 @@ def _bases(family):
 
 
 def _combinations(dx, family, tolerance):
-    """The shortest lists of mistakes that give ``dx`` on every probe."""
-    found, fewest = [], np.inf
+    """The shortest lists of mistakes that give ``dx`` on every probe: dict, names -> how they were read."""
+    found, fewest = {}, np.inf
     for names, bases in _bases(family):
         readings = set()
         for a, base in zip(dx, bases):
@@ -132,12 +137,18 @@ def _combinations(dx, family, tolerance):
         else:
             reading = frozenset(names) | readings.pop()
             if len(reading) < fewest:
-                found, fewest = [], len(reading)
-            if len(reading) == fewest and reading not in found:
-                found.append(reading)
+                found, fewest = {}, len(reading)
+            if len(reading) == fewest:
+                found.setdefault(reading, _fitted(names, fit[0]))
     # A wrong axis of one mean where there is no other is a wrong axis of both.
-    return [r for r in found if not any(s != r and s == {name.removesuffix("-first").removesuffix("-second")
-                                                         for name in r} for s in found)]
+    return {r: how for r, how in found.items() if not any(
+        s != r and s == {name.removesuffix("-first").removesuffix("-second") for name in r} for s in found)}
+
+
+def _fitted(names, coefficients):
+    """The fit in words: which parts were replaced, and the coefficients of the terms on the last probe."""
+    sums = " ".join(f"{value:+.4g} {term}" for value, term in zip(coefficients, _TERMS) if value)
+    return f"dx / r = {sums or '0'}" + (f", with {' and '.join(names)}" if names else "")
 
 
 def _parameter_combinations(output, family):
@@ -149,7 +160,7 @@ def _parameter_combinations(output, family):
                     ("dgamma-from-centred",): dy * cache.xhat / cache.rstd, ("dgamma-without-xhat",): dy}
         else:
             what = {(): dy, ("dbeta-from-g",): dy * cache.gamma, ("dbeta-with-xhat",): dy * cache.xhat}
-        reduce = [((), lambda a: a.sum(axis=_rows(a))), ((f"{output}-averaged",), lambda a: a.mean(axis=_rows(a))),
+        reduce = [((), lambda a: a.sum(axis=leading(a))), ((f"{output}-averaged",), lambda a: a.mean(axis=leading(a))),
                   ((f"{output}-over-features",), lambda a: a.sum(axis=-1, keepdims=True)),
                   ((f"{output}-over-features",), lambda a: a.sum(axis=-1)),
                   (("parameters-over-first-axis",), lambda a: a.sum(axis=0)),
@@ -199,16 +210,18 @@ def _one_of(what, entries):
 
 
 def _of_names(what, readings, table):
-    """A diagnosis from lists of names that all give the candidate's numbers."""
+    """A diagnosis from lists of names (a dict, names -> how they were read) that all give the candidate's numbers."""
+    because = tuple(f"{what}: {how}" for how in readings.values())
     lists = [sorted(reading) for reading in readings]
     texts = [" ".join(f"({n}) {table[name].says}" for n, name in enumerate(names, 1)) if len(names) > 1
              else table[names[0]].says for names in lists]
     names = tuple(dict.fromkeys(itertools.chain(*lists)))
     if len(lists) > 1:
-        return Diagnosis("one of", names, f"Your {what} is one of these: " + " Or: ".join(texts))
+        return Diagnosis("one of", names, f"Your {what} is one of these: " + " Or: ".join(texts), because)
     if len(names) == 1:
-        return Diagnosis("known", names, f"Read off the terms of your {what}: {texts[0]}")
-    return Diagnosis("combination", names, f"Your {what} makes {len(names)} mistakes at once: {texts[0]}")
+        return Diagnosis("known", names, f"Read off the terms of your {what}: {texts[0]}", because)
+    return Diagnosis("combination", names, f"Your {what} makes {len(names)} mistakes at once: {texts[0]}",
+                     because)
 
 
 def _common_factor(found, right, tolerance):
@@ -243,17 +256,18 @@ def _diagnose_output(output, found, family, tolerance):
     if _same(found, right[k], tolerance) or not any(a.any() for a in found):
         return None
     table = {known.name: known for known in family.known}
-    readings = []
+    readings = {}
     if output != "dx":  # one parameter alone: the catalogue's entries may have mistakes in others, too
-        readings = [frozenset(names) for names, values in _parameter_combinations(output, family)
-                    if names and _same(found, values, tolerance)]
-        readings = [names for names in readings if len(names) == min(map(len, readings))]
+        lists = [frozenset(names) for names, values in _parameter_combinations(output, family)
+                 if names and _same(found, values, tolerance)]
+        readings = {names: f"the sum with {' and '.join(sorted(names))}" for names in lists
+                    if len(names) == min(map(len, lists))}
     entries = [known for known, values in wrong.items() if _same(found, values[k], tolerance)]
     if entries and not readings:
         return _one_of(output, entries)
     shaped = all(a.shape == b.shape for a, b in zip(found, right[k]))
     if output == "dx" and shaped:
-        readings = [names for names in _combinations(found, family, tolerance) if names]
+        readings = {names: how for names, how in _combinations(found, family, tolerance).items() if names}
     if readings:
         return _of_names(output, readings, table)
     if _same(found, right[k], TOLERANCE[4]):
@@ -306,4 +320,4 @@ def diagnose(backward, family=LAYER_NORM):
         return None
     kind = parts[0].kind if len(parts) == 1 else "combination"
     return Diagnosis(kind, tuple(dict.fromkeys(itertools.chain(*(p.names for p in parts)))),
-                     " ".join(part.sentence for part in parts))
+                     " ".join(part.sentence for part in parts), tuple(itertools.chain(*(p.because for p in parts))))

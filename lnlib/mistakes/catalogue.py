@@ -396,7 +396,8 @@ HARMLESS = tuple(_harmless)
 
 # ---- What only an answer's numbers tell ---------------------------------------------------------------
 
-_PLACES = {"dx": "the whole of dx", "means": "each of the two means", "mean": "the term with the mean of g",
+#: Where a factor may be wrong, and what it may be; :func:`slip` has the name of a pair.
+PLACES = {"dx": "the whole of dx", "means": "each of the two means", "mean": "the term with the mean of g",
            "projection": "the projection"}
 # Names that the catalogue has for a place and a factor.
 _CATALOGUE = {("means", "d"): "sums-for-means", ("means", "over-d"): "means-over-d-again",
@@ -404,7 +405,7 @@ _CATALOGUE = {("means", "d"): "sums-for-means", ("means", "over-d"): "means-over
               ("projection", "two"): "projection-times-two", ("projection", "half"): "projection-halved",
               ("projection", "sign"): "projection-added", ("projection", "ddof"): "ddof-mismatch",
               ("dx", "sign"): "dx-negated"}
-_FACTORS = {"sign": "has the wrong sign", "two": "counts twice", "half": "counts half", "d": "is multiplied by D",
+FACTORS = {"sign": "has the wrong sign", "two": "counts twice", "half": "counts half", "d": "is multiplied by D",
             "over-d": "is divided by D once too often", "d-over-rows": "is divided by the number of rows, not by D",
             "ddof": "is divided by D - 1, not by D", "over-rows": "is divided by the number of rows",
             "other": "is multiplied by some number that belongs nowhere"}
@@ -460,7 +461,7 @@ ENTRIES = (
             ("no-axis", "runs over the whole array: its axis is missing"),
             ("two-d-assumed", "reads x of shape (B, T, D) as B rows of T * D features"))},
         **{slip(place, factor): f"{where} {what}" for (place, where), (factor, what)
-           in itertools.product(_PLACES.items(), _FACTORS.items()) if (place, factor) not in _CATALOGUE},
-        **{f"{output}-{factor}": f"{output} {_FACTORS[factor]}" for output, factor
+           in itertools.product(PLACES.items(), FACTORS.items()) if (place, factor) not in _CATALOGUE},
+        **{f"{output}-{factor}": f"{output} {FACTORS[factor]}" for output, factor
            in itertools.product(("dgamma", "dbeta"), ("sign", "two", "half"))},
     }.items()))

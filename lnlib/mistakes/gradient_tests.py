@@ -67,7 +67,7 @@ _LOSSES = {
 
 
 @functools.cache  # the numeric gradients do not depend on the mutant
-def _problem(shape=(3, 4, 7), loss="random", unit_affine=False, mean=30.0, sigma=10.0, eps=1e-5, standardise=False):
+def problem(shape=(3, 4, 7), loss="random", unit_affine=False, mean=30.0, sigma=10.0, eps=1e-5, standardise=False):
     """A probe of pairwise different dimensions, mean far from 0, s not 1 and gamma of mixed signs."""
     rng = np.random.default_rng(5)
     x, w = rng.standard_normal((2, *shape))
@@ -93,31 +93,31 @@ def _problem(shape=(3, 4, 7), loss="random", unit_affine=False, mean=30.0, sigma
     return _Problem(x, gamma, beta, eps, dy, cache, gradients, sizes)
 
 
-def _agrees(backward, problem, tolerance=TOLERANCE, outputs=slice(None)):
+def _agrees(backward, p, tolerance=TOLERANCE, outputs=slice(None)):
     """Whether shapes agree, and numbers in the norm of each whole tensor."""
-    found = backward(problem.dy, problem.cache)
+    found = backward(p.dy, p.cache)
     return all(a.shape == b.shape and np.linalg.norm(a - b) <= tolerance * size
-               for a, b, size in list(zip(found, problem.gradients, problem.sizes))[outputs])
+               for a, b, size in list(zip(found, p.gradients, p.sizes))[outputs])
 
 
-def _numeric(id, title, *, tolerance=TOLERANCE, outputs=slice(None), **problem):
+def _numeric(id, title, *, tolerance=TOLERANCE, outputs=slice(None), **settings):
     """A test against central differences on one probe."""
-    return GradientTest(id, title, lambda backward: _agrees(backward, _problem(**problem), tolerance, outputs))
+    return GradientTest(id, title, lambda backward: _agrees(backward, problem(**settings), tolerance, outputs))
 
 
 def _agrees_after_broadcasting(backward):
-    p = _problem()
+    p = problem()
     found = backward(p.dy, p.cache)
     return all(np.abs(a - b).max() <= TOLERANCE * size for a, b, size in zip(found, p.gradients, p.sizes))
 
 
 def _sum_dx_is_zero(backward):
-    p = _problem()
+    p = problem()
     return bool(np.abs(backward(p.dy, p.cache)[0].sum(axis=-1)).max() <= EXACT * p.sizes[0])
 
 
 def _dx_is_orthogonal(backward):
-    p = _problem(eps=0.0)  # with eps > 0 the right answer is r eps / s**2 mean(g xhat), not 0
+    p = problem(eps=0.0)  # with eps > 0 the right answer is r eps / s**2 mean(g xhat), not 0
     return bool(np.abs((backward(p.dy, p.cache)[0] * p.cache.xhat).sum(axis=-1)).max() <= EXACT * p.sizes[0])
 
 
@@ -129,7 +129,7 @@ def _shapes_and_dtypes(backward):
 
 
 def _adjoint(backward):
-    p = _problem()
+    p = problem()
 
     def jvp(u):  # the complex step in the direction u: no difference, so no truncation error
         return layer_norm_forward(p.x + 1e-30j * u, p.gamma, p.beta, p.eps)[0].imag / 1e-30
@@ -139,7 +139,7 @@ def _adjoint(backward):
 
 
 def _projection(backward):
-    p = _problem()
+    p = problem()
     args, gradients = (p.x, p.gamma, p.beta), backward(p.dy, p.cache)
     if any(a.shape != g.shape for a, g in zip(args, gradients)):
         return False  # a product that broadcasts would hide (1, D), and even (T, D)
@@ -148,7 +148,7 @@ def _projection(backward):
 
 
 def _rows_are_independent(backward):
-    p = _problem()
+    p = problem()
     x, dy = p.x.copy(), p.dy.copy()
     x[1, 2], dy[1, 2] = x[1, 2] ** 2 / 10, dy[1, 2] + 1
     change = backward(dy, layer_norm_forward(x, p.gamma, p.beta, p.eps)[1])[0] - backward(p.dy, p.cache)[0]

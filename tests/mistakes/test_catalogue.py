@@ -6,12 +6,12 @@ import re
 import numpy as np
 import pytest
 
-from lnlib import mutants
 from lnlib.gradcheck import complex_step
 from lnlib.layernorm import layer_norm_backward, layer_norm_backward_steps, layer_norm_forward
-from lnlib.mutants import CHECKS, HARMLESS, MUTANTS, RECIPES, Check, Mutant, kill_matrix
+from lnlib.mistakes import HARMLESS, MUTANTS, RECIPES, TESTS, GradientTest, Mistake, kill_matrix
+from lnlib.mistakes.gradient_tests import problem
 
-IDS = [check.id for check in CHECKS]
+IDS = [test.id for test in TESTS]
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS + HARMLESS}
 
 
@@ -38,10 +38,10 @@ def relative(a, b):
 
 def test_names_and_ids():
     assert len(MUTANTS) >= 20
-    for names in ([m.name for m in MUTANTS + HARMLESS], [c.id for c in CHECKS + RECIPES]):
+    for names in ([m.name for m in MUTANTS + HARMLESS], [c.id for c in TESTS + RECIPES]):
         assert len(set(names)) == len(names)
         assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) for name in names)
-    for line in [m.wrong for m in MUTANTS + HARMLESS] + [c.title for c in CHECKS + RECIPES]:
+    for line in [m.wrong for m in MUTANTS + HARMLESS] + [c.title for c in TESTS + RECIPES]:
         assert line and "\n" not in line
 
 
@@ -52,7 +52,7 @@ def test_killed_where_expected_and_nowhere_else(mutant, killed):
 
 
 def test_right_backwards_survive():
-    right = [Mutant("right", "", layer_norm_backward, frozenset()), *HARMLESS]
+    right = [Mistake("right", "", backward=layer_norm_backward), *HARMLESS]
     assert all(not mutant.killed_by for mutant in right) and len(right) >= 3
     assert not kill_matrix(right).any()
     assert not kill_matrix(right, RECIPES).any()
@@ -73,7 +73,7 @@ def test_losses_that_test_almost_nothing(killed):
     assert killed_by(rows, IDS.index("sum-y2")) == not_zero_on_xhat | wrong_parameters
 
 
-def test_checks_that_are_enough(killed):
+def test_tests_that_are_enough(killed):
     rows = np.array(list(killed.values()))
     assert rows[:, IDS.index("projection")].all()
     assert rows[:, IDS.index("small-sigma")].all()
@@ -103,8 +103,8 @@ KEEPS_AXIS = {"parameters-keep-an-axis"}  # every comparison that broadcasts
     ("small-random", KEEPS_AXIS),
 ])
 def test_what_recipes_let_through(recipe, survivors):
-    check = {c.id: c for c in RECIPES}[recipe]
-    assert {m.name for m in MUTANTS if check.run(m.backward)} == survivors
+    test = {c.id: c for c in RECIPES}[recipe]
+    assert {m.name for m in MUTANTS if test.run(m.backward)} == survivors
 
 
 def test_every_recipe_is_counted():
@@ -114,7 +114,7 @@ def test_every_recipe_is_counted():
 
 def test_pairwise_distinguishable():
     # Two probes. The smallest difference is 1/D of the projection, some 1e-2 of the terms; rounding is 1e-14.
-    probes = [mutants._problem(), mutants._problem(sigma=1e-3)]
+    probes = [problem(), problem(sigma=1e-3)]
     results = {m.name: [m.backward(p.dy, p.cache) for p in probes] for m in MUTANTS}
     results["right"] = [layer_norm_backward(p.dy, p.cache) for p in probes]
 
@@ -127,7 +127,7 @@ def test_pairwise_distinguishable():
 
 
 def test_the_default_probe():
-    p = mutants._problem()
+    p = problem()
     assert len({p.x.shape[0], p.x.shape[1], p.x.shape[2], p.x.size // 7}) == 4  # no dimension stands for another
     assert (p.gamma > 0).any() and (p.gamma < 0).any()
     assert abs(p.x.mean()) > 10 and (p.cache.rstd < 0.5).all() and np.ptp(p.cache.rstd) > 0.01
@@ -136,7 +136,7 @@ def test_the_default_probe():
 @pytest.mark.parametrize("settings", [{}, {"sigma": 1e-3}, {"loss": "sum", "unit_affine": True}, {"shape": (6, 768)}])
 def test_numeric_gradients_leave_room_for_the_tolerance(settings):
     # Derived beside TOLERANCE: 1e-8 at worst. So the tolerance is not what keeps the right answer alive.
-    p = mutants._problem(**settings)
+    p = problem(**settings)
     for found, numeric, size in zip(layer_norm_backward(p.dy, p.cache), p.gradients, p.sizes):
         assert np.linalg.norm(found - numeric) <= 1e-8 * size
 
@@ -189,17 +189,17 @@ def test_harmless_variants_are_right():
             assert relative(found, expected) < 1e-13
 
 
-def test_kill_matrix_shape_and_own_checks():
-    passes, fails = Check("passes", "", lambda backward: True), Check("fails", "", lambda backward: False)
+def test_kill_matrix_shape_and_own_tests():
+    passes, fails = GradientTest("passes", "", lambda backward: True), GradientTest("fails", "", lambda backward: False)
     matrix = kill_matrix(MUTANTS[:3], (passes, fails))
     assert matrix.dtype == bool and matrix.tolist() == 3 * [[False, True]]
-    assert kill_matrix((), CHECKS).shape == (0, len(CHECKS)) and kill_matrix(MUTANTS, ()).shape == (len(MUTANTS), 0)
+    assert kill_matrix((), TESTS).shape == (0, len(TESTS)) and kill_matrix(MUTANTS, ()).shape == (len(MUTANTS), 0)
 
 
 def test_numeric_gradients_are_computed_once(killed):
-    misses = mutants._problem.cache_info().misses
+    misses = problem.cache_info().misses
     kill_matrix(MUTANTS[:2])
-    assert mutants._problem.cache_info().misses == misses
+    assert problem.cache_info().misses == misses
 
 
 def test_a_backward_cannot_spoil_the_shared_probe():
@@ -207,10 +207,10 @@ def test_a_backward_cannot_spoil_the_shared_probe():
         dy *= cache.gamma
         return layer_norm_backward(dy, cache)
 
-    for check in CHECKS:
-        if check.id not in ("shape", "row-independence"):  # these two hand out fresh copies
+    for test in TESTS:
+        if test.id not in ("shape", "row-independence"):  # these two hand out fresh copies
             with pytest.raises(ValueError, match="read-only"):
-                check.run(in_place)
+                test.run(in_place)
 
 
 @pytest.mark.parametrize("output", range(3))
@@ -220,7 +220,7 @@ def test_nan_is_killed(output):
         found[output][..., 0] = np.nan
         return tuple(found)
 
-    survived = {check.id for check in CHECKS + RECIPES if check.run(with_nan)}
+    survived = {test.id for test in TESTS + RECIPES if test.run(with_nan)}
     blind_to_numbers = {"shape"}
     blind_to_dx = {"dgamma-dbeta-only"}
     blind_to_parameters = {"sum-dx-zero", "dx-orthogonal-xhat", "row-independence", "adjoint", "dx-with-unit-affine"}

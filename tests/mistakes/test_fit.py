@@ -6,14 +6,13 @@ import re
 import numpy as np
 import pytest
 
-import lnlib.diagnose
-from lnlib import exercises
-from lnlib.diagnose import LAYER_NORM, Diagnosis, diagnose
-from lnlib.exercises import check
-from lnlib.exercises.backward import RMS_NORM, outside_family
-from lnlib.exercises.ch05 import _RMS_WRONG
+from lnlib.exercises import check, exercises
+from lnlib.exercises.ch05 import RMS_WRONG
+from lnlib.exercises.run import here, verdict
 from lnlib.layernorm import LayerNormCache, layer_norm_backward
-from lnlib.mutants import HARMLESS, MUTANTS
+from lnlib.mistakes import HARMLESS, LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose, outside_family
+from lnlib.mistakes.catalogue import FACTORS, PLACES, slip
+from lnlib.mistakes.change import function_with
 
 
 def m(a, axis=-1):
@@ -204,7 +203,7 @@ _RMS_NAMES = {
 }
 
 
-_RMS_CASES = [pair for group in _RMS_WRONG.values() for pair in group.items() if _RMS_NAMES.get(pair[0])]
+_RMS_CASES = [pair for group in RMS_WRONG.values() for pair in group.items() if _RMS_NAMES.get(pair[0])]
 
 
 @pytest.mark.parametrize("wrong, backward", _RMS_CASES, ids=[wrong for wrong, _ in _RMS_CASES])
@@ -508,13 +507,13 @@ def test_right_rows_of_rms_norm_are_never_faulted(total, each):
             for j in range(D):
                 dgamma[j] += dy[i, j] * (row[j] * r)
 
-    checks = [test for name, test in exercises.exercises()["rms-backward-rows"].checks if "compiled" not in name
-              and "row after row" not in name]  # those ask for more than the right numbers
+    checks = [one for one in exercises()["rms-backward-rows"].checks if "compiled" not in one.title
+              and "row after row" not in one.title]  # those ask for more than the right numbers
     assert len(checks) == 6
-    for test in checks:
+    for one in checks:
         for seed in range(2):
-            test(candidate, np.random.default_rng(seed))
-    assert exercises.exercises()["rms-backward-rows"].diagnose(candidate) is None
+            assert verdict(one, np.random.default_rng(seed), here(candidate)) is None
+    assert exercises()["rms-backward-rows"].diagnose(candidate) is None
 
 
 # RMS norm in one kernel: harmless rewritings of the solution.
@@ -537,10 +536,7 @@ KERNELS = [
 
 @pytest.mark.parametrize("changes", KERNELS, ids=lambda changes: changes[0][1][:30])
 def test_right_kernels_are_never_faulted(changes):
-    kernel = exercises.exercises()["rms-backward"].solution
-    for old, new in changes:
-        kernel = exercises.Mistake(old, new, "").of(kernel)
-    report = check("rms-backward", kernel)
+    report = check("rms-backward", function_with(exercises()["rms-backward"].solution, tuple(changes)))
     assert report.failed is None and report.diagnosis is None, report
 
 
@@ -619,11 +615,15 @@ def test_only_the_hard_rows_see_eps_in_float32():
     (lambda dy, h, r, g: r * right(dy, h, r, g), "rows shifted and scaled"),
 ])
 def test_each_invariant_can_fail(dx, description):
-    (test,) = [t for name, t in exercises.exercises()["backward-dx"].checks if name == description]
     broken = dx if "adjoint" not in description else lambda dy, h, r, g: r * (dy - m(dy) - h[..., ::-1] * m(dy * h))
-    test(right, np.random.default_rng(0))
-    with pytest.raises(exercises.Mismatch):
-        test(broken, np.random.default_rng(0))
+    fails_alone("backward-dx", description, broken)
+
+
+def fails_alone(id, description, candidate):
+    exercise = exercises()[id]
+    (one,) = [one for one in exercise.checks if one.title == description]
+    assert verdict(one, np.random.default_rng(0), here(exercise.solution)) is None
+    assert verdict(one, np.random.default_rng(0), here(candidate))
 
 
 def rms_rows(change):
@@ -648,14 +648,10 @@ def rms_rows(change):
     ("eps-outside", "the derivative in one direction", lambda dy, x, gamma, eps: outside()(dy, x, np.abs(gamma), eps)),
 ])
 def test_layers_of_other_norms_can_fail(id, description, candidate):
-    exercise = exercises.exercises()[id]
-    (test,) = [test for name, test in exercise.checks if name == description]
-    test(exercise.solution, np.random.default_rng(0))
-    with pytest.raises(exercises.Mismatch):
-        test(candidate, np.random.default_rng(0))
+    fails_alone(id, description, candidate)
 
 
-def test_a_diagnosis_that_fails_is_no_error():
+def test_a_candidate_that_raises_on_the_probes_has_no_diagnosis():
     calls = []
 
     def sometimes(dy, xhat, rstd, gamma):  # wrong on the checks, an exception on the probes
@@ -691,7 +687,7 @@ def everything_said():
 
 
 def test_nothing_said_gives_the_answer_away():
-    source = inspect.getsource(exercises.exercises()["backward-dx"].solution)
+    source = inspect.getsource(exercises()["backward-dx"].solution)
     answers = [line.split("=", 1)[-1].removeprefix("    return ") for line in source.splitlines()[2:]]
     answers += ["g - mean", "mean_g", "g * xhat", "dy * xhat).sum", "axis=-1"]
     for text in everything_said():
@@ -701,17 +697,27 @@ def test_nothing_said_gives_the_answer_away():
 
 
 def test_every_name_has_one_sentence():
-    readable = {lnlib.diagnose._slip(place, factor) for place in lnlib.diagnose._PLACES
-                for factor in lnlib.diagnose._FACTORS}
+    readable = {slip(place, factor) for place in PLACES for factor in FACTORS}
     for family in (LAYER_NORM, RMS_NORM, outside_family(True)):
         names = [k.name for k in family.known]
         assert len(set(names)) == len(names)
-        read = {name for mistakes, _ in lnlib.diagnose._bases(family) for name in mistakes}
+        read = {name for probe in family.probes for mistakes, _ in family.bases(*probe) for name in mistakes}
         assert readable | read <= set(names)
         for k in family.known:
-            assert "\n" not in k.wrong and not k.wrong.endswith(".") and (not k.hint or k.hint.endswith((".", "?")))
-    assert set(lnlib.diagnose._HINTS) <= {k.name for k in LAYER_NORM.known}
-    assert {k.name for k in MUTANTS} <= set(lnlib.diagnose._HINTS)
+            assert "\n" not in k.wrong and not k.wrong.endswith(".")
+            assert not k.question or k.question.endswith((".", "?"))
+    assert all(k.question for k in MUTANTS)
+
+
+def test_a_report_says_where_its_diagnosis_comes_from():
+    def explained(f):
+        return check("backward-dx", f).explain()
+
+    assert explained(as_dx(_wrong_dx()[1].backward)).startswith("known (frozen-statistics)\n  dx: the numbers of the "
+                                                                "catalogue's frozen-statistics")
+    fitted = explained(lambda d, h, r, g: r**2 * (d - m(d) - 2 * h * m(d * h)))
+    assert "dx / r = +1 dy -1 mean(dy) -2 xhat mean(dy xhat), with variance-for-std" in fitted
+    assert check("backward-dx", right).explain() == "no diagnosis"
 
 
 def test_faces_of_the_report():
@@ -731,13 +737,16 @@ def test_zeros_have_no_direction():
     def candidate(dy, dz, cache):
         return dz, dz, *layer_norm_backward(dy, cache)[1:]
 
-    assert exercises.exercises()["residual-backward"].diagnose(candidate) is None
+    assert exercises()["residual-backward"].diagnose(candidate) is None
     assert "your da is 0" in str(check("residual-backward", candidate).diagnosis)  # true of dx * dz and of dz
 
 
 def test_a_stub_shows_as_text():
-    exercise = exercises.exercises()["backward-dx"]
-    stub = check(exercise.id, exercise.stub)
-    assert stub._repr_html_() is None and stub.diagnosis is None and "not written yet" in stub.html()
-    done = check(exercise.id, exercise.solution)
+    def stub(dy, xhat, rstd, gamma):
+        raise NotImplementedError("two means")
+
+    report = check("backward-dx", stub)
+    assert report._repr_html_() is None and report.diagnosis is None and not report.written
+    assert "not written yet: two means" in report.html()
+    done = check("backward-dx", exercises()["backward-dx"].solution)
     assert "10 of 10 checks passed" in done.html() and "Failed" not in done.html()

@@ -1,0 +1,170 @@
+"""A wrong answer of any kind: compared with changes of the solution, or by how its numbers follow from the right ones."""
+
+import numpy as np
+import pytest
+
+from lnlib.exercises import Call, Exercise, Ran, each, expect, expect_close, registry
+from lnlib.mistakes import change
+from lnlib.mistakes.change import changed, function_of
+from lnlib.mistakes.compare import agree
+from lnlib.mistakes.relation import relation
+
+
+def test_a_transpose_and_an_inverse():
+    a = np.array([[1.0, 2], [3, 4]])
+    for b, words in ((a.T, "transpose"), (np.linalg.inv(a), "inverse"), (a[::-1], "other way round")):
+        assert words in str(relation([(b, [])], [(a, [])]))
+    assert relation([(a, [])], [(a, [])]) is None
+    # One integer is often a simple multiple of another.
+    assert relation([(9, [])], [(6, [])]) is None
+    assert "3/2" in str(relation([(9, []), (12, [])], [(6, []), (8, [])]))
+    # Of float32, a fraction with a large denominator would be near any number.
+    b = np.array([1, 2], np.float32)
+    assert relation([(np.float32(1.0371) * b, [])], [(b, [])]) is None
+    assert "3/2" in str(relation([(np.float32(1.5) * b, [])], [(b, [])]))
+    # Arguments that were changed are not a result.
+    assert relation([(1.0, [2 * a])], [(1.0, [a])]) is None
+    assert "2 times" in str(relation([(None, [a, 2 * a])], [(None, [a, a])]))
+
+
+# ---- How it is found -----------------------------------------------------------------------------------
+
+def square(x):
+    return x * x
+
+
+def fill(x, y):
+    y[:] = 2 * x
+
+
+def asking(x, judge=lambda found, x: expect_close(found, x * x, 1e-9), **options):
+    return each(f"of {x}", lambda rng: Call({"x": x}), judge, **options)
+
+
+FIRST, SECOND = ("x * x", "2 * x", "First."), ("x * x", "x + x", "Second.")
+
+
+def told(monkeypatch, candidate, mistakes, checks, solution=square):
+    """The diagnosis of a candidate for an exercise with these checks and mistakes."""
+    exercise = Exercise("an-exercise", 5, "derive", solution, checks, mistakes=tuple(change(*one) for one in mistakes))
+    monkeypatch.setattr(registry, "exercises", lambda: {exercise.id: exercise})
+    return registry.check(exercise.id, candidate).diagnosis
+
+
+def test_mistakes_that_agree_are_one_of(monkeypatch):
+    known = FIRST, SECOND, ("x * x", "x + 1", "Third.")
+    found = told(monkeypatch, lambda x: 5.0, known, (asking(2.5),))
+    assert found.kind == "one of" and "First." in str(found) and "Second." in str(found) and "Third" not in str(found)
+    assert told(monkeypatch, lambda x: 3.5 + 1e-12, known, (asking(2.5),)).sentence == "Third."
+
+
+def test_a_mistake_that_passes_the_check_is_not_meant(monkeypatch):
+    def judge(found, x):
+        expect(isinstance(found, np.float32), "no float32")
+
+    assert told(monkeypatch, lambda x: 2 * x, [("x * x", "np.float32(2 * x)", "Twice.")], (asking(3.0, judge),)) is None
+
+
+def test_right_numbers_are_no_mistake(monkeypatch):
+    def judge(found, x):
+        expect(False, "never good enough")
+
+    found = told(monkeypatch, square, [("x * x", "x**2", "A power.")], (asking(2.0, judge),))
+    assert found.kind == "may be"
+
+
+def test_little_evidence_is_said_to_be_little(monkeypatch):
+    found = told(monkeypatch, lambda x: 0.0, [("x * x", "x - x", "Nothing is left.")], (asking(1.0),))
+    assert str(found) == "It may be this: Nothing is left."  # before "is 1 too small"
+
+
+def test_an_error_of_the_same_size_is_not_the_same_mistake(monkeypatch):
+    known = [("x * x", "2 * x * x", "Twice.")]
+    assert told(monkeypatch, lambda x: 1e-5 * np.pi, known, (asking(1.7),)) is None
+
+
+def test_what_an_earlier_check_stops_is_not_named_beside_others(monkeypatch):
+    known = FIRST, ("x * x", "x + x + 0 / x", "Second.")  # which raises at 0
+    found = told(monkeypatch, lambda x: 5.0 * (x > 0), known, (asking(0.0), asking(2.5)))
+    assert found.sentence == "First." and "refuted by an earlier check: the solution with" in found.because[-1]
+    assert told(monkeypatch, lambda x: 5.0, known, (asking(2.5),)).kind == "one of"
+
+
+def test_what_an_earlier_check_stops_may_not_be_it(monkeypatch):
+    known = FIRST, ("x * x", "x - x", "Second.")
+
+    def wrong(found, x):
+        expect(found == x * x, "wrong")
+
+    def other(x):  # neither's numbers
+        return 2 * np.pi if x == 2.5 else x * x
+
+    assert "First. Or: Second." in str(told(monkeypatch, other, known, (asking(2.5, wrong),)))
+    at_one = asking(1.0, lambda found, x: expect(found != 2, "wrong"))  # which stops 2 * x, and not x - x
+    assert str(told(monkeypatch, other, known, (at_one, asking(2.5, wrong)))) == "It may be this: Second."
+    assert told(monkeypatch, other, known, (asking(5.0, wrong), asking(2.5, wrong))) is None
+    # Zeros say little: that they agree does not outweigh the check before.
+    zeros = told(monkeypatch, lambda x: 0.0, known, (asking(2.5, wrong),))
+    assert str(zeros) == "It may be this: Second."
+    zeros = told(monkeypatch, lambda x: 0.0 if x == 2.5 else x * x, known, (asking(5.0, wrong), asking(2.5, wrong)))
+    assert "Second" not in str(zeros)
+
+
+def test_what_a_function_fills_is_its_result(monkeypatch):
+    check = each("filled", lambda rng: Call({"x": np.arange(3.0), "y": np.zeros(3)}),
+                 lambda y, x, **_: expect_close(y, 2 * x, 1e-9),
+                 call=lambda answer, arguments: answer(*arguments.values()) or arguments["y"])
+    known = ("2 * x", "x", "Once."), ("2 * x", "x**3", "Cubed.")
+    found = told(monkeypatch, lambda x, y: y.__setitem__(slice(None), x * x * x), known, (check,), fill)
+    assert found.sentence == "Cubed."
+
+
+def test_a_mistake_is_compared_by_results_and_not_by_the_log(monkeypatch):
+    logs = iter(range(1000))
+    check = asking(2.5, lambda ran, x: expect_close(ran.results, x * x, 1e-9),
+                   call=lambda answer, arguments: Ran(answer(**arguments), next(logs)))
+    assert told(monkeypatch, lambda x: 5.0, [FIRST], (check,)).sentence == "First."
+
+
+def test_known_mistakes_are_replayed_in_the_quicker_way(monkeypatch):
+    slow = []
+    check = asking(2.0, call=lambda answer, arguments: slow.append(answer) or answer(**arguments),
+                   replay=lambda answer, arguments: answer(**arguments))
+    assert told(monkeypatch, lambda x: 6.0, [("x * x", "3 * x", "Thrice.")], (check,)).sentence == "Thrice."
+    assert len(slow) == 1
+
+
+def test_a_diagnosis_that_crashes_is_a_defect_that_costs_no_report(monkeypatch):
+    exercise = Exercise("an-exercise", 5, "derive", square, (asking(2.5),), lambda answer: 1 / 0)
+    monkeypatch.setattr(registry, "exercises", lambda: {exercise.id: exercise})
+    with pytest.warns(RuntimeWarning, match="no diagnosis for an-exercise: ZeroDivisionError"):
+        report = registry.check("an-exercise", lambda x: 0.0)
+    assert report.failed and report.diagnosis is None
+    # What the candidate raises on the way is no defect of ours.
+    monkeypatch.setattr(registry, "exercises", lambda: {
+        exercise.id: exercise._replace(diagnose=lambda answer: answer(None))})
+    assert registry.check("an-exercise", lambda x: np.pi * x).diagnosis is None
+
+
+# ---- Comparing, and changing ---------------------------------------------------------------------------
+
+@pytest.mark.parametrize("a, b, same", [
+    (1.0, 1.0 + 1e-12, True), (1.0, 1.0 + 1e-8, False), (np.float32(1), 1 + 1e-7, True), (3, 3, True), (3, 4, False),
+    ([1.0, 2.0], (1.0, 2.0), True), ([1.0], [1.0, 2.0], False), ("race", "race", True), ("race", "fine", False),
+    (None, None, True), (None, 0.0, False), (True, False, False), (0.0, np.False_, False),
+    ({"a": 1.0}, {"a": 1.0}, True),
+    ({"a": 1.0}, {"b": 1.0}, False), (np.array([1, np.nan]), np.array([1, np.nan]), True), (np.nan, 1.0, False),
+    (np.inf, -np.inf, False), (np.ones(2), np.ones((1, 2)), False), (1 + 1j, 1 + 1j, True)])
+def test_agree(a, b, same):
+    assert agree(a, b) is agree(b, a) is same
+
+
+def test_a_change_that_does_not_fit_is_an_error():
+    with pytest.raises(ValueError, match="found 'y' 0 times"):
+        change("y", "z", "").of(square)
+    with pytest.raises(ValueError, match="found 'x' 3 times, expected 1"):
+        change("x", "z", "").of(square)
+    assert changed("x * x", [("x", "y")], times=None) == "y * y"
+    with pytest.raises(ValueError, match="expected some"):
+        changed("x * x", [("z", "y")], times=None)
+    assert function_of("def twice(x):\n    return k * x\n", "twice", {"k": 2})(3) == 6

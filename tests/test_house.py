@@ -1,0 +1,117 @@
+"""The plan of the house: who may import whom, what stays inside its module, and where a chapter's things are."""
+
+import ast
+import importlib.util
+import re
+from graphlib import TopologicalSorter
+
+import pytest
+from pages import CHAPTERS, ROOT
+
+FOLDERS = ("lnlib", "classroom", "benchmarks", "tools")
+
+
+def module_name(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {module_name(path): path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
+
+
+def imports(name, body=None):
+    """(module, name) pairs that a module imports, resolved; of the whole file, or of these statements."""
+    package = name if SOURCES[name].name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(TREES[name]) if body is None else body:
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package) if node.level \
+                else node.module
+            yield from ((f"{base}.{alias.name}", None) if f"{base}.{alias.name}" in SOURCES else (base, alias.name)
+                        for alias in node.names)
+
+
+def modules_imported(name, body=None):
+    return {module for module, _ in imports(name, body) if module in SOURCES}
+
+
+def test_the_library_needs_nothing_that_stands_around_it():
+    for name in SOURCES:
+        if name.startswith("lnlib"):
+            outside = {module.split(".")[0] for module, _ in imports(name)} & {"classroom", "benchmarks", "tools", "book"}
+            assert not outside, (name, outside)
+
+
+def test_no_module_needs_itself():
+    # Imports at the top of a module; those inside functions wait until they are called.
+    graph = {name: modules_imported(name, tree.body) - {name} for name, tree in TREES.items()}
+    tuple(TopologicalSorter(graph).static_order())  # CycleError names the circle
+
+
+@pytest.mark.parametrize("room, may", [
+    ("lnlib.simt", ()),
+    ("classroom.grader", ("lnlib.exercises.run", "lnlib.exercises.expect")),
+])
+def test_a_room_that_others_could_take(room, may):
+    members = [name for name in SOURCES if name == room or name.startswith(f"{room}.")]
+    assert len(members) > 3
+    for name in members:
+        other = {m for m in modules_imported(name) if m not in members and m not in may}
+        assert not other, (name, other)
+
+
+def ours(name, tree):
+    """Names by which a module knows modules of ours."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias, (module, _) in zip(node.names, imports(name, [node])):
+                if module in SOURCES and (isinstance(node, ast.ImportFrom) or alias.asname):
+                    yield alias.asname or alias.name
+
+
+def test_private_names_stay_at_home():
+    for name, tree in TREES.items():
+        found = [taken for module, taken in imports(name) if module in SOURCES and taken and taken.startswith("_")]
+        known = set(ours(name, tree))
+        found += [f"{node.value.id}.{node.attr}" for node in ast.walk(tree)
+                  if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known
+                  and re.match(r"_(?!_|asdict|replace|fields)", node.attr)]
+        assert not found, (name, found)
+
+
+def test_the_first_screen_of_the_library():
+    top = [name for name in SOURCES if re.fullmatch(r"lnlib\.\w+", name) and SOURCES[name].name != "__init__.py"]
+    assert len(top) <= 16, top
+
+
+@pytest.mark.parametrize("package", sorted({path.parent for path in SOURCES.values() if path.name == "__init__.py"} -
+                                           {ROOT / "lnlib"}), ids=lambda path: path.name)
+def test_a_door_says_what_is_inside(package):
+    door = package / "__init__.py"
+    assert len(door.read_text(encoding="utf-8").splitlines()) <= 60
+    said = ast.get_docstring(TREES[module_name(door)]) or ""
+    for path in package.glob("*.py"):
+        if path.name not in ("__init__.py", "__main__.py") and not re.fullmatch(r"ch\d+", path.stem):
+            assert path.stem in said, f"{door.relative_to(ROOT)} does not mention {path.stem}"
+
+
+def test_no_function_is_long():
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                docstring = node.body[0] if ast.get_docstring(node) else None
+                lines = node.end_lineno - node.lineno - (docstring.end_lineno - docstring.lineno if docstring else 0)
+                assert lines <= 60, (name, node.name, lines)
+
+
+def test_a_chapter_is_found_in_one_guess():
+    """By the number in the README's table: page, exercises and tests carry it, and the modules exist."""
+    table = re.findall(r"^\| (\d+) \| .+ \| (.+) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    assert [int(number) for number, _ in table] == [int(path.stem[:2]) for path in CHAPTERS]
+    for number, modules in table:
+        assert (ROOT / f"lnlib/exercises/ch{int(number):02}.py").is_file()
+        assert (ROOT / f"tests/chapters/test_ch{int(number):02}.py").is_file()
+        for module in re.findall(r"`([\w.]+)`", modules):
+            assert module in SOURCES, module

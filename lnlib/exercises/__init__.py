@@ -17,10 +17,10 @@ A report never says that everything is right, because checks cannot know that. W
 mistake that is (:mod:`lnlib.mistakes`): of a backward by its terms, else by comparison with the exercise's own list.
 """
 
-from .expect import Mismatch, expect, expect_close, expect_number, expect_parts, of_small_error
+from .expect import Mismatch, expect, expect_array, expect_close, expect_number, expect_parts, of_small_error
 from .registry import Exercise, check, exercises
 from .report import Report
 from .run import Call, Check, Ran, each, unchanged
 
 __all__ = ["Call", "Check", "Exercise", "Mismatch", "Ran", "Report", "check", "each", "exercises", "expect",
-           "expect_close", "expect_number", "expect_parts", "of_small_error", "unchanged"]
+           "expect_array", "expect_close", "expect_number", "expect_parts", "of_small_error", "unchanged"]

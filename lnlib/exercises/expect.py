@@ -1,4 +1,4 @@
-"""What a check says of a result: each function returns, or raises :class:`Mismatch` with a sentence for its author."""
+"""What a check says of a result: each function returns, or raises :class:`Mismatch` with a sentence."""
 
 import numpy as np
 
@@ -29,14 +29,24 @@ def expect_number(found, name="the result", kinds="iuf", kind="a real number"):
     return float(found)
 
 
-def expect_close(found, expected, rtol, name="the result"):
-    """Raise :class:`Mismatch` unless ``found`` has the shape of ``expected`` and lies within ``rtol`` of it in L2 norm."""
-    expected = np.asarray(expected)
+def expect_array(found, shape, dtype="real numbers", name="the result"):
+    """Return ``found`` as an array if it has this shape, this dtype and no NaN or Inf, else raise :class:`Mismatch`.
+
+    dtype : its name; "real numbers" stands for those of all integers and floats.
+    """
     expect(found is not None, f"{name} is None; is a return missing?")
     found = np.asarray(found)
-    expect(found.shape == expected.shape, f"{name} has shape {found.shape}, expected {expected.shape}")
-    expect(found.dtype.kind in "iuf", f"{name} has dtype {found.dtype}, expected real numbers")
+    expect(found.shape == shape, f"{name} has shape {found.shape}, expected {shape}")
+    fits = found.dtype.kind in "iuf" if dtype == "real numbers" else found.dtype == dtype
+    expect(fits, f"{name} has dtype {found.dtype}, expected {dtype}")
     expect(np.isfinite(found).all(), f"{name} contains NaN or Inf")
+    return found
+
+
+def expect_close(found, expected, rtol, name="the result"):
+    """Raise :class:`Mismatch` unless ``found`` has the shape of ``expected`` and lies within ``rtol`` of it in L2."""
+    expected = np.asarray(expected)
+    found = expect_array(found, expected.shape, name=name)
     error = np.linalg.norm(found - expected) / max(np.linalg.norm(expected), np.finfo(float).tiny)
     expect(error <= rtol, f"{name} is off by {error:.1e} (relative L2 error; {rtol:.0e} is allowed)"
                           + of_small_error(error, found))

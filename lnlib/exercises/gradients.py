@@ -119,23 +119,23 @@ class Backward(NamedTuple):
         return Call(self.arguments(dy, self.norm.forward(x, gamma, gamma, eps)[1]), dy=dy, x=x, gamma=gamma, **about)
 
     def _in_shapes(self, rng):
-        return [self._call(rng, shape, shape=shape) for shape in self.shapes]
+        return [self._call(rng, shape) for shape in self.shapes]
 
-    def _shapes(self, result, shape, **_):
+    def _shapes(self, result, x, **_):
         for name, a in self._gradients(result).items():
             expect(a is not None, f"{name} is None; is a return missing?")
-            right = shape if name == "dx" else shape[-1:]
+            right = x.shape if name == "dx" else x.shape[-1:]
             expect(np.shape(a) == right,
-                   f"for dy of shape {shape} your {name} has shape {np.shape(a)}, expected {right}")
+                   f"for dy of shape {x.shape} your {name} has shape {np.shape(a)}, expected {right}")
 
     def _in_dtypes(self, rng):
-        return [self._call(rng, self.shapes[0], dtype, dtype=dtype) for dtype in (np.float64, np.float32)]
+        return [self._call(rng, self.shapes[0], dtype) for dtype in (np.float64, np.float32)]
 
-    def _dtypes(self, result, dtype, **_):
+    def _dtypes(self, result, x, **_):
         for name, a in self._gradients(result).items():
             found = np.asarray(a).dtype
             expect(found in (np.float32, np.float64),
-                   f"for dy of dtype {np.dtype(dtype)} your {name} has dtype {found}, expected float32 or float64")
+                   f"for dy of dtype {x.dtype} your {name} has dtype {found}, expected float32 or float64")
             expect(np.isfinite(a).all(), f"your {name} contains NaN or Inf, on ordinary rows")
 
     def _direction(self, result, x, dy, gamma, rng, **_):

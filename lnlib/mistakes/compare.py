@@ -14,7 +14,7 @@ def agree(a, b, bits=False, tolerance=None):
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(agree(a[key], b[key], bits, tolerance) for key in a)
     if hasattr(a, "free_symbols") or hasattr(b, "free_symbols"):
-        return _same_expression(a, b)
+        return all(hasattr(v, "free_symbols") or is_numbers(v) for v in (a, b)) and _same_expression(a, b)
     if not (is_numbers(a) and is_numbers(b)):
         return type(a) is type(b) and bool(np.all(a == b))
     a, b = np.asarray(a), np.asarray(b)
@@ -54,4 +54,7 @@ def _same_expression(a, b):
         return False
     if getattr(a, "shape", ()):
         return all(map(_same_expression, a, b))
-    return a == b or all(agree(at(a, trial), at(b, trial)) for trial in (0, 1))
+    try:
+        return a == b or all(agree(at(a, trial), at(b, trial)) for trial in (0, 1))
+    except TypeError:  # one of them has no value
+        return False

@@ -26,7 +26,7 @@ def _is_inverse(a, b):
 
 
 def _of_float32(a, b):
-    return a.dtype == b.dtype == float and np.array_equal(a, a.astype(np.float32)) and \
+    return a.shape == b.shape and a.dtype == b.dtype == float and np.array_equal(a, a.astype(np.float32)) and \
         np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(b)
 
 

@@ -1,32 +1,23 @@
-"""Chapter 2's exercises refuse the likely mistakes, and name them."""
+"""Chapter 2's exercises refuse likely mistakes, and name them."""
 
 import numpy as np
 import pytest
 
 from lnlib.exercises import check
-from lnlib.exercises.ch02 import eigenvalues_solution, eps_outside_backward_solution, jacobian_matrix_solution
+from lnlib.exercises.ch02 import eigenvalues_solution
 
 
-def mean(a, axis=-1):
-    return a.mean(axis=axis, keepdims=True)
+def mean(a):
+    return a.mean(axis=-1, keepdims=True)
 
 
-def eps_outside(factor, axis=-1, eps_inside=False):
-    """The solution with another factor on its last term, other axes, or eps inside the root."""
+def eps_outside(factor, eps_inside=False):
+    """The solution with another factor on its last term, or eps inside the root."""
     def candidate(dy, x, gamma, eps):
-        c, g = x - mean(x, axis), gamma * dy
-        sigma = np.sqrt(mean(c * c, axis))
+        c, g = x - mean(x), gamma * dy
+        sigma = np.sqrt(mean(c * c))
         s = np.sqrt(sigma**2 + eps) if eps_inside else sigma + eps
-        return (g - mean(g, axis) - factor(sigma, s) * c / s * mean(g * c / s, axis)) / s
-    return candidate
-
-
-def without(term):
-    """The Jacobian plus ``term(D, outer product)`` / s: what is left when a path is spelled wrongly."""
-    def candidate(x, eps=1e-5):
-        s = np.sqrt(x.var() + eps)
-        xhat = (x - x.mean()) / s
-        return jacobian_matrix_solution(x, eps) + term(len(x), np.outer(xhat, xhat)) / s
+        return (g - mean(g) - factor(sigma, s) * c / s * mean(g * c / s)) / s
     return candidate
 
 
@@ -44,12 +35,8 @@ def other_s(sym):
 
 
 @pytest.mark.parametrize("id, candidate, message", [
-    ("jacobian-matrix", without(lambda D, outer: outer / D), "stands for the variance"),
-    ("jacobian-matrix", without(lambda D, outer: (1 / D - 1) * outer), "One path lacks a factor"),
-    ("jacobian-matrix", without(lambda D, outer: 1 / D - 1), "the mean is too strong"),
-    ("eigenvalues", lambda x, eps: eigenvalues_solution(x, eps)[::-1], "not in ascending order"),
+    ("eigenvalues", lambda x, eps: np.roll(eigenvalues_solution(x, eps), 1), "another order"),
     ("eigenvalues", lambda x, eps: eigenvalues_solution(x, 2 * eps), "off by"),
-    ("null-direction", lambda x, gamma: 1 / gamma, "the direction 1"),
     ("rms-jacobian", rms(lambda sym: sym.xhat[sym.i] * sym.xhat[sym.j] / (4 * sym.s)), "off by"),
     ("rms-jacobian",
      rms(lambda sym: sym.xhat[sym.i] * sym.xhat[sym.j] / (sym.D * sym.s) - (sym.D - 4) * sym.xhat[sym.j]),
@@ -57,11 +44,8 @@ def other_s(sym):
     ("rms-jacobian", rms(lambda sym: sym.x[sym.i] * sym.x[sym.j] / (sym.D * sym.s**3)), "still contains x;"),
     ("rms-jacobian", rms(other_s), "another symbol"),
     ("rms-jacobian", rms(lambda sym: (1 + sym.xhat[sym.i] * sym.xhat[sym.j]) / (sym.D * sym.s)), "layer norm's"),
-    ("eps-outside", eps_outside(lambda sigma, s: 1), "put in"),
     ("eps-outside", eps_outside(lambda sigma, s: sigma / s), "upside down"),
-    ("eps-outside", eps_outside(lambda sigma, s: s / sigma, axis=None), "row by row"),
     ("eps-outside", eps_outside(lambda sigma, s: 1, eps_inside=True), "inside the root"),
-    ("eps-outside", lambda dy, x, gamma, eps: gamma * eps_outside_backward_solution(dy, x, 1, eps), "gamma last"),
 ])
 def test_a_mistake_is_named(id, candidate, message):
     report = check(id, candidate)

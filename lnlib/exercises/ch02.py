@@ -219,6 +219,6 @@ EXERCISES = (
              (*_DX.layers()[:3], _eps_outside(0.0), _eps_outside(0.5), *_DX.layers()[3:], _DX.stress()),
              _DX.diagnose, mistakes=(
         Mistake("", "Your means run over the whole array", "Which numbers does layer norm show to a row?",
-                changes=tuple((f"{a}.mean(axis=-1", f"{a}.mean(axis=None") for a in ("x", "(c * c)", "g", "(g * xhat)"))),
-    )),
+                changes=tuple((f"{a}.mean(axis=-1", f"{a}.mean(axis=None")
+                              for a in ("x", "(c * c)", "g", "(g * xhat)"))),)),
 )

@@ -107,6 +107,12 @@ class Backward(NamedTuple):
         """The last check: rows on which eps, a large mean or a large scale counts."""
         return self._each("rows that are hard", self._hard_rows, self._stress)
 
+    def exactly(self, title, shape):
+        """A check against the right gradients of ordinary rows; no argument may change."""
+        def ask(rng):
+            return self._call(rng, shape, what=f"x of shape {shape}")
+        return self._each(title, ask, self._stress)._replace(unchanged=True)
+
     def _each(self, title, ask, judge):
         return each(title, ask, judge, call=self.call)
 

@@ -4,29 +4,12 @@ import numpy as np
 
 from ..gradcheck import adjoint_test, complex_step
 from ..layernorm import layer_norm_backward, layer_norm_forward
-from ..mutants import missing_projection
-from . import Exercise, Mistake, call_unchanged, expect, expect_close, expect_parts
+from ..mistakes import change
+from ..mistakes.catalogue import missing_projection
+from . import (Call, Check, Exercise, Mismatch, Ran, each, expect, expect_array, expect_close, expect_number,
+               expect_parts, unchanged)
 
 _U = 2.0**-53
-
-
-def _number(found, name="the result"):
-    """``found`` as a float, or a mismatch that says what it is."""
-    expect(found is not None, f"{name} is None; is a return missing?")
-    found = np.asarray(found)
-    expect(found.shape == (), f"{name} has shape {found.shape}, expected one number")
-    expect(found.dtype.kind in "iuf", f"{name} has dtype {found.dtype}, expected a real number")
-    return float(found)
-
-
-def numeric_gradient(f, x, h):
-    """Gradient of f at x by central differences.
-
-    f: takes an array of x's shape, returns a float.
-    x: float64 array of any shape, must stay as it is.
-    h: step, float.  Returns an array of x's shape.
-    """
-    raise NotImplementedError("move one element at a time, both ways")
 
 
 def numeric_gradient_solution(f, x, h):
@@ -38,38 +21,28 @@ def numeric_gradient_solution(f, x, h):
     return gradient
 
 
-def _exact_for_squares(candidate, rng):
+def _squares(rng):
     x, w = rng.standard_normal((2, 2, 3, 4))
     # A square has no third derivative, so only rounding is left: sums of 24 terms, rounded a few times (u each),
     # over h = 1/8. A one-sided rule is off by h = 1e-1. The square of the sum sees steps that were not undone.
-    found = candidate(lambda a: float((w * a * a).sum() + a.sum() ** 2), x.copy(), 0.125)
-    right = 2 * w * x + 2 * x.sum()
-    for side in (1, -1):  # what (f(x + h) - f(x)) / h and (f(x) - f(x - h)) / h give
-        expect(np.shape(found) != x.shape or not np.allclose(found, right + side * 0.125 * (w + 1)),
-               "this is a one-sided difference; take f on both sides of x")
+    return Call({"f": lambda a: float((w * a * a).sum() + a.sum() ** 2), "x": x, "h": 0.125},
+                right=2 * w * x + 2 * x.sum())
+
+
+def _exact_for_squares(found, right, **_):
     expect_close(found, right, 1000 * _U, "the gradient of (w * x * x).sum() + x.sum()**2")
 
 
-def _second_order(candidate, rng):
+def _two_steps(rng):
     x = rng.standard_normal(5)
-    found = [candidate(lambda a: float(np.exp(a).sum()), x.copy(), h) for h in (0.1, 0.05)]
-    errors = [np.linalg.norm(gradient - np.exp(x)) for gradient in found]
+    return [Call({"f": lambda a: float(np.exp(a).sum()), "x": x, "h": h}) for h in (0.1, 0.05)]
+
+
+def _second_order(found, asked):
+    errors = [np.linalg.norm(gradient - np.exp(call.arguments["x"])) for gradient, call in zip(found, asked)]
     # h^2/6 is 4 times smaller for half the step; the next term, h^4/120, changes that by h^2/20 = 5e-4.
     expect(errors[1] > 0 and abs(errors[0] / errors[1] - 4) < 0.01,
            f"half the step divides your error by {errors[0] / max(errors[1], 1e-300):.2f}, expected 4")
-
-
-def _keeps_x(candidate, rng):
-    call_unchanged(candidate, f=lambda a: float(a.sum()), x=rng.standard_normal((2, 3)), h=0.5)
-
-
-def variance(x):
-    """Variance over the last axis, for the complex step.
-
-    x: (..., D), float64 or complex128.
-    Returns (..., 1), of x's dtype; divide by D.
-    """
-    raise NotImplementedError("no var, no abs, no conj")
 
 
 def variance_solution(x):
@@ -77,37 +50,26 @@ def variance_solution(x):
     return (c * c).mean(axis=-1, keepdims=True)
 
 
-def _as_numpy(candidate, rng):
-    x = rng.standard_normal((2, 3, 8)) + 1
+def _as_numpy(found, x):
     # A few roundings on top of sums of 8 terms.
-    expect_close(candidate(x.copy()), x.var(axis=-1, keepdims=True), 32 * _U, "the variance of a real x")
+    expect_close(found, x.var(axis=-1, keepdims=True), 32 * _U, "the variance of a real x")
 
 
-def _differentiable(candidate, rng):
-    x = rng.standard_normal((3, 8)) + 1
-    dy = rng.standard_normal((3, 1))
-    exact = 2 * dy * (x - x.mean(axis=-1, keepdims=True)) / 8
+def _upstream(rng):
+    return Call({"x": rng.standard_normal((3, 8)) + 1, "dy": rng.standard_normal((3, 1))})
+
+
+def _stepped(candidate, arguments):
     try:
-        numeric = complex_step(candidate, x, dy=dy)
+        return complex_step(candidate, arguments["x"], dy=arguments["dy"])
     except TypeError as error:
-        expect(False, str(error))
+        raise Mismatch(str(error)) from error
+
+
+def _differentiable(found, x, dy):
+    exact = 2 * dy * (x - x.mean(axis=-1, keepdims=True)) / 8
     # No difference, so rounding only: sums of 8 terms and a handful of products.
-    expect_close(numeric, exact, 64 * _U, "the gradient that the complex step finds")
-
-
-def _complex_stays(candidate, rng):
-    x = rng.standard_normal((2, 4)) + 1j * rng.standard_normal((2, 4))
-    found = np.asarray(candidate(x))
-    expect(found.dtype == np.complex128, f"for a complex x the result has dtype {found.dtype}")
-
-
-def adjoint_mismatch(jvp, vjp, u, dy):
-    """How far vjp is from being the adjoint of jvp, between 0 and 1.
-
-    jvp: u -> J u, of dy's shape.  vjp: dy -> J^T dy, of u's shape.
-    Returns a float, also where both sums cancel to zero.
-    """
-    raise NotImplementedError("two sums, two sizes")
+    expect_close(found, exact, 64 * _U, "the gradient that the complex step finds")
 
 
 def adjoint_mismatch_solution(jvp, vjp, u, dy):
@@ -116,78 +78,59 @@ def adjoint_mismatch_solution(jvp, vjp, u, dy):
     return abs(left.sum() - right.sum()) / size
 
 
-def _map(rng, wrong=False, rows=6, columns=4):
-    A = rng.standard_normal((rows, columns))
-    B = rng.standard_normal((rows, columns)) if wrong else A
-    return (lambda u: A @ u), (lambda d: B.T @ d), rng.standard_normal(columns), rng.standard_normal(rows)
+def _maps(wrong):
+    """Five matrices with their transposes, or with those of others."""
+    def one(rng):
+        A = rng.standard_normal((6, 4))
+        B = rng.standard_normal((6, 4)) if wrong else A
+        return Call({"jvp": lambda u: A @ u, "vjp": lambda d: B.T @ d,
+                     "u": rng.standard_normal(4), "dy": rng.standard_normal(6)})
+    return lambda rng: [one(rng) for _ in range(5)]
 
 
-def _adjoint_pair(candidate, rng):
-    for _ in range(5):
-        found = _number(candidate(*_map(rng)))
-        # Each sum has at most 6 terms that are themselves sums of at most 6: a dozen roundings.
-        expect(0 <= found <= 12 * _U, f"for a matrix and its transpose found {found:.1e}, expected a few u")
+def _is_a_pair(found, **_):
+    found = expect_number(found)
+    # Each sum has at most 6 terms that are themselves sums of at most 6: a dozen roundings.
+    expect(0 <= found <= 12 * _U, f"for a matrix and its transpose found {found:.1e}, expected a few u")
 
 
-def _wrong_pair(candidate, rng):
-    for _ in range(5):
-        pair = _map(rng, wrong=True)
-        found, expected = _number(candidate(*pair)), adjoint_test(*pair)
-        # Same formula; the roundings of two sums differ.
-        expect(abs(found - expected) <= 32 * _U,
-               f"for two unrelated matrices found {found:.4f}, expected {expected:.4f}; the size of a sum "
-               "is its absolute value or the L2 norm of its terms, whichever is larger")
+def _is_no_pair(found, **pair):
+    found, expected = expect_number(found), adjoint_test(*pair.values())
+    # Same formula; the roundings of two sums differ.
+    expect(abs(found - expected) <= 32 * _U,
+           f"for two unrelated matrices found {found:.4f}, expected {expected:.4f}; the size of a sum "
+           "is its absolute value or the L2 norm of its terms, whichever is larger")
 
 
-def _cancelling_pair(candidate, rng):
-    u, dy = np.array([1.0, 1.0]), np.array([1.0, -1.0])
-    found = _number(candidate(lambda u: u, lambda d: 1.5 * d, u, dy))
+def _is_zero(found, **_):
+    found = expect_number(found)
     expect(found == 0, f"both sums are 1 - 1 = 0 up to a factor: found {found}, expected 0 (what did you divide by?)")
-
-
-def best_step(order, u, length):
-    """The step that makes the sum of both errors smallest.
-
-    The error of a rule is (h / length)**order + u * length / h.
-    order: int >= 1.  u: unit roundoff.  length: float > 0.
-    Returns h, a float.
-    """
-    raise NotImplementedError("set the derivative by h to zero")
 
 
 def best_step_solution(order, u, length):
     return length * (u / order) ** (1 / (order + 1))
 
 
-def _smallest(candidate, rng):
-    def error(h, order, u, length):
+def _orders(rng):
+    return [Call({"order": order, "u": u, "length": length})
+            for order in (1, 2, 4, 6) for u, length in ((_U, 1.0), (2.0**-24, 1.0), (_U, 1e-3))]
+
+
+def _smallest(h, order, u, length):
+    def error(h):
         return (h / length) ** order + u * length / h
 
-    for order in (1, 2, 4, 6):
-        for u, length in ((_U, 1.0), (2.0**-24, 1.0), (_U, 1e-3)):
-            h = _number(candidate(order, u, length), "the step")
-            expect(h > 0, f"the step is {h}")
-            # At a minimum a change of h by 1 % can only raise the error; elsewhere one of the two lowers it.
-            for factor, where in ((1.01, "larger"), (0.99, "smaller")):
-                expect(error(h, order, u, length) <= error(factor * h, order, u, length),
-                       f"order {order}, u = {u:.0e}, length {length}: a step {where} than your {h:.1e} is better")
+    h = expect_number(h, "the step")
+    expect(h > 0, f"the step is {h}")
+    # At a minimum a change of h by 1 % can only raise the error; elsewhere one of the two lowers it.
+    for factor, where in ((1.01, "larger"), (0.99, "smaller")):
+        expect(error(h) <= error(factor * h),
+               f"order {order}, u = {u:.0e}, length {length}: a step {where} than your {h:.1e} is better")
 
 
-def _units(candidate, rng):
-    one, other = (_number(candidate(2, _U, length)) for length in (1.0, 1000.0))
+def _any_unit(found, asked):
+    one, other = map(expect_number, found)
     expect(abs(other / one - 1000) < 1e-9, "x in grams or kilograms: the step must grow as the length does")
-
-
-def project(f, args, dy, grads, rng):
-    """Two numbers that agree if all gradients are right.
-
-    f: takes *args, returns an array of dy's shape.
-    args: list of arrays.  grads: list of gradients of <dy, f>.
-    rng: draws one random direction, of all args together.
-    Returns the derivative along it, by the complex step and one
-    call of f, and what grads predict.  Two floats.
-    """
-    raise NotImplementedError("move all args at once")
 
 
 def project_solution(f, args, dy, grads, rng):
@@ -198,152 +141,156 @@ def project_solution(f, args, dy, grads, rng):
     return derivative, predicted
 
 
-def _projection_problem(rng):
-    x, dy = rng.standard_normal((2, 3, 4, 5))
-    args = [x, rng.uniform(0.5, 1.5, 5), rng.standard_normal(5)]
-    grads = list(layer_norm_backward(dy, layer_norm_forward(*args)[1]))
-    return args, dy, grads
-
-
 def _forward(*args):
     return layer_norm_forward(*args)[0]
 
 
+def _problem(rng):
+    """Arguments of an answer, layer norm's with right gradients; and how to make a call of them, with other gradients
+    and a direction of its own."""
+    x, dy = rng.standard_normal((2, 3, 4, 5))
+    args = [x, rng.uniform(0.5, 1.5, 5), rng.standard_normal(5)]
+    cache = layer_norm_forward(*args)[1]
+
+    def call(grads, **about):
+        return Call({"f": _forward, "args": args, "dy": dy, "grads": grads, "rng": rng.spawn(1)[0]}, **about)
+    return dy, cache, list(layer_norm_backward(dy, cache)), call
+
+
 def _two(found):
     derivative, prediction = expect_parts(found, 2, "numbers")
-    return _number(derivative, "the derivative"), _number(prediction, "the prediction")
+    return expect_number(derivative, "the derivative"), expect_number(prediction, "the prediction")
 
 
-def _projection_agrees(candidate, rng):
-    args, dy, grads = _projection_problem(rng)
-    derivative, predicted = _two(candidate(_forward, args, dy, grads, rng))
-    expect(_two(candidate(_forward, args, dy, grads, rng))[1] != predicted,
-           "a second call with the same rng predicts the same number: is the direction random?")
+def _agrees(found, asked):
+    (derivative, predicted), (_, again) = map(_two, found)
+    expect(again != predicted, "a second call with another rng predicts the same number: is the direction random?")
     # 60 terms of size 1 with some twenty roundings each, of random sign: sqrt(60 * 20) u = 35 u, and a reserve.
     gap = abs(derivative - predicted)
     expect(gap <= 500 * _U, f"right gradients: {derivative:.6f} against {predicted:.6f}, {gap:.0e} apart "
                             "(the complex step leaves less than 1e-13)")
 
 
-def _projection_sees(candidate, rng):
-    args, dy, grads = _projection_problem(rng)
+def _right_gradients(rng):
+    *_, grads, call = _problem(rng)
+    return [call(grads), call(grads)]
+
+
+def _wrong_gradients(rng):
+    dy, cache, grads, call = _problem(rng)
     for k, name in enumerate(("dx", "dgamma", "dbeta")):
         bad = [g.copy() for g in grads]
         bad[k].flat[2] += 1e-6
-        derivative, predicted = _two(candidate(_forward, args, dy, bad, rng))
         # 1e-6 times a normal number, which is below 1e-5 once in a hundred thousand; rounding is 1e-14.
-        expect(abs(derivative - predicted) > 1e-11, f"one element of {name} is off by 1e-6 and nothing shows")
-    zeros = [0 * g for g in grads]
-    expect(_two(candidate(_forward, args, dy, zeros, rng))[1] == 0,
-           "with all gradients zero the prediction is not 0: the derivative comes first, the prediction second")
+        yield call(bad, gap=1e-11, words=f"one element of {name} is off by 1e-6 and nothing shows")
+    yield call([0 * g for g in grads], gap=0, words="all gradients are zero and nothing shows")
     # Layer norm does not notice one shift of a whole row, and neither dx has a part along it. Along a direction
     # with a number of its own for every element the gap is normal and of size 1: below 1e-6 once in a million.
-    _, cache = layer_norm_forward(*args)
     for dx, what in ((missing_projection(dy, cache)[0], "dx lacks a term"), (0 * grads[0], "dx is 0")):
-        derivative, predicted = _two(candidate(_forward, args, dy, [dx, *grads[1:]], rng))
-        expect(abs(derivative - predicted) > 1e-6, f"{what} and nothing shows: does every element move on its own?")
+        yield call([dx, *grads[1:]], gap=1e-6, words=f"{what} and nothing shows: does every element move on its own?")
 
 
-def _projection_calls(candidate, rng):
-    args, dy, grads = _projection_problem(rng)
+def _shows(found, grads, gap, words, **_):
+    derivative, predicted = _two(found)
+    expect(predicted == 0 or any(map(np.any, grads)),
+           "with all gradients zero the prediction is not 0: the derivative comes first, the prediction second")
+    expect(abs(derivative - predicted) > gap, words)
+
+
+def _counted(candidate, arguments):
     calls = []
-    candidate(lambda *a: calls.append(1) or _forward(*a), args, dy, grads, rng)
-    expect(len(calls) == 1, f"f was called {len(calls)} times, expected once")
+    result = candidate(*(arguments | {"f": lambda *a: calls.append(1) or _forward(*a)}).values())
+    return Ran(result, len(calls))
+
+
+def _once(found, **_):
+    expect(found.log == 1, f"f was called {found.log} times, expected once")
 
 
 EXERCISES = (
-    Exercise("central-difference", 4, "Central differences", numeric_gradient, numeric_gradient_solution,
-             (("exact for squares", _exact_for_squares),
-              ("of second order", _second_order),
-              ("x is left alone", _keeps_x)),
-             mistakes=(Mistake("f(x - shift)) / (2 * h)", "f(x)) / h", "You take f on one side of x only."),
-                       Mistake("/ (2 * h)", "/ h",
-                               "The change of f is divided by half the distance between the two points."),
-                       Mistake("/ (2 * h)", "/ 2 * h",
-                               "The operators are taken from left to right: your quotient is multiplied by h."),
-                       Mistake("shift[i] = h", "shift[...] = h",
-                               "All elements move at once, so every entry is the sum of all the derivatives."),
-                       Mistake("        shift = np.zeros_like(x)\n        shift[i] = h\n"
-                               "        gradient[i] = (f(x + shift) - f(x - shift)) / (2 * h)",
-                               "        x[i] += h\n        above = f(x)\n        x[i] -= 2 * h\n"
-                               "        gradient[i] = (above - f(x)) / (2 * h)",
-                               "An element of x is moved and never put back."),
-                       Mistake("f(x - shift)", "f(x + shift)",
-                               "You take f at one point twice. Is b = a another array?"))),
-    Exercise("complex-safe-variance", 4, "A variance for the complex step", variance, variance_solution,
-             (("the variance of real numbers", _as_numpy),
-              ("complex in, complex out", _complex_stays),
-              ("its derivative", _differentiable)),
-             mistakes=(Mistake("(c * c)", "(abs(c) ** 2)",
-                               "An absolute value throws the imaginary part of the derivative away: it is not "
-                               "differentiable in the complex sense."),
-                       Mistake("(c * c)", "(c * c.conj())",
-                               "A conjugate turns the sign of what the complex step carries, and it cancels."),
-                       Mistake("return (c * c).mean(axis=-1, keepdims=True)", "return x.var(axis=-1, keepdims=True)",
-                               "NumPy's var of complex numbers is real. What has become of the step?"),
-                       Mistake("(c * c).mean(axis=-1, keepdims=True)", "(c * c).mean(axis=-1)",
-                               "The last axis is gone. What keeps it, of length 1?"),
-                       Mistake("(c * c).mean(axis=-1, keepdims=True)",
-                               "(c * c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)",
-                               "The sum of squares is divided by D - 1."),
-                       Mistake("return (c * c)", "return (c * c).real",
-                               "The real part alone is returned, and the derivative is in the other."))),
-    Exercise("best-step", 4, "The best step", best_step, best_step_solution,
-             (("the error is smallest there", _smallest),
-              ("right in any unit", _units)),
-             mistakes=(Mistake("(1 / (order + 1))", "(1 / order)",
-                               "Your exponent does not come from balancing the two errors: multiply both by h and "
-                               "compare powers."),
-                       Mistake("length * ", "", "Your step has no unit. If x is in metres, in which unit is h?"),
-                       Mistake("(u / order)", "u",
-                               "At your step both errors are equal. Is their sum smallest there?"),
-                       Mistake("(u / order)", "(u * order)",
-                               "A factor from the derivative stands on the wrong side."),
-                       Mistake("(u / order)", "(order / u)",
-                               "Your step shrinks as u grows. With fewer digits, is a larger step better or a "
-                               "smaller one?"),
-                       Mistake("(u / order) ** (1 / (order + 1))", "u ** 0.5",
-                               "Your exponent is that of a one-sided difference, whatever the order."),
-                       Mistake("(1 / (order + 1))", "0.5",
-                               "Your exponent is that of a one-sided difference, whatever the order."))),
-    Exercise("adjoint-pair", 4, "Are these two a pair?", adjoint_mismatch, adjoint_mismatch_solution,
-             (("a matrix and its transpose", _adjoint_pair),
-              ("two unrelated matrices", _wrong_pair),
-              ("sums that cancel", _cancelling_pair)),
-             mistakes=(Mistake("max(abs(t.sum()), np.linalg.norm(t))", "abs(t.sum())",
-                               "You divide by the sums alone. What if both cancel to 0?"),
-                       Mistake("max(abs(t.sum()), np.linalg.norm(t))", "np.linalg.norm(t)",
-                               "You divide by norms alone. Can a sum be larger than the norm of its terms?"),
-                       Mistake("max(abs(t.sum()), np.linalg.norm(t))", "abs(t).sum()",
-                               "You divide by the sum of absolute values, which is larger than either size asked "
-                               "for."),
-                       Mistake("abs(left.sum() - right.sum())", "(left.sum() - right.sum())",
-                               "Your result can be negative. Which of two sums is larger says nothing about a "
-                               "pair."),
-                       Mistake(" / size", "",
-                               "Your result has a size of its own: make u a thousand times larger, and it grows."),
-                       Mistake("abs(left.sum() - right.sum())",
-                               "np.linalg.norm(dy * jvp(u)) - np.linalg.norm(vjp(dy) * u)",
-                               "You compare two norms. The two sums are what must agree."))),
-    Exercise("random-projection", 4, "Three gradients, one evaluation", project, project_solution,
-             (("right gradients agree", _projection_agrees),
-              ("mistakes in each gradient", _projection_sees),
-              ("one call of f", _projection_calls)),
-             mistakes=(Mistake("rng.standard_normal(a.shape)", "rng.standard_normal()",
-                               "Each array moves as a whole, by one number. Which mistakes does such a direction "
-                               "not see?"),
-                       Mistake("rng.standard_normal(a.shape)", "np.ones(a.shape)",
-                               "Your direction is the same in every call. Which mistakes does a shift of a whole "
-                               "row not see?"),
-                       Mistake("(dy * f(*moved))", "f(*moved)",
-                               "The derivative is that of the sum of y: dy has no part in it."),
-                       Mistake(".sum().imag", ".sum().real",
-                               "The derivative of a complex step is not in the real part."),
-                       Mistake(".imag / 1e-30", ".imag",
-                               "How far all arguments are moved has no part in your derivative."),
-                       Mistake("1e-30j * v", "1e-30 * v", "The step is real, and too small to change anything."),
-                       Mistake("zip(grads, directions)", "zip(grads[:1], directions)",
-                               "Only the first gradient predicts something, but all arguments move."),
-                       Mistake("return derivative, predicted", "return predicted, derivative",
-                               "The two numbers are returned in the other order."))),
+    Exercise("central-difference", 10, "implement", numeric_gradient_solution,
+             (each("exact for squares", _squares, _exact_for_squares),
+              Check("of second order", _two_steps, _second_order),
+              unchanged("x is left alone", lambda rng: Call(
+                  {"f": lambda a: float(a.sum()), "x": rng.standard_normal((2, 3)), "h": 0.5}))), mistakes=(
+        change("f(x - shift)) / (2 * h)", "f(x)) / h", "You take f on one side of x only."),
+        change("(f(x + shift) - f(x - shift)) / (2 * h)", "(f(x) - f(x - shift)) / h",
+               "You take f on one side of x only."),
+        change("/ (2 * h)", "/ h", "The change of f is divided by half the distance between the two points."),
+        change("/ (2 * h)", "/ 2 * h",
+               "The operators are taken from left to right: your quotient is multiplied by h."),
+        change("shift[i] = h", "shift[...] = h",
+               "All elements move at once, so every entry is the sum of all the derivatives."),
+        change("        shift = np.zeros_like(x)\n        shift[i] = h\n"
+               "        gradient[i] = (f(x + shift) - f(x - shift)) / (2 * h)",
+               "        x[i] += h\n        above = f(x)\n        x[i] -= 2 * h\n"
+               "        gradient[i] = (above - f(x)) / (2 * h)",
+               "An element of x is moved and never put back."),
+        change("f(x - shift)", "f(x + shift)", "You take f at one point twice. Is b = a another array?"))),
+    Exercise("complex-safe-variance", 5, "implement", variance_solution,
+             (each("the variance of real numbers",
+                   lambda rng: Call({"x": rng.standard_normal((2, 3, 8)) + 1}), _as_numpy),
+              each("complex in, complex out",
+                   lambda rng: Call({"x": rng.standard_normal((2, 4)) + 1j * rng.standard_normal((2, 4))}),
+                   lambda found, x: expect_array(found, (2, 1), "complex128", "for a complex x the result")),
+              each("its derivative", _upstream, _differentiable, call=_stepped)), mistakes=(
+        change("(c * c)", "(abs(c) ** 2)",
+               "An absolute value throws the imaginary part of the derivative away: it is not differentiable in the "
+               "complex sense."),
+        change("(c * c)", "(c * c.conj())",
+               "A conjugate turns the sign of what the complex step carries, and it cancels."),
+        change("return (c * c).mean(axis=-1, keepdims=True)", "return x.var(axis=-1, keepdims=True)",
+               "NumPy's var of complex numbers is real. What has become of the step?"),
+        change("(c * c).mean(axis=-1, keepdims=True)", "(c * c).mean(axis=-1)",
+               "The last axis is gone. What keeps it, of length 1?"),
+        change("(c * c).mean(axis=-1, keepdims=True)", "(c * c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)",
+               "The sum of squares is divided by D - 1."),
+        change("return (c * c)", "return (c * c).real",
+               "The real part alone is returned, and the derivative is in the other."))),
+    Exercise("best-step", 10, "derive", best_step_solution,
+             (each("the error is smallest there", _orders, _smallest),
+              Check("right in any unit",
+                    lambda rng: [Call({"order": 2, "u": _U, "length": length}) for length in (1.0, 1000.0)], _any_unit)), mistakes=(
+        change("(1 / (order + 1))", "(1 / order)",
+               "Your exponent does not come from balancing the two errors: multiply both by h and compare powers."),
+        change("length * ", "", "Your step has no unit. If x is in metres, in which unit is h?"),
+        change("(u / order)", "u", "At your step both errors are equal. Is their sum smallest there?"),
+        change("(u / order)", "(u * order)", "A factor from the derivative stands on the wrong side."),
+        change("(u / order)", "(order / u)",
+               "Your step shrinks as u grows. With fewer digits, is a larger step better or a smaller one?"),
+        change("(u / order) ** (1 / (order + 1))", "u ** 0.5",
+               "Your exponent is that of a one-sided difference, whatever the order."),
+        change("(1 / (order + 1))", "0.5", "Your exponent is that of a one-sided difference, whatever the order."))),
+    Exercise("adjoint-pair", 10, "test", adjoint_mismatch_solution,
+             (each("a matrix and its transpose", _maps(wrong=False), _is_a_pair),
+              each("two unrelated matrices", _maps(wrong=True), _is_no_pair),
+              each("sums that cancel", lambda rng: Call({"jvp": lambda u: u, "vjp": lambda d: 1.5 * d, "u": np.array([1.0, 1]),
+                                                        "dy": np.array([1.0, -1])}), _is_zero)), mistakes=(
+        change("max(abs(t.sum()), np.linalg.norm(t))", "abs(t.sum())",
+               "You divide by the sums alone. What if both cancel to 0?"),
+        change("max(abs(t.sum()), np.linalg.norm(t))", "np.linalg.norm(t)",
+               "You divide by norms alone. Can a sum be larger than the norm of its terms?"),
+        change("max(abs(t.sum()), np.linalg.norm(t))", "abs(t).sum()",
+               "You divide by the sum of absolute values, which is larger than either size asked for."),
+        change("abs(left.sum() - right.sum())", "(left.sum() - right.sum())",
+               "Your result can be negative. Which of two sums is larger says nothing about a pair."),
+        change(" / size", "", "Your result has a size of its own: make u a thousand times larger, and it grows."),
+        change("abs(left.sum() - right.sum())", "np.linalg.norm(dy * jvp(u)) - np.linalg.norm(vjp(dy) * u)",
+               "You compare two norms. The two sums are what must agree."))),
+    Exercise("random-projection", 15, "test", project_solution,
+             (Check("right gradients agree", _right_gradients, _agrees),
+              each("mistakes in each gradient", _wrong_gradients, _shows),
+              each("one call of f", lambda rng: _right_gradients(rng)[0], _once, call=_counted)), mistakes=(
+        change("rng.standard_normal(a.shape)", "rng.standard_normal()",
+               "Each array moves as a whole, by one number. Which mistakes does such a direction not see?"),
+        change("rng.standard_normal(a.shape)", "np.ones(a.shape)",
+               "Your direction is the same in every call. Which mistakes does a shift of a whole row not see?"),
+        change("(dy * f(*moved))", "f(*moved)", "The derivative is that of the sum of y: dy has no part in it."),
+        change(".sum().imag", ".sum().real", "The derivative of a complex step is not in the real part."),
+        change(".imag / 1e-30", ".imag", "How far all arguments are moved has no part in your derivative."),
+        change("1e-30j * v", "1e-30 * v", "The step is real, and too small to change anything."),
+        change("zip(grads, directions)", "zip(grads[:1], directions)",
+               "Only the first gradient predicts something, but all arguments move."),
+        change("return derivative, predicted", "return predicted, derivative",
+               "The two numbers are returned in the other order."))),
 )

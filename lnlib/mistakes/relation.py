@@ -37,7 +37,7 @@ _RELATIONS = (
     ("is the transpose", lambda a, b: _matrix(a, b) and agree(a, b.T)),
     ("has the right numbers in another shape",
      lambda a, b: a.shape != b.shape and a.size == b.size and agree(a.ravel(), b.ravel())),
-    ("is the other way round along its first axis", lambda a, b: a.ndim > 0 and agree(a, b[::-1])),
+    ("is the other way round along its first axis", lambda a, b: b.ndim > 0 and agree(a, b[::-1])),
     ("has the right numbers in another order",
      lambda a, b: a.ndim == 1 and a.shape == b.shape and agree(np.sort(a), np.sort(b))),
     ("is the inverse", _is_inverse),

@@ -128,6 +128,10 @@ def _smallest(h, order, u, length):
                f"order {order}, u = {u:.0e}, length {length}: a step {where} than your {h:.1e} is better")
 
 
+def _units(rng):
+    return [Call({"order": 2, "u": _U, "length": length}) for length in (1.0, 1000.0)]
+
+
 def _any_unit(found, asked):
     one, other = map(expect_number, found)
     expect(abs(other / one - 1000) < 1e-9, "x in grams or kilograms: the step must grow as the length does")
@@ -249,8 +253,8 @@ EXERCISES = (
                "The real part alone is returned, and the derivative is in the other."))),
     Exercise("best-step", 10, "derive", best_step_solution,
              (each("the error is smallest there", _orders, _smallest),
-              Check("right in any unit",
-                    lambda rng: [Call({"order": 2, "u": _U, "length": length}) for length in (1.0, 1000.0)], _any_unit)), mistakes=(
+              Check("right in any unit", _units, _any_unit)),
+             mistakes=(
         change("(1 / (order + 1))", "(1 / order)",
                "Your exponent does not come from balancing the two errors: multiply both by h and compare powers."),
         change("length * ", "", "Your step has no unit. If x is in metres, in which unit is h?"),
@@ -264,8 +268,9 @@ EXERCISES = (
     Exercise("adjoint-pair", 10, "test", adjoint_mismatch_solution,
              (each("a matrix and its transpose", _maps(wrong=False), _is_a_pair),
               each("two unrelated matrices", _maps(wrong=True), _is_no_pair),
-              each("sums that cancel", lambda rng: Call({"jvp": lambda u: u, "vjp": lambda d: 1.5 * d, "u": np.array([1.0, 1]),
-                                                        "dy": np.array([1.0, -1])}), _is_zero)), mistakes=(
+              each("sums that cancel", lambda rng: Call({"jvp": lambda u: u, "vjp": lambda d: 1.5 * d,
+                                                        "u": np.ones(2), "dy": np.array([1.0, -1.0])}), _is_zero)),
+             mistakes=(
         change("max(abs(t.sum()), np.linalg.norm(t))", "abs(t.sum())",
                "You divide by the sums alone. What if both cancel to 0?"),
         change("max(abs(t.sum()), np.linalg.norm(t))", "np.linalg.norm(t)",

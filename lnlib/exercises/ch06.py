@@ -7,8 +7,9 @@ import sys
 import numpy as np
 
 from .. import reference
+from ..mistakes import change
 from ..variance import naive, normalise, recentred_short, wide
-from . import Exercise, Mistake, call_unchanged, expect, expect_parts, note
+from . import Call, Exercise, each, expect, expect_array, expect_parts
 
 _U = 2.0**-24
 
@@ -16,16 +17,6 @@ _U = 2.0**-24
 def _exact(x, eps=1e-5):
     D = x.shape[-1]
     return reference.layer_norm(x, np.ones(D), np.zeros(D), eps=eps).y
-
-
-def negative_row(centre):
-    """Three numbers whose naive variance is negative.
-
-    centre: float, from 1e4 to 1e6.
-    Returns a float32 array of shape (3,): numbers within 1
-    of centre, not all equal.
-    """
-    raise NotImplementedError("try random numbers")
 
 
 def negative_row_solution(centre):
@@ -52,32 +43,23 @@ def _at_most(lines):
         sys.settrace(before)
 
 
+def _in_time(answer, arguments):
+    # A third of all rows will do, and naive runs some 200 lines: 2000 tries and more.
+    with _at_most(500_000):
+        return answer(*arguments.values())
+
+
+def _is_negative(found, centre):
+    row = expect_array(found, (3,), "float32", "the row")
+    # In float64, where the distance of a float32 from centre is exact.
+    expect(np.abs(row.astype(float) - centre).max() <= 1, f"{row} is not within 1 of {centre}")
+    expect(np.ptp(row) > 0, f"the numbers of {row} are all equal")
+    v = naive(row)[2].item()
+    expect(v < 0, f"for {row} the naive variance is {v}, expected a negative number")
+
+
 def _negative_at(centre):
-    def test(candidate, rng):
-        # A third of all rows will do, and naive runs some 200 lines: 2000 tries and more.
-        with _at_most(500_000):
-            found = getattr(candidate, "py_func", candidate)(centre)  # the recorder would call it without a limit
-        note(found)
-        expect(found is not None, "the result is None; is a return missing?")
-        row = np.asarray(found)
-        expect(row.dtype == np.float32, f"the row has dtype {row.dtype}, expected float32")
-        expect(row.shape == (3,), f"the row has shape {row.shape}, expected (3,)")
-        # In float64, where the distance of a float32 from centre is exact.
-        expect(np.abs(row.astype(float) - centre).max() <= 1, f"{row} is not within 1 of {centre}")
-        expect(np.ptp(row) > 0, f"the numbers of {row} are all equal")
-        v = naive(row)[2].item()
-        expect(v < 0, f"for {row} the naive variance is {v}, expected a negative number")
-    return f"near {centre:.0f}", test
-
-
-def digits_left(x):
-    """How many decimal digits of xhat float32 keeps: a prediction.
-
-    x: float32 array of shape (D,), sigma 1 or more.
-    Returns two floats, for naive and for two_pass, from 0 (none) to
-    -log10(2**-24) (all).
-    """
-    raise NotImplementedError("two losses, two logarithms")
+    return each(f"near {centre:.0f}", lambda rng: Call({"centre": centre}), _is_negative, call=_in_time)
 
 
 def digits_left_solution(x):
@@ -93,36 +75,27 @@ def _rows(rng, offset, sigma=1.0, n=16, D=256):
 
 
 def _digits_at(offset, sigma=1.0):
-    def test(candidate, rng):
-        x = _rows(rng, offset, sigma)
-        found = expect_parts(candidate(x[0].copy()), 2, "numbers")
-        exact = _exact(x)
-        for name, digits in zip(("naive", "two-pass"), found):
-            measured = reference.correct_digits(normalise(x, name), exact)
-            digits = float(digits)
-            expect(0 <= digits <= -np.log10(_U) + 1e-9,
-                   f"{name}: predicted {digits:.1f} digits, expected 0 to {-np.log10(_U):.1f}")
-            # The loss is a bound up to small factors: 16 rows measured within 0.3 and 3 times it, half a digit.
-            expect(abs(digits - measured) <= 0.8, f"{name}: predicted {digits:.1f} digits, measured {measured:.1f}")
-    return f"offset {offset:g}, sigma {sigma:g}", test
+    def ask(rng):
+        rows = _rows(rng, offset, sigma)
+        return Call({"x": rows[0]}, rows=rows)
+    return each(f"offset {offset:g}, sigma {sigma:g}", ask, _as_measured)
 
 
-def _mean_zero(candidate, rng):
-    x = np.array([-3, -1, 1, 3], np.float32)
-    for digits in expect_parts(candidate(x), 2, "numbers"):
+def _as_measured(found, rows, **_):
+    exact = _exact(rows)
+    for name, digits in zip(("naive", "two-pass"), expect_parts(found, 2, "numbers")):
+        measured = reference.correct_digits(normalise(rows, name), exact)
+        digits = float(digits)
+        expect(0 <= digits <= -np.log10(_U) + 1e-9,
+               f"{name}: predicted {digits:.1f} digits, expected 0 to {-np.log10(_U):.1f}")
+        # The loss is a bound up to small factors: 16 rows measured within 0.3 and 3 times it, half a digit.
+        expect(abs(digits - measured) <= 0.8, f"{name}: predicted {digits:.1f} digits, measured {measured:.1f}")
+
+
+def _all_digits(found, **_):
+    for digits in expect_parts(found, 2, "numbers"):
         expect(abs(digits + np.log10(_U)) <= 1e-3,
                f"for a row with mean 0 found {digits:.3f} digits, expected all {-np.log10(_U):.3f}")
-
-
-def repaired(x, eps=1e-5):
-    """xhat, correct to a few u however far a row is from zero.
-
-    x: float32 array of shape (..., D), each sigma at least
-    the spacing of its row.
-    Returns a float32 array of x's shape.
-    """
-    m, _, v = wide(x)
-    raise NotImplementedError("not yet (x - m) / np.sqrt(v + eps)")
 
 
 def repaired_solution(x, eps=1e-5):
@@ -132,11 +105,17 @@ def repaired_solution(x, eps=1e-5):
     return c / np.sqrt(v + np.float32(eps))
 
 
-def _repaired(x, candidate, eps=1e-5):
-    found = np.asarray(call_unchanged(candidate, x=x, eps=eps))
-    expect(found.dtype == np.float32, f"the result has dtype {found.dtype}, expected float32")
-    expect(found.shape == x.shape, f"the result has shape {found.shape}, expected {x.shape}")
-    expect(np.isfinite(found).all(), "the result contains NaN or Inf")
+def _repaired(title, *offsets, sigma=1.0, eps=1e-5, shape=(16, 256)):
+    """A check on rows around these offsets, as many around each."""
+    def ask(rng):
+        n = 16 if len(offsets) == 1 else 1
+        x = np.concatenate([_rows(rng, offset, sigma, n) for offset in offsets])
+        return Call({"x": x.reshape(shape), "eps": eps})
+    return each(title, ask, _to_a_few_u, unchanged=True)
+
+
+def _to_a_few_u(found, x, eps):
+    found = expect_array(found, x.shape, "float32")
     m, _, v = wide(x)
     plain = (x - m) / np.sqrt(v + np.float32(eps))
     error, unrepaired = (reference.relative_error(a, _exact(x, eps)) for a in (found, plain))
@@ -145,90 +124,65 @@ def _repaired(x, candidate, eps=1e-5):
                             f"what (x - m) / sqrt(v + eps) gives is off by {unrepaired:.1e}")
 
 
-def _repaired_at(offset):
-    return f"offset {offset:g}", lambda candidate, rng: _repaired(_rows(rng, offset), candidate)
-
-
-def _each_row(candidate, rng):
-    x = np.concatenate([_rows(rng, offset, n=1) for offset in (1e4, -1e5, 0, 1e6)]).reshape(2, 2, -1)
-    _repaired(x, candidate)
-
-
-def _repaired_eps(candidate, rng):
-    _repaired(_rows(rng, 1e3, 1e-2), candidate, 1e-3)
-
-
-def short_form_is_safe(x, order):
-    """Whether recentred_short(x, order) is to be trusted.
-
-    x: float32 array of shape (D,).  order: a key of ORDERS.
-    Returns True if the residual mean is below sigma, else False.
-    """
-    raise NotImplementedError("recentred_short returns m, r, v")
-
-
 def short_form_is_safe_solution(x, order):
     _, r, v = recentred_short(x, order)
     return bool(r[0] ** 2 < v[0])
 
 
 def _safe_or_not(order, offset, D, sigma=1.0):
-    def test(candidate, rng):
-        x = _rows(rng, offset, sigma, 1, D)[0]
-        found = candidate(x.copy(), order)
+    def ask(rng):
+        return Call({"x": _rows(rng, offset, sigma, 1, D)[0], "order": order})
+
+    def judge(found, x, order):
         expect(np.asarray(found).dtype == bool and np.size(found) == 1,
                f"found {type(found).__name__}, expected True or False")
         ratio = recentred_short(x, order)[1].item() / x.std(dtype=float)
         expect(bool(found) == (abs(ratio) < 1), f"here r is {ratio:.2g} sigma, and you say {bool(found)}")
-    return f"{order}, D = {D}, offset {offset:g} sigma, sigma {sigma:g}", test
+    return each(f"{order}, D = {D}, offset {offset:g} sigma, sigma {sigma:g}", ask, judge)
 
 
 EXERCISES = (
-    Exercise("negative-variance", 6, "A negative variance", negative_row, negative_row_solution,
-             tuple(map(_negative_at, (1e4, 123456.0, 1e6))),
-             mistakes=(Mistake("if naive(row)[2] < 0 and np.ptp(row) > 0", "if np.ptp(row) > 0",
-                               "The first random row is returned. Which number of naive's says whether it is "
-                               "the one looked for?"),
-                       Mistake("uniform(-0.9, 0.9, 3)", "uniform(-9, 9, 3)",
-                               "The numbers are drawn from too wide an interval. How far from centre may they "
-                               "be?"),
-                       Mistake("return row", "return row.astype(float)",
-                               "What you return is float64. In which dtype does the variance turn negative?"))),
-    Exercise("digits-left", 6, "How many digits are left?", digits_left, digits_left_solution,
+    Exercise("negative-variance", 10, "measure", negative_row_solution,
+             tuple(map(_negative_at, (1e4, 123456.0, 1e6))), mistakes=(
+        change("if naive(row)[2] < 0 and np.ptp(row) > 0", "if np.ptp(row) > 0",
+               "The first random row is returned. Which number of naive's says whether it is the one looked for?"),
+        change("uniform(-0.9, 0.9, 3)", "uniform(-9, 9, 3)",
+               "The numbers are drawn from too wide an interval. How far from centre may they be?"),
+        change("return row", "return row.astype(float)",
+               "What you return is float64. In which dtype does the variance turn negative?"))),
+    Exercise("digits-left", 15, "measure", digits_left_solution,
              (_digits_at(0), _digits_at(1e2), _digits_at(1e3, 50.0), _digits_at(-1e3), _digits_at(1e5),
-              ("a row with mean 0", _mean_zero)),
-             mistakes=(Mistake("[u * ratio**2, u * ratio]", "[u * ratio, u * ratio**2]",
-                               "The two predictions have changed places. Which algorithm subtracts squares?"),
-                       Mistake("[u * ratio**2, u * ratio]", "[u * ratio, u * ratio]",
-                               "Both algorithms get the loss of a rounded mean. What does the naive one "
-                               "subtract, and how large is that?"),
-                       Mistake("-np.log10(losses)", "-np.log(losses)",
-                               "Your logarithm counts in powers of e. Of what is a decimal digit a power?"),
-                       Mistake(", u, 1)", ", 0, 1)",
-                               "Near a mean of 0 more digits are promised than float32 has. What does every "
-                               "result lose?"),
-                       Mistake("abs(x.mean(dtype=float))", "x.mean(dtype=float)",
-                               "The ratio keeps the sign of the mean: a row far below 0 counts as one near 0."),
-                       Mistake("x.std(", "x.var(",
-                               "The mean is divided by the variance. Multiply the row by 10: should the digits "
-                               "change?"))),
-    Exercise("repair-the-mean", 6, "Repair a rounded mean", repaired, repaired_solution,
-             (*map(_repaired_at, (0, 1e4, 1e7)),
-              ("each row has its own mean", _each_row),
-              ("eps is used", _repaired_eps)),
-             mistakes=(Mistake("d - d.mean(axis=-1, keepdims=True)", "d",
-                               "The mean is subtracted once and no more, and it was rounded. Or what is left was "
-                               "added to m: can m hold it?"),
-                       Mistake("d.mean(axis=-1, keepdims=True)", "d.mean()",
-                               "One mean over all rows is taken off. Does every row have the same left over?"),
-                       Mistake("d - d.mean(axis=-1, keepdims=True)", "d + d.mean(axis=-1, keepdims=True)",
-                               "What is left of the mean is added: the error is doubled, and not removed."),
-                       Mistake("np.sqrt(v + np.float32(eps))", "(np.sqrt(v) + np.float32(eps))",
-                               "Your eps is added to sigma. Does layer norm add it before or after the root?"),
-                       Mistake("d = x - m", "d = x.astype(float) - m",
-                               "The work leaves float32 for float64. The exercise asks for what float32 can do "
-                               "by itself."))),
-    Exercise("short-form", 6, "Is the short form safe?", short_form_is_safe, short_form_is_safe_solution,
+              each("a row with mean 0", lambda rng: Call({"x": np.array([-3, -1, 1, 3], np.float32)}), _all_digits)),
+             mistakes=(
+        change("[u * ratio**2, u * ratio]", "[u * ratio, u * ratio**2]",
+               "The two predictions have changed places. Which algorithm subtracts squares?"),
+        change("[u * ratio**2, u * ratio]", "[u * ratio, u * ratio]",
+               "Both algorithms get the loss of a rounded mean. What does the naive one subtract, and how large is "
+               "that?"),
+        change("-np.log10(losses)", "-np.log(losses)",
+               "Your logarithm counts in powers of e. Of what is a decimal digit a power?"),
+        change(", u, 1)", ", 0, 1)",
+               "Near a mean of 0 more digits are promised than float32 has. What does every result lose?"),
+        change("abs(x.mean(dtype=float))", "x.mean(dtype=float)",
+               "The ratio keeps the sign of the mean: a row far below 0 counts as one near 0."),
+        change("x.std(", "x.var(",
+               "The mean is divided by the variance. Multiply the row by 10: should the digits change?"))),
+    Exercise("repair-the-mean", 10, "implement", repaired_solution,
+             (*(_repaired(f"offset {offset:g}", offset) for offset in (0, 1e4, 1e7)),
+              _repaired("each row has its own mean", 1e4, -1e5, 0, 1e6, shape=(2, 2, -1)),
+              _repaired("eps is used", 1e3, sigma=1e-2, eps=1e-3)), mistakes=(
+        change("d - d.mean(axis=-1, keepdims=True)", "d",
+               "The mean is subtracted once and no more, and it was rounded. Or what is left was added to m: can m "
+               "hold it?"),
+        change("d.mean(axis=-1, keepdims=True)", "d.mean()",
+               "One mean over all rows is taken off. Does every row have the same left over?"),
+        change("d - d.mean(axis=-1, keepdims=True)", "d + d.mean(axis=-1, keepdims=True)",
+               "What is left of the mean is added: the error is doubled, and not removed."),
+        change("np.sqrt(v + np.float32(eps))", "(np.sqrt(v) + np.float32(eps))",
+               "Your eps is added to sigma. Does layer norm add it before or after the root?"),
+        change("d = x - m", "d = x.astype(float) - m",
+               "The work leaves float32 for float64. The exercise asks for what float32 can do by itself."))),
+    Exercise("short-form", 10, "test", short_form_is_safe_solution,
              # r, in sigma: far below 1, below 1, -900, 190; 17 and -17 with a positive v; the rest in other units,
              # two with |r| = 3 sigma below v and |r| = 0.03 to 0.3 sigma above it; the last with a negative v.
              tuple(_safe_or_not(*row) for row in (
@@ -236,20 +190,18 @@ EXERCISES = (
                  ("accumulators", 1e7, 65536), ("sequential", 3e4, 65536), ("sequential", -3e4, 65536),
                  ("sequential", 1e3, 65536, 1e3), ("sequential", 1e7, 65536, 1e-3),
                  ("sequential", 1e4, 65536, 10), ("accumulators", 1e4, 65536, 1e-3), ("accumulators", 6e7, 16384))),
-             mistakes=(Mistake("return bool(r[0] ** 2 < v[0])", "return True",
-                               "Every row is trusted. How large may r become?"),
-                       Mistake("recentred_short(x, order)", "recentred_short(x)",
-                               "The order of summation has no part in your answer. Which sum loses more?"),
-                       Mistake("r[0] ** 2 < v[0]", "abs(r[0]) < v[0]",
-                               "A length is compared with a square. Multiply the row by 10: does the answer "
-                               "stay?"),
-                       Mistake("r[0] ** 2 < v[0]", "r[0] * abs(r[0]) < v[0]",
-                               "The residual mean keeps its sign: a large negative one counts as small."),
-                       Mistake("r[0] ** 2 < v[0]", "v[0] > 0",
-                               "Only the sign of the variance is asked for. Can a wrong variance be positive?"),
-                       Mistake("r[0] ** 2 < v[0]", "abs(r[0]) < 1",
-                               "The residual mean is compared with 1. In which unit is it to be measured?"),
-                       Mistake("_, r, v", "r, _, v",
-                               "It is the mean that is compared with sigma, not what is left once the mean has "
-                               "been subtracted."))),
+             mistakes=(
+        change("return bool(r[0] ** 2 < v[0])", "return True", "Every row is trusted. How large may r become?"),
+        change("recentred_short(x, order)", "recentred_short(x)",
+               "The order of summation has no part in your answer. Which sum loses more?"),
+        change("r[0] ** 2 < v[0]", "abs(r[0]) < v[0]",
+               "A length is compared with a square. Multiply the row by 10: does the answer stay?"),
+        change("r[0] ** 2 < v[0]", "r[0] * abs(r[0]) < v[0]",
+               "The residual mean keeps its sign: a large negative one counts as small."),
+        change("r[0] ** 2 < v[0]", "v[0] > 0",
+               "Only the sign of the variance is asked for. Can a wrong variance be positive?"),
+        change("r[0] ** 2 < v[0]", "abs(r[0]) < 1",
+               "The residual mean is compared with 1. In which unit is it to be measured?"),
+        change("_, r, v", "r, _, v",
+               "It is the mean that is compared with sigma, not what is left once the mean has been subtracted."))),
 )

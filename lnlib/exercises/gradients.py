@@ -9,7 +9,7 @@ from ..layernorm import layer_norm_forward, rms_norm_backward, rms_norm_forward
 from ..mistakes import LAYER_NORM, RMS_NORM, Family, diagnose, outside_family
 from ..mistakes.families import OutsideCache, outside_backward, outside_parts
 from .expect import expect, expect_close, of_small_error
-from .run import Call, Check, each, plainly, unchanged
+from .run import Call, Check, each, plainly, reply, unchanged
 
 # Tolerance of the gradients below. Of the rows drawn here g keeps more than a hundredth in dx (kappa < 100),
 # sums have at most 7 terms, and about ten roundings meet: a right answer is within 100 * 7 * 10 * 2**-53 = 8e-13,
@@ -83,7 +83,8 @@ class Backward(NamedTuple):
 
     def diagnose(self, answer):
         """Which mistake the answer is, or None."""
-        return diagnose(lambda dy, cache: self.outputs(self.call(answer, self.arguments(dy, cache))), self.norm.family)
+        return diagnose(lambda dy, cache: self.outputs(reply(self.call, answer, self.arguments(dy, cache))[0]),
+                        self.norm.family)
 
     def layers(self):
         """Checks from the outside in: shapes, dtypes, arguments, one direction, invariants."""

@@ -22,7 +22,8 @@ class Exercise(NamedTuple):
     trains : one or two of "derive", "implement", "test" and "measure".
     solution : a function that passes.
     checks : :class:`lnlib.exercises.run.Check` tuples, in order.
-    diagnose : function (answer) -> :class:`lnlib.mistakes.Diagnosis` or None, called where a check failed.
+    diagnose : function (answer) -> :class:`lnlib.mistakes.Diagnosis` or None, called where a check failed. It calls
+        the answer through :func:`lnlib.exercises.run.reply`, so that the answer's exceptions are told from its own.
     mistakes : wrong answers that readers give (:func:`lnlib.mistakes.change`), compared where ``diagnose`` is None or
         says nothing.
     """
@@ -98,15 +99,9 @@ def _diagnosis(exercise, candidate, passed, message, seed):
 
 def _by_terms(exercise, candidate):
     """The exercise's own diagnosis; None where the candidate does not get through it."""
-    def answer(*args):
-        try:
-            return candidate(*args)
-        except Exception as error:
-            raise run.Raised(type(error).__name__, str(error), "") from error
-
     try:
-        return exercise.diagnose and exercise.diagnose(answer)
-    except (Mismatch, run.Raised):
+        return exercise.diagnose and exercise.diagnose(candidate)
+    except (Mismatch, NotImplementedError, run.Raised):
         return None
 
 
@@ -143,6 +138,6 @@ def _reply(call, function, arguments):
     except (Mismatch, NotImplementedError) as error:
         return Reply(Failure(type(error).__name__, str(error)), [])
     except run.Raised as raised:
-        return Reply(Failure(raised.kind, raised.message), [])
+        return Reply(Failure(raised.kind, raised.message, raised.telling), [])
     result = result.results if isinstance(result, run.Ran) else result
     return Reply(result, [a for a in given.values() if isinstance(a, np.ndarray)])

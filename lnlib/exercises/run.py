@@ -83,11 +83,19 @@ def unchanged(title, ask):
 
 
 class Raised(Exception):
-    """The answer raised an exception: ``kind`` is its name, ``message`` its text, ``words`` a sentence for its author."""
+    """The answer raised an exception: ``kind`` is its name, ``message`` its text, ``words`` a sentence for its author.
 
-    def __init__(self, kind, message, words):
+    ``telling`` says that few other wrong answers end with this kind and message.
+    """
+
+    def __init__(self, kind, message, words, telling=False):
         super().__init__(words)
-        self.kind, self.message = kind, message
+        self.kind, self.message, self.telling = kind, message, telling
+
+
+def raised(error, answer, message=None, telling=False):
+    """The :class:`Raised` of an exception that ``answer`` ended with; ``message``: its text, if not all of it counts."""
+    return Raised(type(error).__name__, str(error) if message is None else message, _in_words(error, answer), telling)
 
 
 def questions(check, rng):
@@ -138,10 +146,10 @@ def reply(call, answer, arguments, unchanged=False):
     given = copy.deepcopy(arguments)
     try:
         result = call(answer, given)
-    except (Mismatch, NotImplementedError):
+    except (Mismatch, NotImplementedError, Raised):
         raise
     except Exception as error:
-        raise Raised(type(error).__name__, str(error), _in_words(error, answer)) from error
+        raise raised(error, answer) from error
     if unchanged:
         for name, value in given.items():
             if not all(map(np.array_equal, _arrays(arguments[name]), _arrays(value))):

@@ -21,10 +21,11 @@ class Reply(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """The exception that a call ended with."""
+    """The exception that a call ended with; ``telling`` if few other wrong answers end with it."""
 
     kind: str
     message: str
+    telling: bool = False
 
 
 def matches(mine, right, wrong, replies, fails):
@@ -44,8 +45,8 @@ def matches(mine, right, wrong, replies, fails):
 
 def says_little(mine):
     """Whether a wrong answer of another kind may well reply the same: True and False, zeros, or errors only."""
-    return all(isinstance(result, (bool, np.bool_, Failure)) or is_numbers(result) and not np.any(result)
-               for result, _ in mine)
+    return all(isinstance(result, (bool, np.bool_)) or isinstance(result, Failure) and not result.telling
+               or is_numbers(result) and not np.any(result) for result, _ in mine)
 
 
 def recognise(mine, message, solution, mistakes, replies, message_of, passes_before):

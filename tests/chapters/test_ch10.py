@@ -17,14 +17,10 @@ from lnlib.exercises import ch10  # noqa: E402
 # Exercises: each attempt is a mistake a reader may make
 
 @pytest.mark.parametrize("attempt, check, words", [
-    (lambda x, lanes: x.sum(), "to the last bit", "NumPy's order"),
-    (lambda x, lanes: x.sum(dtype=float), "to the last bit", "in float64"),
-    (lambda x, lanes: ch10.lane_sum_solution(x, 1), "to the last bit", "one number after the other"),
-    (lambda x, lanes: ch10.lane_sum_solution(x[:len(x) - len(x) % lanes], lanes), "whole numbers, with a remainder",
-     "the last 1 are missing"),
+    (lambda x, lanes: ch10.lane_sum_solution(x, 1), "to the last bit", "One running sum"),
     (lambda x, lanes: x[:, None], "whole numbers, with a remainder", "expected one number"),
     (lambda x, lanes: ch10.lane_sum_solution(np.array([ch10.lane_sum_solution(p, 1) for p in np.array_split(x, lanes)]), 1),
-     "to the last bit", "of neighbours"),
+     "to the last bit", "a block of neighbours"),
     (lambda x, lanes: np.array([ch10.lane_sum_solution(x[k::lanes], 1) for k in range(lanes)]).sum(),
      "to the last bit", "in an order of its own"),
     (lambda x, lanes: ch10.lane_sum_solution(x[::-1], lanes), "to the last bit", "to the last bit"),
@@ -66,14 +62,14 @@ def lines_of(sums, line=64, address=None, strides=None):
 
 
 @pytest.mark.parametrize("attempt, check, words", [
-    (lambda sums, line: len(sums) - 1, "side by side", ""),
+    (lambda sums, line: len(sums) - 1, "side by side", "for each pair of neighbours"),
     (lambda sums, line: 0, "side by side", "found 0 lines"),
-    (lambda sums, line: lines_of(sums, line, address=0), "side by side", "these do not"),
+    (lambda sums, line: lines_of(sums, line, address=0), "side by side", "begin where a line begins"),
     (lambda sums, line: lines_of(sums, 64), "wider numbers, longer lines", "lines of 128 bytes"),
     (lambda sums, line: lines_of(sums, line, strides=np.empty(sums.shape, np.float32).strides),
      "wider numbers, longer lines", "float64"),
     (lambda sums, line: lines_of(sums, line, strides=np.empty(sums.shape, sums.dtype).strides),
-     "padded or transposed", ""),
+     "padded or transposed", "without a gap"),
     (lambda sums, line: "two", "side by side", "expected a whole number"),
 ])
 def test_shared_lines_refuses(attempt, check, words):
@@ -82,7 +78,7 @@ def test_shared_lines_refuses(attempt, check, words):
 
 def test_shared_lines_blames_the_address_only_where_that_explains_all_cases():
     report = exercises.check("shared-lines", lambda sums, line: 0)
-    assert "these do not" not in report.failed[1] and "begin where" not in str(report.diagnosis), report
+    assert "begin where" not in str(report.diagnosis), report
 
 
 def test_shared_lines_takes_a_loop_over_numbers():
@@ -128,40 +124,16 @@ def with_objects(x, gamma, eps, y, rstd):
             y[i, j] = x[i, j] * rstd[i] * gamma[j]
 
 
-def forward_with(change):
-    """The solution's loops, with ``change(x, gamma, r, squares, D, eps)`` for the number that multiplies x[i, j]."""
-    def attempt(x, gamma, eps, y, rstd):
-        D = x.shape[1]
-        for i in range(x.shape[0]):
-            squares = sum(x[i, j] ** 2 for j in range(D))
-            rstd[i] = 1 / np.sqrt(squares / D + eps)
-            for j in range(D):
-                y[i, j] = x[i, j] * change(gamma[j], rstd[i], squares, D, eps)
-    return attempt
-
-
 @pytest.mark.parametrize("attempt, check, words", [
     (lambda x, gamma, eps, y, rstd: None, "y and rstd", "not written"),
     (vectorised, "row after row, x read twice, y written once", "one number at a time"),
     (column_by_column, "row after row, x read twice, y written once", "come back to a row"),
     (through_y, "row after row, x read twice, y written once", "written 2 times"),
     (with_objects, "compiled, in float32", "raised"),
-    (forward_with(lambda gamma, r, squares, D, eps: r), "y and rstd", "no gamma"),
-    (forward_with(lambda gamma, r, squares, D, eps: gamma / np.sqrt(squares / D)), "y and rstd", "no eps"),
-    (forward_with(lambda gamma, r, squares, D, eps: gamma / np.sqrt(squares + eps)), "y and rstd", "not divided by D"),
-    (forward_with(lambda gamma, r, squares, D, eps: gamma * r**2), "y and rstd", "no root"),
 ])
 def test_rms_forward_refuses(attempt, check, words):
     pytest.importorskip("numba")
     assert failed("rms-forward-rows", attempt, words) == check
-
-
-def test_rms_forward_refuses_a_mean():
-    def centred(x, gamma, eps, y, rstd):
-        c = x - x.mean(axis=1, keepdims=True)
-        vectorised(c, gamma, eps, y, rstd)
-
-    assert failed("rms-forward-rows", centred, "subtracts no mean") == "y and rstd"
 
 
 def backward_with(dx_of, add=True, dgamma_of=lambda g, upstream, xhat: upstream * xhat):
@@ -180,12 +152,12 @@ def backward_with(dx_of, add=True, dgamma_of=lambda g, upstream, xhat: upstream 
 
 
 @pytest.mark.parametrize("attempt, words", [
-    (backward_with(lambda r, g, dy, xhat, a, b: r * (g - a - xhat * b)), "layer norm's"),
-    (backward_with(lambda r, g, dy, xhat, a, b: r * g), "lacks the term"),
-    (backward_with(lambda r, g, dy, xhat, a, b: g - xhat * b), "lacks the factor rstd"),
-    (backward_with(lambda r, g, dy, xhat, a, b: r * (g + xhat * b)), "dx is off by"),
-    (backward_with(lambda r, g, dy, xhat, a, b: r * (g - xhat * b), add=False), "the last row only"),
-    (backward_with(lambda r, g, dy, xhat, a, b: r * (g - xhat * b), dgamma_of=lambda g, dy, xhat: g * xhat), "gamma in it"),
+    (backward_with(lambda r, g, dy, xhat, a, b: r * (g - a - xhat * b)), "a mean is subtracted, as in layer norm"),
+    (backward_with(lambda r, g, dy, xhat, a, b: r * g), "the path through the mean square is left out"),
+    (backward_with(lambda r, g, dy, xhat, a, b: r * (g + xhat * b)), "the projection has the wrong sign"),
+    (backward_with(lambda r, g, dy, xhat, a, b: r * (g - xhat * b), add=False), "overwritten row by row"),
+    (backward_with(lambda r, g, dy, xhat, a, b: r * (g - xhat * b), dgamma_of=lambda g, dy, xhat: g * xhat),
+     "carries gamma"),
     (lambda dy, x, rstd, gamma, dx, dgamma: None, "not written"),
 ])
 def test_rms_backward_refuses(attempt, words):

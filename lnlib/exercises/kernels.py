@@ -1,0 +1,67 @@
+"""How answers that fill arrays are run: loops over rows as they are, CUDA kernels in the interpreter, lnlib.simt."""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import simt
+from .expect import Mismatch, expect
+from .run import Ran, raised
+
+
+class Out(NamedTuple):
+    """Stands among a call's arguments for a new array that the answer is to fill.
+
+    start : what it holds at first; what is still NaN afterwards was never written.
+    """
+
+    shape: tuple
+    dtype: type = np.float32
+    start: float = np.nan
+
+
+def with_outputs(arguments, make=lambda out: np.full(out.shape, out.start, out.dtype)):
+    """The arguments with an array in the place of each :class:`Out`, and a tuple of these arrays."""
+    given = {name: make(value) if isinstance(value, Out) else value for name, value in arguments.items()}
+    return given, tuple(given[name] for name, value in arguments.items() if isinstance(value, Out))
+
+
+def fill(answer, arguments):
+    """Call an answer; the arrays that it fills are its result."""
+    given, outputs = with_outputs(arguments)
+    answer(*given.values())
+    return outputs
+
+
+def launch(shape, kernel_of=lambda answer: answer, measure=lambda run: ()):
+    """How a check calls a kernel: it runs in the interpreter, and what it fills and the log are its result.
+
+    shape : function (**arguments) -> (blocks, threads).
+    kernel_of : function (answer) -> the kernel, where the answer is called by one.
+    measure : function (log) -> what known mistakes are compared by, beside what is filled.
+    """
+    def call(answer, arguments):
+        given, outputs = with_outputs(arguments, lambda out: simt.uninitialised(out.shape, out.dtype))
+        try:
+            run = simt.launch(kernel_of(answer), *shape(**arguments), *given.values(), log=True)
+        except simt.KernelError as error:
+            # Lines and names of shared arrays are each author's own: without them, errors are compared.
+            raise raised(error, answer, re.sub(r", line \d+|^\w+(?=\[)", "", str(error)), telling=True) from error
+        except RecursionError:
+            raise Mismatch("your function calls itself, which the interpreter cannot follow; use a loop") from None
+        return Ran((outputs, measure(run)), run)
+    return call
+
+
+def expect_written(array, name, case=""):
+    """Raise :class:`Mismatch` unless every number of ``array`` was written."""
+    missing = int(np.isnan(array).sum())
+    expect(not missing, f"{case}{missing} of {array.size} numbers of {name} were not written")
+
+
+def expect_few_sectors(traffic, name, kind, most=4):
+    """Raise :class:`Mismatch` if a request of this kind touches more sectors on average."""
+    expect(traffic.sectors_per_request <= most,
+           f"{kind}s of {name} touch {traffic.sectors_per_request:.1f} sectors a request, {most} will do; "
+           "neighbouring threads should take neighbouring columns")

@@ -5,6 +5,7 @@ import numpy as np
 from ..layernorm import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from ..mistakes import MUTANTS, TESTS, change, diagnose
 from . import Call, Exercise, Ran, each, expect, expect_close, expect_parts
+from .run import plainly, reply
 
 _TESTS = {test.id: test for test in TESTS}
 _MUTANTS = {mutant.name: mutant.backward for mutant in MUTANTS}
@@ -36,8 +37,10 @@ def _survives(id):
 
 
 def _which_mistake(answer):
-    # dx is meant to be wrong.
-    return diagnose(lambda dy, cache: (None, *expect_parts(answer(dy, cache), 3)[1:]))
+    def backward(dy, cache):
+        result, _ = reply(plainly, answer, {"dy": dy, "cache": cache})
+        return None, *expect_parts(result, 3)[1:]  # dx is meant to be wrong
+    return diagnose(backward)
 
 
 def probe_solution(eps):

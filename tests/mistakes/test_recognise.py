@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lnlib.exercises import Call, Exercise, Ran, each, expect, expect_close, registry
+from lnlib.exercises.run import plainly, reply
 from lnlib.mistakes import change
 from lnlib.mistakes.change import changed, function_of
 from lnlib.mistakes.compare import agree
@@ -142,7 +143,7 @@ def test_a_diagnosis_that_crashes_is_a_defect_that_costs_no_report(monkeypatch):
     assert report.failed and report.diagnosis is None
     # What the candidate raises on the way is no defect of ours.
     monkeypatch.setattr(registry, "exercises", lambda: {
-        exercise.id: exercise._replace(diagnose=lambda answer: answer(None))})
+        exercise.id: exercise._replace(diagnose=lambda answer: reply(plainly, answer, {"x": None}))})
     assert registry.check("an-exercise", lambda x: np.pi * x).diagnosis is None
 
 

@@ -2,21 +2,20 @@
 
 import json
 import math
-from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pytest
 from attempts import failed
+from pages import ROOT
+from questions import of, says
 
 matplotlib.use("agg")
 
-from pages import ROOT  # noqa: E402
 
 from lnlib import cost, exercises, plots  # noqa: E402
 from lnlib.exercises import ch09  # noqa: E402
-
-
+from lnlib.rounding import TYPICAL  # noqa: E402
 
 # Exercises
 
@@ -198,3 +197,46 @@ def test_time_per_element_is_sorted_and_in_nanoseconds():
     assert p.get_xdata().tolist() == [10, 100] and np.allclose(p.get_ydata(), [20, 10])
     assert np.allclose(floor.get_ydata(), [10, 1]) and math.isclose(floor.get_xdata()[1], 100)
     plots.plt.close(fig)
+
+
+# Questions: the numbers in the answers are computed, then looked for in their text
+
+def test_question_1_what_lowers_the_bound():
+    def bound(operations=8, itemsize=4, rate=100e9):
+        return 1e3 * cost.roofline(operations * 1e8, 2 * itemsize * 1e8, cost.Machine("core", 20e9, 20e9, rate))
+
+    assert cost.operations("forward", 10**4, 10**4, keep="x", fused=True)[0].flops / 1e8 == pytest.approx(8, rel=1e-2)
+    assert bound() == bound(operations=4) == bound(rate=200e9)
+    says("9.1", of(bound(), "ms"), of(bound(itemsize=2), "ms"), of(8e8 / 100e9 * 1e3, "ms"), "0.8 GB", "0.4 GB")
+
+
+def test_question_2_folded_parameters():
+    N = 10**8
+    lines = cost.operations("forward", 10**4, 10**4)
+    gone = [o for o in lines if o.name.startswith(("scaled", "y ="))]
+    accesses = round(cost.total(gone).bytes / 4 / N), round(cost.total(lines).bytes / 4 / N)
+    fused = cost.operations("forward", 10**4, 10**4, keep="x", fused=True)[0]
+    left = (fused.flops - sum(o.flops for o in gone)) / N
+    says("9.2", "{} of {}, a third".format(*accesses), f"from {fused.flops / N:.0f} to {left:.0f}")
+    assert len(gone) == 2 and round(fused.bytes / 4 / N) == 2
+
+
+def test_question_3_new_memory():
+    nbytes = 4 * 8 * 1024 * 768
+    copy, faults = 1e3 * 2 * nbytes / 20e9, 1e3 * nbytes / 4096 * 0.5e-6
+    says("9.3", f"About {(copy + faults) / copy:.1f}", of(nbytes / 1e6, "MB"), f"{copy:.1f} ms")
+    says("9.3", f"{nbytes // 4096} new pages", f"{faults:.1f} ms")
+
+
+def test_question_4_what_a_network_keeps():
+    kept = 4 * 8 * 1024 * 768
+    says("9.4", of(kept / 1e6, "MB"), f"{48 * kept / 1e9:.1f} GB")
+    rng = np.random.default_rng(13)
+    xhat = rng.standard_normal(10**4, np.float32)
+    gamma, beta = (10.0 ** -rng.integers(0, 4, 10**4)).astype(np.float32), np.float32(1)
+    lost = abs((gamma * xhat + beta - beta) / gamma - xhat)
+    for size in np.unique(gamma):
+        # The rounding of y, of size |beta| + |gamma xhat|, is t u in the root mean square, divided by gamma.
+        wanted = TYPICAL * 2.0**-24 * np.sqrt(beta / size**2 + 1)
+        assert 0.5 < np.sqrt(np.mean(lost[gamma == size] ** 2)) / wanted < 3
+    says("9.4", "\\beta/\\gamma|$ roundings")

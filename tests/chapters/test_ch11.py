@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from attempts import failed
 from pages import BOOK, read
+from questions import of, percent, plain, says
 
 matplotlib.use("agg")
 
-from lnlib import gpu_kernels, gpu_plots, plots, results, simt  # noqa: E402
+from lnlib import gpu_kernels, gpu_ladder, gpu_plots, plots, results, simt  # noqa: E402
 from lnlib.cuda_access import FULL, cuda, float32  # noqa: E402
 from lnlib.exercises import ch11  # noqa: E402
 from lnlib.gpu_ladder import warp_sum  # noqa: E402
@@ -326,3 +327,68 @@ def test_times_are_shown_where_there_are_any(monkeypatch):
         case | {"implementation": "pytorch", "seconds": [4e-6, 1e-6, 3e-6]},
         case | {"implementation": "warp-per-row", "seconds": [3e-6, 1e-6, 3e-6], "section": "ladder"},
     ]) == "speed [64, 128], us: lnlib 2, pytorch 4\nladder [64, 128], us: warp-per-row 3\n"
+
+
+# Questions: the numbers in the answers are computed, then looked for in their text
+
+def test_question_1_sectors():
+    lane, x, y = np.arange(32), np.zeros(128, np.float32), np.zeros(32, np.float32)
+    found = [simt.sectors(simt.launch(gather, 1, 32, x, index, y, log=True))["x", "load"]
+             for index in (lane, 31 - lane, lane + 3, 2 * lane, lane // 4)]
+    *first, last = (t.sectors for t in found)
+    says("11.1", f"{', '.join(map(str, first))} and {last}", "256 bytes", "half")
+    assert found[3].efficiency == 0.5 and found[4].bytes_used == 8 * 4
+
+
+def gather(x, index, y):
+    lane = cuda.threadIdx.x
+    y[lane] = x[index[lane]]
+
+
+def without_some_lanes(x, out):
+    lane = cuda.threadIdx.x
+    if lane < 20:
+        out[lane] = warp_sum(x[lane])
+
+
+def with_all_lanes(x, out):
+    lane = cuda.threadIdx.x
+    value = float32(0)
+    if lane < 20:
+        value = x[lane]
+    total = warp_sum(value)
+    if lane < 20:
+        out[lane] = total
+
+
+def test_question_2_all_lanes_take_part():
+    x, out = np.arange(20, dtype=np.float32), np.zeros(20, np.float32)
+    with pytest.raises(simt.DivergentBarrier):
+        simt.launch(without_some_lanes, 1, 32, x, out)
+    simt.launch(with_all_lanes, 1, 32, x, out)
+    assert np.all(out == x.sum())
+    says("11.2", f"number of lane {5 ^ 16}")
+
+
+def test_question_3_only_the_mean(monkeypatch):
+    x = np.random.default_rng(10).standard_normal((4, 96), np.float32) + np.float32(1)
+    right = gpu_ladder.STEPS["warp-per-row"].run(x, *plain(x))[0]
+    monkeypatch.setattr(gpu_ladder, "warp_sum", warp_sum_to_lane_0)
+    found = gpu_ladder.STEPS["warp-per-row"].run(x, *plain(x))[0]
+    # Sums of 96 float32 numbers of size one in another order: off by a few u.
+    assert np.allclose(found["mean"], right["mean"], rtol=1e-6, atol=1e-6)
+    assert np.all(abs(found["rstd"] / right["rstd"] - 1) > 1e-4)
+    assert np.all(abs(found["y"] - right["y"]).max(axis=0) > 1e-4)
+    says("11.3", "Only `mean`")
+
+
+def warp_sum_to_lane_0(value):
+    for distance in (16, 8, 4, 2, 1):
+        value += cuda.shfl_down_sync(FULL, value, distance)
+    return value
+
+
+def test_question_4_near_the_floor():
+    floor = 1e6 * 2 * 4 * 8192 * 4096 / 4800e9
+    says("11.4", f"{60 - floor:.0f} μs", percent((60 - floor) / 60),
+         of(floor, "μs"), of(60 - floor / 2, "μs"), of(floor / 2, "μs"))

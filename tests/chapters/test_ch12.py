@@ -1,18 +1,22 @@
 """Chapter 12: its exercises refuse wrong answers and say why, its figures draw what they are given."""
 
+import itertools
+import math
 import random
 
 import matplotlib
 import numpy as np
 import pytest
 from attempts import failed
+from questions import percent, says
 
 matplotlib.use("agg")
 
-from lnlib import exercises, gpu_kernels, gpu_plots, simt  # noqa: E402
+from lnlib import exercises, gpu_kernels, gpu_ladder, gpu_plots, simt  # noqa: E402
 from lnlib.cuda_access import cuda, float32  # noqa: E402
 from lnlib.exercises import ch12  # noqa: E402
 from lnlib.gpu_ladder import block_sum  # noqa: E402
+from lnlib.summation import sum_rows  # noqa: E402
 
 # Exercises: each attempt is a mistake a reader may make
 
@@ -393,3 +397,50 @@ def test_partial_traffic_draws_line_points_and_levels():
     assert list(line.get_ydata()) == [16, 20, 28] and list(points.get_xdata()) == [0.25, 1]
     assert level.get_ydata()[0] == 20
     assert [t.get_text() for t in ax.get_xticklabels()] == ["1/4", "1"]
+
+
+# Questions: the numbers in the answers are computed, then looked for in their text
+
+def test_question_1_bytes_in_half_precision():
+    def equal(itemsize):  # G/M at which 3 arrays and the partial sums move as much as 5 arrays
+        return (5 - 3) * itemsize / 16
+
+    says("12.1", f"{5 * 2}, and $6 + 16\\,G/M$", f"1/{1 / equal(2):.0f}", f"1/{1 / equal(4):.0f}")
+    p = gpu_ladder.STEPS["fused-partials"].predict
+    assert (p(64, 128, 32).bytes - p(64, 128, 16).bytes) / (64 * 128) == 16 * 16 / 64
+    half, single = (16 / 64 / (3 * itemsize + 16 / 64) for itemsize in (2, 4))
+    says("12.1", f"{percent(half)} of", percent(single))
+
+
+def test_question_2_integers_do_not_round():
+    rng = np.random.default_rng(11)
+    terms = np.prod(rng.integers(-3, 4, (2, 100_000, 4)), axis=0).astype(np.float32)
+    assert 9 * 100_000 < 2**24
+    for order in (terms, rng.permutation(terms), rng.permutation(terms)):
+        assert np.array_equal(sum_rows(order, "sequential"), terms.sum(axis=0, dtype=float))
+    # A block of rows that every run misses leaves equal bits, and only the exact sum shows it.
+    assert np.array_equal(sum_rows(terms[32:], "sequential"), sum_rows(rng.permutation(terms[32:]), "sequential"))
+    assert not np.array_equal(sum_rows(terms[32:], "sequential"), terms.sum(axis=0, dtype=float))
+
+
+def test_question_3_three_blocks_have_an_order():
+    assert 8192 // 512 == 16  # "a sixteenth"
+    parts = np.random.default_rng(12).standard_normal((3, 64), np.float32)
+    for G, results in ((1, 1), (2, 1), (3, 2)):
+        orders = [sum_rows(np.array([np.zeros(64, np.float32), *order]), "sequential")
+                  for order in itertools.permutations(parts[:G])]
+        assert (len(np.unique(orders, axis=0)) > 1) == (results > 1)
+    says("12.3", "$G = 1$", "$G = 2$", "From 3")
+
+
+def test_question_4_a_register_more():
+    def fit(registers, block):
+        each = 8 * math.ceil(registers / 8) * block
+        return each, 65536 // each, 65536 // each * block
+
+    (before, blocks, threads), (after, fewer, left) = fit(80, 256), fit(81, 256)
+    says("12.4", f"{before}$ registers: {blocks} blocks, {threads} threads")
+    says("12.4", f"{after}, and {fewer} blocks fit: {left}")
+    assert 1 - left / threads == pytest.approx(1 / 3)
+    small = fit(80, 64), fit(81, 64)
+    says("12.4", f"{small[0][1]} before and {small[1][1]} after, {small[0][2]} and {small[1][2]} threads")

@@ -51,6 +51,9 @@ WIDE_ROW = 8192
 LONG_ROW = 256
 
 
+_RANGE32, _RANGE64 = contract.RANGE["float32"], contract.RANGE["float64"]
+
+
 class CpuLayerNormCache(NamedTuple):
     """What backward needs: x, three numbers a row, and gamma.
 
@@ -291,7 +294,7 @@ def _forward_rows(x, beta, eps, y, statistics, gamma, begin, end):
     """Rows begin to end of y and of the statistics; returns how many rows are out of range, with rstd 0."""
     D, real = x.shape[1], gamma.dtype.type
     first, first_head, chunk, line = min(D, 16), _head(y), CHUNK // x.itemsize, LINE // x.itemsize
-    smallest, largest = (1e-25, 1e35) if gamma.itemsize == 4 else (1e-290, 1e300)
+    smallest, largest = _RANGE32 if gamma.itemsize == 4 else _RANGE64
     out_of_range = 0
     if D >= LONG_ROW and end - begin > 8:
         gamma, beta = _copy_for(y, gamma), _copy_for(y, beta)
@@ -520,29 +523,17 @@ _FLOAT32, _FLOAT64 = _FLOATS = np.dtype(np.float32), np.dtype(np.float64)
 _OVERLAP = "out: found memory that an input uses too, expected an array of its own"
 
 
+_REAL = "float64", "float32", "float16", "bfloat16"
+
+
 def _checked(x, gamma, beta, eps):
-    x = contract.check_x(x)
-    if x.dtype.kind == "c":
-        raise TypeError("x: found dtype complex128, expected float64, float32, float16 or bfloat16 "
-                        "(backend 'numpy' takes complex128)")
-    gamma, beta = (np.asarray(a) for a in contract.check_parameters(gamma, beta, x))
+    x = contract.require_x(x)
+    contract.require_dtype("x", x.dtype, _REAL, "float64, float32, float16 or bfloat16 "
+                           "(backend 'numpy' takes complex128)")
+    gamma, beta = (np.asarray(a) for a in contract.require_parameters(gamma, beta, x))
     for name, array in (("gamma", gamma), ("beta", beta)):
-        if array.dtype.kind == "c":
-            raise TypeError(f"{name}: found dtype complex128, expected {x.dtype.name}, the dtype of x")
-    return x, gamma, beta, contract.check_eps(eps)
-
-
-def _check_out(out, x):
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"out: found {type(out).__name__}, expected a NumPy array")
-    contract.as_array("out", out, (out.dtype.name,))  # no mask, no foreign byte order
-    if out.dtype != x.dtype:
-        raise TypeError(f"out: found dtype {out.dtype.name}, expected {x.dtype.name}, the dtype of x")
-    if out.shape != x.shape:
-        raise ValueError(f"out: found shape {out.shape}, expected {x.shape}, the shape of x")
-    if not out.flags.carray:
-        raise ValueError("out: found an array that is read-only, not C-contiguous or not aligned, "
-                         "expected one that can be written row after row")
+        contract.require_dtype(name, array.dtype, _REAL, f"{x.dtype.name}, the dtype of x")
+    return x, gamma, beta, contract.require_eps(eps)
 
 
 def _refuse_overlap(out, *inputs):
@@ -622,14 +613,14 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
             and type(eps) is float and 0 <= eps < math.inf):
         x, gamma, beta, eps = _checked(x, gamma, beta, eps)
     if precise is not False:
-        contract.check_precise(precise, x)
+        contract.require_precise(precise, x)
     dtype = x.dtype
     if out is None:
         y = np.empty(x.shape, dtype)
     else:
         y = out
         if not (type(y) is np.ndarray and y.dtype is dtype and y.shape == x.shape and y.flags.carray):
-            _check_out(y, x)
+            contract.require_out(y, x, rows_in_order=True)
     if dtype not in _FLOATS:
         return _half_forward(x, gamma, beta, eps, precise, y)
 
@@ -687,19 +678,18 @@ def layer_norm_backward(dy, cache, *, out=None):
     The relative error of dx is about kappa * u with kappa = ||r g|| / ||dx||. A dy whose products with gamma leave
     the range of the dtype gives NaN or Inf.
     """
-    contract.check_cache(cache, CpuLayerNormCache)
+    contract.require_cache(cache, CpuLayerNormCache)
     x, saved, eps, _ = cache
     dtype, shape = x.dtype, x.shape
     if not (type(dy) is np.ndarray and dy.dtype is dtype and dy.shape == shape):
-        dy = contract.check_like_x("dy", dy, shape, dtype)
-        if dy.dtype.kind == "c":
-            raise TypeError(f"dy: found dtype complex128, expected {dtype.name}, the dtype of x")
+        dy = contract.require_like_x("dy", dy, shape, dtype)
+        contract.require_dtype("dy", dy.dtype, _REAL, f"{dtype.name}, the dtype of x")
     if out is None:
         dx = np.empty(shape, dtype)
     else:
         dx = out
         if not (type(dx) is np.ndarray and dx.dtype is dtype and dx.shape == shape and dx.flags.carray):
-            _check_out(dx, x)
+            contract.require_out(dx, x, rows_in_order=True)
     if dtype not in _FLOATS:
         return _half_backward(dy, cache, dx)
 

@@ -187,7 +187,7 @@ def _checked(x, gamma, beta):
     """The arguments, shape and dtypes of forward, for arrays on the host or on the device."""
     if _on_device(x):
         shape, dtype = _device_array("x", x)
-        contract.check_x(np.broadcast_to(np.zeros((), dtype), shape))  # one number stands for all of x
+        contract.require_x(np.broadcast_to(np.zeros((), dtype), shape))  # one number stands for all of x
         (_, parameters), (_, beta_dtype) = (_device_array(name, value, dtype, shape[-1:])
                                             for name, value in (("gamma", gamma), ("beta", beta)))
         if beta_dtype != parameters:
@@ -196,9 +196,9 @@ def _checked(x, gamma, beta):
     for name, value in (("x", x), ("gamma", gamma), ("beta", beta)):
         if _on_device(value):
             raise TypeError(f"{name}: found an array on the device, expected one on the host, where x is")
-    x = contract.check_x(x)
+    x = contract.require_x(x)
     _refuse_wide("x", x.dtype)
-    gamma, beta = contract.check_parameters(gamma, beta, x)
+    gamma, beta = contract.require_parameters(gamma, beta, x)
     return x, gamma, beta, x.shape, x.dtype, gamma.dtype
 
 
@@ -281,8 +281,8 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
     Ba, Kiros and Hinton, *Layer Normalization*, 2016, arXiv:1607.06450, equation 4.
     """
     x, gamma, beta, shape, dtype, parameters = _checked(x, gamma, beta)
-    eps = contract.check_eps(eps)
-    real = np.dtype(np.float64 if contract.check_bool("precise", precise) else np.float32)
+    eps = contract.require_eps(eps)
+    real = np.dtype(np.float64 if contract.require_bool("precise", precise) else np.float32)
     device = _on_device(x)
     if out is not None:
         out = _check_out(out, device, shape, dtype)
@@ -339,7 +339,7 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
     The relative error of dx is about kappa * u with kappa = ||r g|| / ||dx||. Sums over rows that leave the range
     of float32 on the way give Inf, also where the total would not.
     """
-    contract.check_cache(cache, GpuLayerNormCache)
+    contract.require_cache(cache, GpuLayerNormCache)
     x, statistics, gamma, parameters, device = cache
     shape, dtype, real = tuple(x.shape), _dtype(x), _dtype(statistics)
     if device:
@@ -347,7 +347,7 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
     elif _on_device(dy):
         raise TypeError("dy: found an array on the device, expected one on the host, where x was")
     else:
-        dy = contract.check_like_x("dy", dy, shape, dtype)
+        dy = contract.require_like_x("dy", dy, shape, dtype)
     if out is not None:
         out = _check_out(out, device, shape, dtype)
     machine = _machine(device, dy, stream)

@@ -20,6 +20,7 @@ Arrays are flat, (rows * D). ``statistics`` has four numbers a row: a guess at t
 import math
 from typing import NamedTuple
 
+from . import contract
 from .cuda_access import FULL, cuda, device, float32, int32, int64, libdevice, load4, store4
 
 #: Numbers of a row that one thread keeps. In backward each takes four registers.
@@ -113,7 +114,7 @@ def block_sums(a, b, flag, shared, start, thread, warps):
 
 def _limits(real):
     """The range of a variance within which it is accurate to rounding."""
-    return (4e-31, 1e30) if real is float32 else (1e-290, 1e290)
+    return contract.RANGE["float32" if real is float32 else "float64"]
 
 
 def forward(T, V, W, R, real=float32, storage=float32):

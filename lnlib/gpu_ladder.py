@@ -531,7 +531,7 @@ class Step(NamedTuple):
         if len(inputs) != len(names):
             raise TypeError(f"inputs: found {len(inputs)} arrays, expected {len(names)}: {', '.join(names)}")
         M, D = _check_rows(inputs[names.index("x")])
-        eps, shapes = contract.check_eps(eps), _shapes(M, D, G)
+        eps, shapes = contract.require_eps(eps), _shapes(M, D, G)
         arrays = {name: _flat(name, value, shapes[name]) for name, value in zip(names, inputs)}
         plan, runs = self.plan(M, D, G), []
         numbers = {"M": M, "D": D, "G": shapes["dgamma_parts"][0], "eps": np.float32(eps)}
@@ -578,7 +578,7 @@ def _shapes(M, D, G):
 
 def _check_rows(x):
     """(M, D), or an error that names x."""
-    shape = contract.check_x(x).shape
+    shape = contract.require_x(x).shape
     if len(shape) != 2 or shape[0] == 0:
         raise ValueError(f"x: found shape {shape}, expected (M, D) with at least one row")
     return shape

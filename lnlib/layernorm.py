@@ -124,26 +124,26 @@ def _exponent(a, least=0.0):
 
 
 def _normalise(x, eps, centre):
-    """xhat and rstd of each row, as long as the squares neither overflow nor underflow."""
+    """xhat, rstd and var + eps of each row, as long as the squares neither overflow nor underflow."""
     c = centre(x)
-    rstd = 1 / np.sqrt(_wide_mean(c * c) + eps)
-    return (c * rstd).astype(x.dtype), rstd.astype(x.dtype)
+    var_eps = _wide_mean(c * c) + eps
+    rstd = 1 / np.sqrt(var_eps)
+    return (c * rstd).astype(x.dtype), rstd.astype(x.dtype), var_eps
 
 
 def _normalise_any(x, eps, centre):
-    """xhat and rstd of each row; a finite row whose squares leave the range is done again as x / 2^e."""
-    xhat, rstd = _normalise(x, eps, centre)
+    """xhat and rstd of each row; a finite row out of :data:`lnlib.contract.RANGE` is done again as x / 2^e."""
+    xhat, rstd, var_eps = _normalise(x, eps, centre)
     if x.dtype.kind == "c":
         return xhat, rstd
-    limits = np.finfo(x.dtype)
-    # Of a variance below tiny / eps, underflow may have taken a part that counts. Both tests are false for NaN.
-    in_range = (rstd > 0) & (rstd < np.sqrt(limits.eps / limits.tiny))
+    smallest, largest = contract.RANGE[x.dtype.name]
+    in_range = (smallest < var_eps) & (var_eps < largest)
     redo = ~in_range[:, 0] & np.isfinite(x).all(axis=-1)
     if redo.any():
         e = _exponent(x[redo], math.sqrt(eps))
         # A positive eps must stay positive, so that a constant row is 0 and not 0 / 0.
-        scaled_eps = np.maximum(np.ldexp(eps, -2 * e), limits.tiny if eps > 0 else 0.0)
-        xhat[redo], scaled_rstd = _normalise(np.ldexp(x[redo], -e), scaled_eps, centre)
+        scaled_eps = np.maximum(np.ldexp(eps, -2 * e), np.finfo(x.dtype).tiny if eps > 0 else 0.0)
+        xhat[redo], scaled_rstd, _ = _normalise(np.ldexp(x[redo], -e), scaled_eps, centre)
         rstd[redo] = np.ldexp(scaled_rstd, -e)
     return xhat, rstd
 
@@ -206,7 +206,7 @@ def _forward_precise(x, gamma, beta, eps):
         mean = _mean(rows)
         d = rows - mean
         residual = _mean(d)
-        xhat, rstd = _normalise(d - residual, eps, _keep)
+        xhat, rstd, _ = _normalise(d - residual, eps, _keep)
         y = (gamma.astype(np.float64) * xhat + beta.astype(np.float64)).astype(x.dtype).reshape(x.shape)
     mean, residual, rstd = (a.reshape(*x.shape[:-1], 1) for a in (mean, residual, rstd))
     return y, PreciseLayerNormCache(x.copy(), mean, residual, rstd, gamma.copy(), x.dtype)
@@ -248,10 +248,10 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False):
     ----------
     Ba, Kiros and Hinton, *Layer Normalization*, 2016, arXiv:1607.06450, equation 4.
     """
-    x = contract.check_x(x)
-    gamma, beta = contract.check_parameters(gamma, beta, x)
-    eps = contract.check_eps(eps)
-    if contract.check_precise(precise, x):
+    x = contract.require_x(x)
+    gamma, beta = contract.require_parameters(gamma, beta, x)
+    eps = contract.require_eps(eps)
+    if contract.require_precise(precise, x):
         return _forward_precise(x, gamma, beta, eps)
     return _forward(x, gamma, beta, eps, _centre, LayerNormCache)
 
@@ -265,7 +265,7 @@ def _unpack(cache, *arrays):
 
 
 def _backward(dy, cache, centre):
-    dy = contract.check_like_x("dy", dy, _shape(cache), cache.dtype)
+    dy = contract.require_like_x("dy", dy, _shape(cache), cache.dtype)
     xhat, rstd, compute = _unpack(cache, dy)
     with np.errstate(all="ignore"):
         upstream = _rows(dy, compute)
@@ -309,7 +309,7 @@ def layer_norm_backward(dy, cache):
     and along xhat is subtracted away, and its rounding error stays. From a PreciseLayerNormCache u is
     float64's.
     """
-    return _backward(dy, contract.check_cache(cache, LayerNormCache, PreciseLayerNormCache), _centre)
+    return _backward(dy, contract.require_cache(cache, LayerNormCache, PreciseLayerNormCache), _centre)
 
 
 def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
@@ -345,8 +345,8 @@ def layer_norm_jvp(u, cache):
     ``u`` has x's shape, and so has the result. The Jacobian of xhat is symmetric, so this is the
     backward formula with gamma applied last instead of first.
     """
-    contract.check_cache(cache, LayerNormCache, PreciseLayerNormCache)
-    u = contract.check_like_x("u", u, _shape(cache), cache.dtype)
+    contract.require_cache(cache, LayerNormCache, PreciseLayerNormCache)
+    u = contract.require_like_x("u", u, _shape(cache), cache.dtype)
     xhat, rstd, compute = _unpack(cache, u)
     with np.errstate(all="ignore"):
         y_dot = cache.gamma.astype(compute) * _apply_jacobian_any(_rows(u, compute), xhat, rstd, _centre)
@@ -375,9 +375,9 @@ def layer_norm_double_backward(u, dy, cache):
     -------
     grad_x, grad_gamma, grad_dy : arrays of shapes (..., D), (D,), (..., D)
     """
-    contract.check_cache(cache, LayerNormCache, PreciseLayerNormCache)
-    u = contract.check_like_x("u", u, _shape(cache), cache.dtype)
-    dy = contract.check_like_x("dy", dy, _shape(cache), cache.dtype)
+    contract.require_cache(cache, LayerNormCache, PreciseLayerNormCache)
+    u = contract.require_like_x("u", u, _shape(cache), cache.dtype)
+    dy = contract.require_like_x("dy", dy, _shape(cache), cache.dtype)
     xhat, rstd, compute = _unpack(cache, u, dy)
     with np.errstate(all="ignore"):
         gamma, upstream = cache.gamma.astype(compute), _rows(dy, compute)
@@ -399,9 +399,9 @@ def rms_norm_forward(x, gamma, eps=1e-5):
     Arguments, results and errors as :func:`layer_norm_forward`; the cache is a :class:`RMSNormCache`.
     Source: Zhang and Sennrich, *Root Mean Square Layer Normalization*, 2019, arXiv:1910.07467.
     """
-    x = contract.check_x(x)
-    gamma = contract.check_like_x("gamma", gamma, x.shape[-1:], x.dtype)
-    return _forward(x, gamma, np.zeros_like(gamma), contract.check_eps(eps), _keep, RMSNormCache)
+    x = contract.require_x(x)
+    gamma = contract.require_like_x("gamma", gamma, x.shape[-1:], x.dtype)
+    return _forward(x, gamma, np.zeros_like(gamma), contract.require_eps(eps), _keep, RMSNormCache)
 
 
 def rms_norm_backward(dy, cache):
@@ -409,5 +409,5 @@ def rms_norm_backward(dy, cache):
 
     Arguments and errors as :func:`layer_norm_backward`; returns (dx, dgamma).
     """
-    dx, dgamma, _ = _backward(dy, contract.check_cache(cache, RMSNormCache), _keep)
+    dx, dgamma, _ = _backward(dy, contract.require_cache(cache, RMSNormCache), _keep)
     return dx, dgamma

@@ -406,7 +406,7 @@ def _evaluate(x, eps):
     """xhat (..., D) and J (..., D, D) of an array x (..., D)."""
     if x.shape[-1] not in range(2, 9):
         raise ValueError(f"x: found shape {x.shape}, expected (..., D) with D from 2 to 8")
-    xhat, J = _compiled(x.shape[-1])(np.moveaxis(x, -1, 0), contract.check_eps(eps))
+    xhat, J = _compiled(x.shape[-1])(np.moveaxis(x, -1, 0), contract.require_eps(eps))
     return np.moveaxis(xhat[:, 0], 0, -1), np.moveaxis(J, (0, 1), (-2, -1))
 
 
@@ -464,9 +464,9 @@ def numeric_backward(dy, x, gamma, eps=1e-5):
     TypeError, ValueError
         Naming the argument, what was found and what was expected.
     """
-    x = contract.check_x(contract.as_array("x", x, ("float64", "complex128")))
-    gamma = contract.check_like_x("gamma", gamma, x.shape[-1:], x.dtype)
-    dy = contract.check_like_x("dy", dy, x.shape, x.dtype)
+    x = contract.require_x(contract.as_array("x", x, ("float64", "complex128")))
+    gamma = contract.require_like_x("gamma", gamma, x.shape[-1:], x.dtype)
+    dy = contract.require_like_x("dy", dy, x.shape, x.dtype)
     xhat, J = _evaluate(x, eps)
     rows = tuple(range(x.ndim - 1))
     return np.einsum("...i,...ij->...j", gamma * dy, J), (dy * xhat).sum(axis=rows), dy.sum(axis=rows)

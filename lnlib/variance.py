@@ -121,7 +121,7 @@ def _algorithm(function):
     """Check the arguments of an algorithm; NaN, Inf and overflow are data, and pass silently."""
     @functools.wraps(function)
     def checked(x, order="pairwise"):
-        x = contract.check_x(contract.as_array("x", x, _REAL))
+        x = contract.require_x(contract.as_array("x", x, _REAL))
         _check_order(order)
         with np.errstate(all="ignore"):
             return function(x, order)
@@ -401,8 +401,8 @@ def normalise(x, algorithm="recentred", eps=1e-5, order="pairwise", var=None):
     TypeError, ValueError
         Naming the argument, what was found and what was expected.
     """
-    x = contract.check_x(x)
-    eps = contract.check_eps(eps)
+    x = contract.require_x(x)
+    eps = contract.require_eps(eps)
     m, c, v = _look_up(algorithm).function(x, order)
     if var is not None:
         if np.shape(var) != m.shape:

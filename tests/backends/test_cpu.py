@@ -12,7 +12,6 @@ import platform
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import cases
 import numba
@@ -24,6 +23,7 @@ from llvmlite import binding
 from numba import float32, int64
 from numba.core.compiler import Flags
 from numba.core.dispatcher import Dispatcher
+from pages import ROOT
 
 from lnlib import cpu, layernorm, reference
 
@@ -63,7 +63,8 @@ def threads(n):
 
 def child(code, cache_folder, **environment):
     """What ``code`` prints, as JSON, in a fresh interpreter that compiles everything anew; warnings are errors."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache_folder), "PYTHONPATH": "tests", **environment}
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache_folder), "PYTHONPATH": "tests:tests/backends",
+                   **environment}
     run = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, env=environment, capture_output=True,
                          text=True)
     assert run.returncode == 0, run.stderr[-3000:]

@@ -4,7 +4,7 @@ import cases
 import numpy as np
 import pytest
 
-from lnlib import cpu, gpu, reference
+from lnlib import contract, cpu, gpu, gpu_kernels, reference
 from lnlib import layernorm as ln
 
 every_backend = pytest.mark.parametrize("backend", [ln, cpu, gpu])
@@ -52,6 +52,36 @@ def test_squares_out_of_range(dtype, sigma, eps, exponent, backend):
     """Scaling by a power of two rounds nothing, so the bar is the one of ordinary rows."""
     errors, _, _ = judged(backend, rows(sigma, dtype), eps, exponent)
     assert max(errors) <= cases.BAR[dtype], errors
+
+
+@pytest.mark.parametrize("part", [0, 0.5])
+@pytest.mark.parametrize("side", [0.999, 1.001])
+@with_backends("dtype, end", [("float32", 0), ("float32", 1), ("float64", 0), ("float64", 1)])
+def test_both_sides_of_the_limits(dtype, end, backend, side, part):
+    """There is one definition of the range: at its edges both ways meet the bar, and the other way is taken there.
+
+    ``part`` of variance + eps is eps. That the NumPy backend has scaled a row cannot be seen: no bit differs.
+    """
+    total = side * contract.RANGE[dtype][end]
+    x = np.random.default_rng(8).standard_normal((4, 64))
+    x = (x * np.sqrt((1 - part) * total) / x.std(axis=1, keepdims=True)).astype(dtype)
+    errors, _, _ = judged(backend, x, part * total, round(np.log2(total) / 2))
+    assert max(errors) <= cases.BAR[dtype], errors
+    if backend is not ln:
+        one = np.ones(64, dtype)
+        statistics = backend.layer_norm_forward(x, one, one, part * total)[1].statistics
+        again = statistics[2] == 0 if backend is cpu else statistics[:, 3] != 1
+        assert (again == ((side < 1) == (end == 0))).all()
+
+
+def test_the_range_is_derived():
+    """tiny / u from below; and what is scaled up or down on the GPU is in range afterwards."""
+    for dtype, (smallest, largest) in contract.RANGE.items():
+        assert 0.98 <= smallest / (np.finfo(dtype).tiny / cases.U[dtype]) <= 1.02  # to one digit
+        assert largest * 2**24 < np.finfo(dtype).max  # a sum of squares of that many numbers
+    smallest, largest = contract.RANGE["float32"]
+    assert smallest * gpu_kernels.UP**2 < largest and smallest < largest * gpu_kernels.DOWN**2
+    assert float(np.finfo("f4").max) ** 2 * gpu_kernels.DOWN**2 < largest
 
 
 @pytest.mark.parametrize("sigma, eps, exponent", [e[1:] for e in EXTREMES if e[0] == "float32"])

@@ -179,3 +179,9 @@ def require_cache(cache, *kinds):
         raise TypeError(f"cache: found {found}, expected the {names} of backend {kinds[0].backend!r} "
                         f"that the matching forward returned")
     return cache
+
+
+def require_choice(name, value, choices):
+    """Raise ``ValueError`` unless ``value`` is one of ``choices``, strings."""
+    if value not in tuple(choices):  # which may be a dict: a list is no key, and not one of them either
+        raise ValueError(f"{name}: found {value!r}, expected one of {', '.join(choices)}")

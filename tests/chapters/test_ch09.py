@@ -35,8 +35,7 @@ def test_rms_norm_is_counted_as_layer_norm_is(rows, D, itemsize):
     """By lnlib.cost's own reading of lines, with the names of this program's statistics."""
     sizes = {"x": rows * D, "square": rows * D, "xhat": rows * D, "y": rows * D, "gamma": D,
              **dict.fromkeys(("ms", "shifted", "root", "rstd"), rows)}
-    plan = cost._Plan(RMS_NORM, (), (), lambda name: itemsize * sizes[name], itemsize)
-    total = cost.total(cost._operation(line, plan) for line in RMS_NORM.splitlines())
+    total = cost.total(cost.count(RMS_NORM, lambda name: itemsize * sizes[name], itemsize))
     fused = itemsize * sum(sizes[name] for name in ("x", "gamma", "y", "rstd"))
     assert ch09.rms_norm_cost_solution(rows, D, itemsize) == (total.flops, total.bytes, fused)
     for line in RMS_NORM.splitlines():

@@ -109,7 +109,7 @@ def test_parts_refuse():
     with pytest.raises(ValueError, match="target: found 0.5"):
         parts(0.5, 10, "ones")
     for refuse in (lambda: parts(2, 10, "rest"), lambda: regimes.backward_loss(2, "rest")):
-        with pytest.raises(ValueError, match="towards: found 'rest', expected 'ones' or 'along'"):
+        with pytest.raises(ValueError, match="towards: found 'rest', expected one of ones, along"):
             refuse()
 
 

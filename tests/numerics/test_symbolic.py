@@ -140,7 +140,7 @@ def test_compact_steps_are_compact_line_by_line(n):
     for name, step in symbolic.compact_steps(r).items():
         values[name] = step.subs(values)
         assert values[name].free_symbols <= {*r.x, *r.gamma, *r.beta, *r.dy, r.epsilon}
-    found = [Matrix([values[symbolic._d(leaf)] for leaf in leaves]) for leaves in (r.x, r.gamma, r.beta)]
+    found = [Matrix([values[symbolic.gradient_of(leaf)] for leaf in leaves]) for leaves in (r.x, r.gamma, r.beta)]
     assert equal(tuple(found), symbolic.compact(r), r)
 
 
@@ -346,9 +346,9 @@ def test_compiled_code_takes_a_complex_step():
 
 def test_compiled_once_per_D():
     symbolic.numeric_jacobian(3)
-    misses = symbolic._compiled.cache_info().misses
+    misses = symbolic.to_numpy.cache_info().misses
     symbolic.numeric_jacobian(3)(np.arange(3.0), 1e-5)
-    assert symbolic._compiled.cache_info().misses == misses
+    assert symbolic.to_numpy.cache_info().misses == misses
 
 
 # --- bad input, time ---------------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ def double():
 @pytest.mark.parametrize("seconds, work", [
     (0.5, symbolic.jacobian), (0.5, symbolic.vjp), (0.5, symbolic.spectrum), (0.5, symbolic.double_backward),
     (2.0, meet), (2.5, lambda: symbolic.prove_spectrum(symbolic.row(3))), (4.0, double),
-    (4.0, lambda: symbolic._compiled.__wrapped__(8)),
+    (4.0, lambda: symbolic.to_numpy.__wrapped__(8)),
 ])
 def test_a_page_can_wait_for_it(seconds, work):
     """Processor time with SymPy's cache empty; the limits are at least five times what was measured."""

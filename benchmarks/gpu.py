@@ -22,7 +22,8 @@ from .gpu_correctness import correctness
 from .gpu_timing import Gpu
 from .provenance import FOLDER, ROOT, provenance, save
 
-MEASURED = ("lnlib/gpu.py", "lnlib/gpu_kernels.py", "lnlib/gpu_ladder.py", "lnlib/cuda_access.py",
+MEASURED = ("lnlib/gpu/backend.py", "lnlib/gpu/devices.py", "lnlib/gpu/kernels.py", "lnlib/gpu/ladder.py",
+            "lnlib/gpu/plans.py", "lnlib/gpu/steps.py", "lnlib/simt/cuda_access.py",
             "lnlib/contract.py", "benchmarks/gpu.py", "benchmarks/gpu_stages.py", "benchmarks/gpu_correctness.py",
             "benchmarks/gpu_contestants.py", "benchmarks/gpu_timing.py", "benchmarks/timing.py",
             "benchmarks/triton_kernels.py", "benchmarks/provenance.py")
@@ -54,7 +55,7 @@ def missing(families):
             found.append(f"PyTorch {torch.__version__} finds no GPU (built for CUDA {torch.version.cuda})")
     if set(families) <= set(PEERS):
         return found
-    from lnlib.cuda_access import cuda
+    from lnlib.simt.cuda_access import cuda
 
     if cuda.implementation is None:
         found.append("Numba's CUDA target is not installed: requirements-gpu.txt has it")
@@ -85,7 +86,7 @@ def device():
     """The GPU, and what its programs are compiled with."""
     import torch
 
-    from lnlib.cuda_access import cuda
+    from lnlib.simt.cuda_access import cuda
 
     p = torch.cuda.get_device_properties(0)
     return {"name": p.name, "compute_capability": f"{p.major}.{p.minor}", "multiprocessors": p.multi_processor_count,

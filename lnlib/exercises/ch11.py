@@ -5,9 +5,9 @@ import re
 
 import numpy as np
 
-from .. import gpu_kernels, simt
-from ..cuda_access import FULL, cuda, float32
-from ..gpu_ladder import warp_sum
+from .. import gpu, simt
+from ..gpu.ladder import warp_sum
+from ..simt.cuda_access import FULL, cuda, float32
 from ..layernorm import layer_norm_forward
 from . import Exercise, Mismatch, Mistake, expect, expect_close, expect_parts, note
 
@@ -165,7 +165,7 @@ def threads_for(D):
     T * V * W >= D, and V * W <= 16.  Of all such T and V take those
     with the fewest places beyond the row, T * V * W - D; where
     several are equal, the fewest threads.  R: rows in a block, 4 if
-    T is 32, else 1.  gpu_kernels.forward(*threads_for(D)) is the
+    T is 32, else 1.  gpu.kernels.forward(*threads_for(D)) is the
     kernel.
     """
     raise NotImplementedError("try every T; which V does it need?")
@@ -217,7 +217,7 @@ def _kernel_of_the_plan(candidate, rng):
         x, gamma, beta = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, D), D, D))
         y, statistics = simt.uninitialised(3 * D, np.float32), simt.uninitialised(12, np.float32)
         eps = np.float32([0.1, 0, 0])  # the others are for rows out of range
-        simt.launch(gpu_kernels.forward(T, V, W, R), -(-3 // R), T * R, x.reshape(-1), gamma, beta, y, statistics,
+        simt.launch(gpu.kernels.forward(T, V, W, R), -(-3 // R), T * R, x.reshape(-1), gamma, beta, y, statistics,
                     3, D, *eps)
         # The row statistics err by at most (D + 4) u, and y by twice that, and a few roundings.
         expect_close(y.reshape(3, D), layer_norm_forward(x, gamma, beta, 0.1)[0], (2 * D + 20) * U, f"y for D = {D}")

@@ -4,7 +4,7 @@ import cases
 import numpy as np
 import pytest
 
-from lnlib import contract, cpu, gpu, gpu_kernels, reference
+from lnlib import contract, cpu, gpu, reference
 from lnlib import layernorm as ln
 
 every_backend = pytest.mark.parametrize("backend", [ln, cpu, gpu])
@@ -80,8 +80,8 @@ def test_the_range_is_derived():
         assert 0.98 <= smallest / (np.finfo(dtype).tiny / cases.U[dtype]) <= 1.02  # to one digit
         assert largest * 2**24 < np.finfo(dtype).max  # a sum of squares of that many numbers
     smallest, largest = contract.RANGE["float32"]
-    assert smallest * gpu_kernels.UP**2 < largest and smallest < largest * gpu_kernels.DOWN**2
-    assert float(np.finfo("f4").max) ** 2 * gpu_kernels.DOWN**2 < largest
+    assert smallest * gpu.kernels.UP**2 < largest and smallest < largest * gpu.kernels.DOWN**2
+    assert float(np.finfo("f4").max) ** 2 * gpu.kernels.DOWN**2 < largest
 
 
 @pytest.mark.parametrize("sigma, eps, exponent", [e[1:] for e in EXTREMES if e[0] == "float32"])

@@ -12,10 +12,10 @@ from questions import of, percent, plain, says
 
 matplotlib.use("agg")
 
-from lnlib import gpu_kernels, gpu_ladder, gpu_plots, plots, results, simt  # noqa: E402
-from lnlib.cuda_access import FULL, cuda, float32  # noqa: E402
+from lnlib import gpu, gpu_plots, plots, results, simt  # noqa: E402
+from lnlib.simt.cuda_access import FULL, cuda, float32  # noqa: E402
 from lnlib.exercises import ch11  # noqa: E402
-from lnlib.gpu_ladder import warp_sum  # noqa: E402
+from lnlib.gpu.ladder import warp_sum  # noqa: E402
 
 
 # Exercises: each attempt is a mistake a reader may make. Kernels need their source, so they are functions here.
@@ -166,7 +166,7 @@ def test_means(attempt, check, words):
 
 
 def plan_of_the_library(D):
-    return tuple(gpu_kernels.plan_forward(1, D, 4)[:4])
+    return tuple(gpu.plans.plan_forward(1, D, 4)[:4])
 
 
 @pytest.mark.parametrize("attempt, check, words", [
@@ -372,9 +372,9 @@ def test_question_2_all_lanes_take_part():
 
 def test_question_3_only_the_mean(monkeypatch):
     x = np.random.default_rng(10).standard_normal((4, 96), np.float32) + np.float32(1)
-    right = gpu_ladder.STEPS["warp-per-row"].run(x, *plain(x))[0]
-    monkeypatch.setattr(gpu_ladder, "warp_sum", warp_sum_to_lane_0)
-    found = gpu_ladder.STEPS["warp-per-row"].run(x, *plain(x))[0]
+    right = gpu.steps.STEPS["warp-per-row"].run(x, *plain(x))[0]
+    monkeypatch.setattr(gpu.ladder, "warp_sum", warp_sum_to_lane_0)
+    found = gpu.steps.STEPS["warp-per-row"].run(x, *plain(x))[0]
     # Sums of 96 float32 numbers of size one in another order: off by a few u.
     assert np.allclose(found["mean"], right["mean"], rtol=1e-6, atol=1e-6)
     assert np.all(abs(found["rstd"] / right["rstd"] - 1) > 1e-4)

@@ -12,10 +12,10 @@ from questions import percent, says
 
 matplotlib.use("agg")
 
-from lnlib import exercises, gpu_kernels, gpu_ladder, gpu_plots, simt  # noqa: E402
-from lnlib.cuda_access import cuda, float32  # noqa: E402
+from lnlib import exercises, gpu, gpu_plots, simt  # noqa: E402
+from lnlib.simt.cuda_access import cuda, float32  # noqa: E402
 from lnlib.exercises import ch12  # noqa: E402
-from lnlib.gpu_ladder import block_sum  # noqa: E402
+from lnlib.gpu.ladder import block_sum  # noqa: E402
 from lnlib.summation import sum_rows  # noqa: E402
 
 # Exercises: each attempt is a mistake a reader may make
@@ -228,7 +228,7 @@ def test_choose_partials_is_the_plan():
     for _ in range(500):
         M, D = rng.choice((1, 5, 100, 1000, 8192, 65536, 300001)), 4 * rng.randint(1, 2048)
         multiprocessors = rng.choice((1, 40, 108, 132))
-        plan = gpu_kernels.plan_backward(M, D, 4, multiprocessors=multiprocessors)
+        plan = gpu.plans.plan_backward(M, D, 4, multiprocessors=multiprocessors)
         assert ch12.choose_partials_solution(M, D, multiprocessors)[0] == plan.partials
 
 
@@ -406,7 +406,7 @@ def test_question_1_bytes_in_half_precision():
         return (5 - 3) * itemsize / 16
 
     says("12.1", f"{5 * 2}, and $6 + 16\\,G/M$", f"1/{1 / equal(2):.0f}", f"1/{1 / equal(4):.0f}")
-    p = gpu_ladder.STEPS["fused-partials"].predict
+    p = gpu.steps.STEPS["fused-partials"].predict
     assert (p(64, 128, 32).bytes - p(64, 128, 16).bytes) / (64 * 128) == 16 * 16 / 64
     half, single = (16 / 64 / (3 * itemsize + 16 / 64) for itemsize in (2, 4))
     says("12.1", f"{percent(half)} of", percent(single))

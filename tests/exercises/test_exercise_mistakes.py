@@ -307,7 +307,7 @@ def test_what_a_function_fills_is_its_result():
 
 def test_a_kernel_is_compared_by_what_its_test_notes():
     from lnlib import simt
-    from lnlib.cuda_access import cuda
+    from lnlib.simt.cuda_access import cuda
 
     def kernel(x, y):
         t = cuda.threadIdx.x

@@ -28,7 +28,7 @@ from . import provenance
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
 
-RESULT = provenance.FOLDER / "gpu-code.json"
+RESULT = provenance.FOLDER / "gpu-code" / "kernels.json"
 MEASURED = ("lnlib/gpu/kernels.py", "lnlib/gpu/ladder.py", "lnlib/gpu/plans.py", "lnlib/simt/cuda_access.py",
             "benchmarks/gpu_code.py")
 PACKAGES = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-cuobjdump",
@@ -320,7 +320,7 @@ def table(records):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description="The machine code of the CUDA kernels, without a GPU.")
     parser.add_argument("--output", type=pathlib.Path, default=RESULT,
-                        help="default: benchmarks/results/gpu-code.json")
+                        help="default: benchmarks/results/gpu-code/kernels.json")
     output = parser.parse_args(arguments).output
     if why := missing():
         parser.error(why)

@@ -298,7 +298,7 @@ _PYTORCH = "aten/src/ATen/native/cpu/layer_norm_kernel.cpp"
 _FLAX = "flax/linen/normalization.py"
 _KERAS = "keras/src/ops/nn.py"
 
-#: All of them; the names are those of the results file ``benchmarks/results/accuracy.json``.
+#: All of them; the names are those of the results of ``benchmarks.accuracy``.
 RECREATIONS = (
     Recreation("pytorch", "PyTorch, CPU", "2.13.0", pytorch_forward, pytorch_backward, _PYTORCH),
     Recreation("flax", "Flax, default", "0.12.8", flax_forward, flax_backward, _FLAX),

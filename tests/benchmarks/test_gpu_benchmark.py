@@ -442,7 +442,7 @@ def test_the_whole_command(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(gpu, "messages", fake_messages(RECORDS[-3:]))
     assert gpu.main(["--out", str(tmp_path)]) == 0
     file, = tmp_path.iterdir()
-    assert file.name == "gpu-nvidia-h200-nvl.json"
+    assert file.name == "nvidia-h200-nvl.json"
     found = json.loads(file.read_text())
     assert found["records"] == RECORDS[-3:]
     ran = found["provenance"]

@@ -357,7 +357,7 @@ def test_cells_and_names():
     assert tables.cell([1.0, 0.95, 1.1]) == "1.00" and tables.cell([1.0, 0.8, 1.1]) == "~1.00"
     assert tables.cell([2e-6, 2e-6, 2e-6], 1e6) == "2.0" and tables.cell(None) == ""
     assert tables.geometric_mean([1, 4]) == pytest.approx(2, rel=1e-12)
-    assert cpu.slug("AMD EPYC(TM) 9-core @ (2.0 GHz)") == "amd-epyc-tm-9-core-2-0-ghz"
+    assert provenance.slug("AMD EPYC(TM) 9-core @ (2.0 GHz)") == "amd-epyc-tm-9-core-2-0-ghz"
 
 
 def test_a_table(capsys):

@@ -8,8 +8,9 @@ from questions import backward, norm, says
 
 matplotlib.use("agg")
 
-from lnlib import exercises, layer_norm_backward, layer_norm_forward, plots  # noqa: E402
+from lnlib import exercises, layer_norm_backward, layer_norm_forward  # noqa: E402
 from lnlib.exercises import ch05  # noqa: E402
+from lnlib.figures import checking  # noqa: E402
 from lnlib.layernorm import rms_norm_forward  # noqa: E402
 from lnlib.mutants import HARMLESS, MUTANTS  # noqa: E402
 
@@ -100,7 +101,7 @@ def test_a_probe_without_a_gradient_is_named():
 
 def test_kill_matrix_figure():
     killed = np.array([[False, True, True], [False, False, True]])
-    fig = plots.kill_matrix(killed[:, [1, 2, 0]], ["strong", "weak"], ["some", "all", "none"])
+    fig = checking.kill_matrix(killed[:, [1, 2, 0]], ["strong", "weak"], ["some", "all", "none"])
     ax = fig.axes[0]
     assert [t.get_text() for t in ax.get_xticklabels()] == ["none  0", "some  1", "all  2"]
     assert [t.get_text() for t in ax.get_yticklabels()] == ["strong  2", "weak  1"]

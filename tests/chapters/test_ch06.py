@@ -10,8 +10,11 @@ from questions import norm, says
 
 matplotlib.use("agg")
 
-from lnlib import exercises, layer_norm_forward, plots, reference  # noqa: E402
+import matplotlib.pyplot as plt  # noqa: E402
+
+from lnlib import exercises, layer_norm_forward, reference  # noqa: E402
 from lnlib.exercises import ch06  # noqa: E402
+from lnlib.figures import breaking  # noqa: E402
 from lnlib.variance import ALGORITHMS, naive, normalise, recentred, recentred_short, wide  # noqa: E402
 
 U = 2.0**-24
@@ -92,7 +95,7 @@ def test_the_figures_show_what_they_are_given():
     v = {name: 1e-3 * np.ones(15) for name in names}
     y = {name: 1e-5 * np.ones(15) for name in names}
     y["c"][-2:] = 1e9, np.inf
-    fig = plots.variance_panels(offsets, v, y, U)
+    fig = breaking.variance_panels(offsets, v, y, U)
     assert [ax.get_title() for ax in fig.axes] == names
     assert [len(ax.lines) for ax in fig.axes] == [6, 6, 5, 5]  # two errors, their crosses, one or two theories
     _, v_crosses, drawn, crosses, theory = (line.get_ydata() for line in fig.axes[2].lines)
@@ -100,14 +103,14 @@ def test_the_figures_show_what_they_are_given():
     assert np.isnan(crosses[:-2]).all() and (crosses[-2:] == fig.axes[2].get_ylim()[1]).all()
     np.testing.assert_array_equal(theory, U * offsets)
     assert np.isnan(v_crosses).all()
-    plots.plt.close(fig)
-    fig = plots.variance_panels(offsets, y, y, U)  # both off the panel: their crosses must not coincide
+    plt.close(fig)
+    fig = breaking.variance_panels(offsets, y, y, U)  # both off the panel: their crosses must not coincide
     _, v_crosses, _, crosses, _ = (line.get_ydata() for line in fig.axes[2].lines)
     assert (v_crosses[-2:] < 0.5 * crosses[-2:]).all()
-    plots.plt.close(fig)
-    fig = plots.algorithm_errors(offsets, y)
+    plt.close(fig)
+    fig = breaking.algorithm_errors(offsets, y)
     assert [line.get_label() for line in fig.axes[0].lines] == names
-    plots.plt.close(fig)
+    plt.close(fig)
 
 
 # ---- The exercises ----------------------------------------------------------------------------------

@@ -15,10 +15,12 @@ from questions import plain, power, says
 
 matplotlib.use("agg")
 
+import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.colors import to_rgba  # noqa: E402
 
-from lnlib import exercises, layer_norm_forward, plots, recreations, reference, regimes, variance  # noqa: E402
+from lnlib import exercises, layer_norm_forward, recreations, reference, regimes, results, variance  # noqa: E402
 from lnlib.exercises import ch07  # noqa: E402
+from lnlib.figures import breaking  # noqa: E402
 from lnlib.reference import relative_error  # noqa: E402
 from lnlib.rounding import FORMATS, TYPICAL, round_to  # noqa: E402
 from lnlib.variance import normalise  # noqa: E402
@@ -243,7 +245,7 @@ def test_constant_rows_in_the_recreations():
 # Data
 
 def test_the_results_file_has_what_the_page_reads():
-    bench = json.loads((ROOT / "benchmarks/results/accuracy.json").read_text())
+    bench = results.read("accuracy")
     assert {"date", "cpu", "python", "packages"} <= set(bench["provenance"])
     assert {"torch", "flax", "keras"} <= set(bench["provenance"]["packages"])
     chosen = [r for r in bench["records"] if (r["tensor"], r["dtype"], r["D"]) == ("y", "float32", 1024)]
@@ -326,7 +328,7 @@ def test_what_can_be_computed_about_the_reports():
 
 def test_digit_map_shows_the_errors_it_is_given():
     errors = {"a": np.array([[1e-3, np.inf, np.nan], [0.0, 1e-8, 10.0]]), "b": np.full((2, 3), 1e-5)}
-    fig = plots.digit_map(errors, [1, 10, 100], [1e-2, 1e4], "across", "up", {"a": lambda x, y: 1e-6 * x + 0 * y},
+    fig = breaking.digit_map(errors, [1, 10, 100], [1e-2, 1e4], "across", "up", {"a": lambda x, y: 1e-6 * x + 0 * y},
                           [(10, 1.0, "q")])
     a, b = fig.axes[:2]
     shown = a.collections[0].get_array().reshape(2, 3)
@@ -339,28 +341,28 @@ def test_digit_map_shows_the_errors_it_is_given():
     assert len(b.collections) == 1  # no theory, no line
     assert all("q" in [t.get_text() for t in ax.texts] for ax in (a, b))
     assert fig.get_facecolor() == to_rgba("white") and a.get_facecolor()[3] == 1
-    plots.plt.close(fig)
+    plt.close(fig)
 
 
 def test_digit_map_ends_at_16_digits_for_float64():
-    fig = plots.digit_map({"a": np.array([[1e-15, 1e-3], [1, 1]])}, [1, 2], [1, 2], "x", "y", top=16)
+    fig = breaking.digit_map({"a": np.array([[1e-15, 1e-3], [1, 1]])}, [1, 2], [1, 2], "x", "y", top=16)
     mesh = fig.axes[0].collections[0]
     assert list(mesh.norm.boundaries) == list(range(0, 17, 2)) and mesh.get_array().max() == pytest.approx(15)
-    plots.plt.close(fig)
+    plt.close(fig)
 
 
 def test_line_figures_show_their_numbers():
-    fig = plots.framework_digits([1, 10], {"p": [7, 6], "q": [7, 1]})
+    fig = breaking.framework_digits([1, 10], {"p": [7, 6], "q": [7, 1]})
     assert [list(line.get_ydata()) for line in fig.axes[0].lines] == [[7, 6], [7, 1]]
-    plots.plt.close(fig)
-    fig = plots.range_of_float16(np.array([1.0, 10.0]), {"p": np.array([1e-3, np.inf])}, {"edge": 3.0})
+    plt.close(fig)
+    fig = breaking.range_of_float16(np.array([1.0, 10.0]), {"p": np.array([1e-3, np.inf])}, {"edge": 3.0})
     points, crosses, edge = fig.axes[0].lines
     assert points.get_ydata()[0] == 1e-3 and np.isnan(points.get_ydata()[1])
     assert np.isnan(crosses.get_ydata()[0]) and crosses.get_ydata()[1] == 10
     assert edge.get_xdata()[0] == 3 and fig.axes[0].texts[0].get_text() == "edge"
     ticks = dict(zip(fig.axes[0].get_yticks(), [t.get_text() for t in fig.axes[0].get_yticklabels()]))
     assert ticks[crosses.get_ydata()[1]] == "NaN\nor Inf" and ticks[1] == "1"
-    plots.plt.close(fig)
+    plt.close(fig)
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text

@@ -10,9 +10,10 @@ from questions import percent, plain, says
 
 matplotlib.use("agg")
 
-from lnlib import exercises, forms, layer_norm_backward, layer_norm_forward, plots, recreations  # noqa: E402
+from lnlib import exercises, forms, layer_norm_backward, layer_norm_forward, recreations  # noqa: E402
 from lnlib import reference, regimes, summation  # noqa: E402
 from lnlib.exercises import ch08  # noqa: E402
+from lnlib.figures import breaking  # noqa: E402
 from lnlib.gradcheck import complex_step  # noqa: E402
 from lnlib.reference import relative_error  # noqa: E402
 from lnlib.rounding import FORMATS, TYPICAL, round_to  # noqa: E402
@@ -275,7 +276,7 @@ def test_the_figure_of_sums():
     counts = [10, 100, 1000]
     errors = {"float32": {"sequential": np.array([1e-7, 2e-7, 3e-7]), "wide": np.array([1e-8, 2e-8])}}
     errors["bfloat16"] = {"sequential": np.array([1e-3, 2e-3, 3e-3])}
-    fig = plots.row_sums(counts, errors, summation.row_sum_loss)
+    fig = breaking.row_sums(counts, errors, summation.row_sum_loss)
     single, half = fig.axes
     line, dots, _, short, short_dots, _ = single.lines
     assert dots.get_ydata().tolist() == [1e-7, 2e-7, 3e-7] and dots.get_xdata().tolist() == counts
@@ -284,7 +285,7 @@ def test_the_figure_of_sums():
     assert np.allclose(half.lines[0].get_ydata()[0], summation.row_sum_loss(10, "sequential", "bfloat16"))
     matplotlib.pyplot.close(fig)
     same = {order: np.array([1e-7, 1e-7]) for order in ("sequential", "blocks", "pairwise", "wide", "neumaier")}
-    fig = plots.row_sums(counts, {"float32": same, "bfloat16": same}, summation.row_sum_loss)
+    fig = breaking.row_sums(counts, {"float32": same, "bfloat16": same}, summation.row_sum_loss)
     *hidden, last = fig.axes[0].lines[1::3]
     assert last.get_fillstyle() == "none"  # does not hide those below
     assert all(last.get_markersize() > dots.get_markersize() for dots in hidden)
@@ -293,7 +294,7 @@ def test_the_figure_of_sums():
 
 @pytest.mark.parametrize("label_lines", [False, True])
 def test_lines_of_a_map_carry_their_digits(label_lines):
-    fig = plots.digit_map({"a": np.full((3, 3), 1e-3)}, [1, 1e4, 1e8], [1, 2, 3], "x", "y",
+    fig = breaking.digit_map({"a": np.full((3, 3), 1e-3)}, [1, 1e4, 1e8], [1, 2, 3], "x", "y",
                           {"a": lambda x, y: 1e-8 * x + 0 * y}, label_lines=label_lines)
     assert {t.get_text() for t in fig.axes[0].texts} == ({"1", "3", "5", "7"} if label_lines else set())
     matplotlib.pyplot.close(fig)

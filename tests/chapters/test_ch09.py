@@ -1,20 +1,20 @@
 """Chapter 9: exercises refuse plausible wrong answers, results are what the page reads, figures show their data."""
 
-import json
 import math
 
 import matplotlib
 import numpy as np
 import pytest
 from attempts import failed
-from pages import ROOT
 from questions import of, says
 
 matplotlib.use("agg")
 
+import matplotlib.pyplot as plt  # noqa: E402
 
-from lnlib import cost, exercises, plots  # noqa: E402
+from lnlib import cost, exercises, results  # noqa: E402
 from lnlib.exercises import ch09  # noqa: E402
+from lnlib.figures import fusing  # noqa: E402
 from lnlib.rounding import TYPICAL  # noqa: E402
 
 # Exercises
@@ -130,12 +130,8 @@ def test_half_length(answer, check, words):
 
 # Data
 
-def results(name):
-    return json.loads(sorted((ROOT / "benchmarks/results").glob(f"{name}-*.json"))[0].read_text())
-
-
 def test_the_machine_file_has_what_the_page_reads():
-    core = results("machine")
+    core = results.read("machine")
     assert {"date", "cpu", "packages"} <= set(core["provenance"])
     machines = {r["size"]: r for r in core["records"] if r["section"] == "machine"}
     assert set(machines) >= {2**17, 2**20, 2**25, 2**27} and max(machines) == 2**27
@@ -172,30 +168,30 @@ def test_the_calls_measured_are_those_named():
 
 def test_rooflines_show_their_numbers():
     machines = [cost.Machine("near", 100e9, 1, 400e9), cost.Machine("far", 50e9, 1, 400e9)]
-    fig = plots.rooflines(machines, {"p": [(0.5, 20e9), (0.5, 10e9)]})
+    fig = fusing.rooflines(machines, {"p": [(0.5, 20e9), (0.5, 10e9)]})
     near, far, first, second = fig.axes[0].lines
     for line, ridge in ((near, 4), (far, 8)):
         x, y = line.get_data()
         assert np.allclose(y[x >= ridge], 400) and np.allclose(y[x < ridge], 400 / ridge * x[x < ridge])
     assert (first.get_ydata()[0], second.get_ydata()[0], first.get_xdata()[0]) == (20, 10, 0.5)
     assert (first.get_fillstyle(), second.get_fillstyle()) == ("full", "none")
-    plots.plt.close(fig)
+    plt.close(fig)
 
 
 def test_memory_of_step_is_a_staircase_through_what_forward_leaves():
-    fig = plots.memory_of_step({"p": (np.array([1, 3, 4]), np.array([2, 5, 4]), 2, 1)})
+    fig = fusing.memory_of_step({"p": (np.array([1, 3, 4]), np.array([2, 5, 4]), 2, 1)})
     stairs, mark = fig.axes[0].lines
     assert stairs.get_xdata().tolist() == [0, 1, 3, 3, 4] and stairs.get_ydata().tolist() == [2, 2, 5, 1, 4]
     assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (3, 1)
-    plots.plt.close(fig)
+    plt.close(fig)
 
 
 def test_time_per_element_is_sorted_and_in_nanoseconds():
-    fig = plots.time_per_element([100, 10], {"p": np.array([1e-6, 2e-7])}, np.array([1e-7, 1e-7]))
+    fig = fusing.time_per_element([100, 10], {"p": np.array([1e-6, 2e-7])}, np.array([1e-7, 1e-7]))
     p, floor = fig.axes[0].lines
     assert p.get_xdata().tolist() == [10, 100] and np.allclose(p.get_ydata(), [20, 10])
     assert np.allclose(floor.get_ydata(), [10, 1]) and math.isclose(floor.get_xdata()[1], 100)
-    plots.plt.close(fig)
+    plt.close(fig)
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text

@@ -14,8 +14,9 @@ from questions import of, says
 
 matplotlib.use("agg")
 
-from lnlib import exercises, plots  # noqa: E402
+from lnlib import exercises  # noqa: E402
 from lnlib.exercises import ch10  # noqa: E402
+from lnlib.figures import fusing  # noqa: E402
 from lnlib.ladder import ANY_ORDER  # noqa: E402
 from lnlib.summation import sum_rows  # noqa: E402
 
@@ -246,7 +247,7 @@ def test_a_number_read_twice_in_one_step_is_one_trip(id, answer):
 def test_ladder_steps_draws_bars_and_predictions():
     panels = {"forward": {"a": ((2e-3, 1e-3, 3e-3), 1e-3), "b": ((4e-3, 4e-3, 5e-3), None)},
               "backward": {"c": ((1e-3, 1e-3, 1e-3), 2e-3)}}
-    first, second = plots.ladder_steps(panels).axes
+    first, second = fusing.ladder_steps(panels).axes
     assert [bar.get_width() for bar in first.patches] == [2, 4] and [b.get_width() for b in second.patches] == [1]
     assert [t.get_text() for t in first.get_yticklabels()] == ["a", "b"]
     diamonds = [line.get_xdata()[0] for line in first.lines if line.get_marker() == "D"]
@@ -256,7 +257,7 @@ def test_ladder_steps_draws_bars_and_predictions():
 
 
 def test_false_sharing_draws_a_group_for_each_width():
-    fig = plots.false_sharing({4: {"side by side": 2.0, "apart": 0.5}, 64: {"side by side": 1.0, "apart": 0.4}})
+    fig = fusing.false_sharing({4: {"side by side": 2.0, "apart": 0.5}, 64: {"side by side": 1.0, "apart": 0.4}})
     heights = [bar.get_height() for bar in fig.axes[0].patches]
     assert heights == [2.0, 1.0, 0.5, 0.4]
     assert [t.get_text() for t in fig.axes[0].get_xticklabels()] == ["$D = 4$", "$D = 64$"]

@@ -12,9 +12,10 @@ from questions import of, percent, plain, says
 
 matplotlib.use("agg")
 
-from lnlib import gpu, gpu_plots, plots, results, simt  # noqa: E402
+from lnlib import gpu, results, simt  # noqa: E402
 from lnlib.simt.cuda_access import FULL, cuda, float32  # noqa: E402
 from lnlib.exercises import ch11  # noqa: E402
+from lnlib.figures import COLOURS, fusing  # noqa: E402
 from lnlib.gpu.ladder import warp_sum  # noqa: E402
 
 
@@ -260,7 +261,7 @@ def test_lanes_draws_the_bytes_asked_for_on_the_sectors_moved():
         y = np.empty(512, np.float32)
         run = simt.launch(copy_of, 1, 32, np.zeros(512, np.float32), y, stride, log=True)
         requests[stride] = [a for a in run.accesses if a.kind == "load"]
-    first, second = gpu_plots.lanes(requests).axes
+    first, second = fusing.lanes(requests).axes
     for ax, sectors in ((first, 4), (second, 32)):
         bars = [p for p in ax.patches if p.get_width() == 4]
         assert len(bars) == 32 and sum(p.get_width() == 32 for p in ax.patches) == sectors
@@ -281,7 +282,7 @@ def halve(x):
 
 def test_timeline_draws_who_writes():
     run = simt.launch(halve, 1, 8, np.ones(8, np.float32), log=True)
-    ax = gpu_plots.timeline(run).axes[0]
+    ax = fusing.timeline(run).axes[0]
     busy = ax.collections[0].get_array().reshape(8, 3)
     assert np.array_equal(busy.sum(axis=0), [8, 4, 0]) and busy[:4, 1].all()
     assert [line.get_xdata()[0] for line in ax.lines] == [0.5, 1.5]
@@ -294,13 +295,13 @@ def sum_in_warp(x, sums):
 def test_butterfly_marks_the_lanes_that_know():
     one = (np.arange(32) == 3).astype(np.float32)
     run = simt.launch(sum_in_warp, 1, 32, one, np.empty(32, np.float32), log=True)
-    ax = gpu_plots.butterfly(run.events, (16, 8, 4, 2, 1)).axes[0]
+    ax = fusing.butterfly(run.events, (16, 8, 4, 2, 1)).axes[0]
     unaware, aware = (c.get_offsets() for c in ax.collections)
     assert [int(np.sum(aware[:, 0] == step)) for step in range(6)] == [1, 2, 4, 8, 16, 32]
     assert sorted(aware[aware[:, 0] == 1][:, 1]) == [3, 19]
     assert len(aware) + len(unaware) == 6 * 32
     ways = {tuple(map(tuple, line.get_xydata().astype(int).tolist())) for line in ax.lines
-            if line.get_color() == plots.COLOURS["orange"]}
+            if line.get_color() == COLOURS["orange"]}
     assert len(ways) == 2 * (1 + 2 + 4 + 8 + 16)
     assert {way for way in ways if way[0][0] < 2} == {
         ((0, 3), (1, 3)), ((0, 3), (1, 19)), ((1, 3), (2, 3)), ((1, 3), (2, 11)), ((1, 19), (2, 19)),

@@ -12,9 +12,10 @@ from questions import percent, says
 
 matplotlib.use("agg")
 
-from lnlib import exercises, gpu, gpu_plots, simt  # noqa: E402
+from lnlib import exercises, gpu, simt  # noqa: E402
 from lnlib.simt.cuda_access import cuda, float32  # noqa: E402
 from lnlib.exercises import ch12  # noqa: E402
+from lnlib.figures import fusing  # noqa: E402
 from lnlib.gpu.ladder import block_sum  # noqa: E402
 from lnlib.summation import sum_rows  # noqa: E402
 
@@ -374,7 +375,7 @@ def access(block, address, size=4):
 def test_writers_draws_what_blocks_touch():
     panels = {"one place": [access(b, 4 * c) for b in range(3) for c in range(8)],
               "apart": [access(b, 32 * b + 16 * c, 16) for b in range(2) for c in range(2)]}
-    first, second = gpu_plots.writers(panels).axes
+    first, second = fusing.writers(panels).axes
 
     def boxes(ax):
         return [path.get_extents().bounds for bars in ax.collections for path in bars.get_paths()]
@@ -385,14 +386,14 @@ def test_writers_draws_what_blocks_touch():
 
 
 def test_sums_by_order_counts_runs():
-    ax, = gpu_plots.sums_by_order(np.array([-1.0, 0.0, 0.0, 2.0]), 0.5).axes
+    ax, = fusing.sums_by_order(np.array([-1.0, 0.0, 0.0, 2.0]), 0.5).axes
     heights = [bar.get_height() for bar in ax.patches]
     assert sum(heights) == 4 and max(heights) == 2
     assert ax.lines[0].get_xdata()[0] == 0.5
 
 
 def test_partial_traffic_draws_line_points_and_levels():
-    ax, = gpu_plots.partial_traffic({0.25: 16.0, 0.5: 20.0, 1.0: 28.0}, {0.25: 16.0, 1.0: 28.0}, {"two": 20.0}).axes
+    ax, = fusing.partial_traffic({0.25: 16.0, 0.5: 20.0, 1.0: 28.0}, {0.25: 16.0, 1.0: 28.0}, {"two": 20.0}).axes
     line, points, level = ax.lines
     assert list(line.get_ydata()) == [16, 20, 28] and list(points.get_xdata()) == [0.25, 1]
     assert level.get_ydata()[0] == 20

@@ -116,7 +116,7 @@ def _richardson_rule(levels):
     return Rule(partial(_richardson, levels=levels), order, truncation, 2.0 ** (levels - 1))
 
 
-#: The table at the head of this module: name -> :class:`Rule`.
+#: The table at the head of this module, a :class:`Rule` for each name.
 #:
 #: :meta hide-value:
 RULES = {

@@ -74,16 +74,6 @@ def test_differencing_before_summing_is_more_accurate():
     assert first < last / 1.5
 
 
-@pytest.mark.parametrize("method, order", [("one_sided", 1), ("central", 2), ("five_point", 4), ("richardson", 6),
-                                           ("complex", 2)])
-def test_step_curve_has_the_slope_of_the_order(method, order):
-    x = np.array([[0.3, -0.7], [1.1, 0.2]])
-    h = 0.25  # large: truncation rules. Halving h divides the error by 2^p, up to the next term, O(h).
-    curve = step_curve(lambda z: np.exp(z).sum(), x, np.exp(x), [h, h / 2], {method: METHODS[method]})
-    assert list(curve) == [method] and curve[method].dtype == np.float64
-    assert math.log2(curve[method][0] / curve[method][1]) == pytest.approx(order, abs=0.15)
-
-
 @pytest.mark.parametrize("method, coefficient", [("one_sided", 1 / 2), ("central", 1 / 6), ("five_point", 1 / 30),
                                                  ("complex", 1 / 6), ("richardson", 2**-6 / 5040)])
 def test_the_truncation_constants_in_the_default_step_are_right(method, coefficient):
@@ -417,12 +407,6 @@ def test_check_gradients_passes_the_right_gradients(method, shape):
     assert report.max_error == max(row.error for row in report.rows) <= ACCURACY[method]
     # The tolerances are good for something: a few times the accuracy, not a magic 1e-4.
     assert all(row.tolerance <= 200 * ACCURACY[method] for row in report.rows)
-
-
-def test_check_gradients_reaches_1e_10_and_1e_15_on_the_large_shape():
-    args, dy, grads = problem((4, 16, 64))
-    assert check_gradients(f, args, dy, grads, method="complex").max_error <= 1e-15
-    assert check_gradients(f, args, dy, grads).max_error <= 1e-10
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -24,8 +24,8 @@ from .contestants import ALIGNMENTS, EPS, Case, arrays, contestants, ladder_call
 from .provenance import ROOT, machine_file, provenance, save
 from .tables import AGAINST, Progress, print_tables
 
-MEASURED = ("lnlib/cpu.py", "lnlib/contract.py", "lnlib/ladder.py", "benchmarks/cpu.py", "benchmarks/timing.py",
-            "benchmarks/contestants.py", "benchmarks/tricks.py", "benchmarks/assembly.py", "benchmarks/provenance.py")
+MEASURED = ("lnlib/cpu", "lnlib/contract.py", "benchmarks/cpu.py", "benchmarks/timing.py", "benchmarks/contestants.py",
+            "benchmarks/tricks.py", "benchmarks/assembly.py", "benchmarks/provenance.py")
 PACKAGES = ("numpy", "numba", "llvmlite", "torch", "jax", "jaxlib")
 
 SHAPES = ((1, 1, 64), (1, 1, 1024), (1, 1, 4096), (2, 128, 64), (2, 128, 1024), (2, 128, 4096), (4, 512, 1024),
@@ -120,7 +120,7 @@ def work(threads, state, shapes, dtypes, rounds):
         for case in thread_cases(threads, state):
             records = records_of(case, dict(thread_calls(case, arrays(case))), rounds, "threads")
             print(json.dumps({"records": records}), file=results, flush=True)
-        kernels = assembly.report("lnlib.cpu") + assembly.report("lnlib.ladder")
+        kernels = assembly.report("lnlib.cpu.kernels") + assembly.report("lnlib.cpu.ladder")
         print(json.dumps({"left_out": left_out, "kernels": kernels}), file=results)
 
 

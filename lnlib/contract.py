@@ -65,7 +65,7 @@ def describe(name, value, dtypes, expected=""):
     except RuntimeError as error:  # PyTorch's, for a tensor that requires its gradient
         raise TypeError(f"{name}: found {type(value).__name__}, expected it without a graph ({error})") from error
     dtype, shape, strides = np.dtype(interface["typestr"]), tuple(interface["shape"]), interface.get("strides")
-    require_dtype(name, dtype, dtypes, expected, str(getattr(value, "dtype", dtype)).removeprefix("torch."))
+    require_dtype(name, dtype, dtypes, expected, str(getattr(value, "dtype", dtype.name)).removeprefix("torch."))
     dense = tuple(dtype.itemsize * math.prod(shape[k + 1:]) for k in range(len(shape)))
     if strides is not None and tuple(strides) != dense and math.prod(shape):
         raise ValueError(f"{name}: found strides {tuple(strides)}, expected a C-contiguous array")

@@ -78,8 +78,8 @@ dbeta = sum_rows(dy)"""
 _XHAT = "xhat = c * rstd"
 _XHAT_AGAIN = f"c = x - mean\n{_XHAT}; del c"
 
-#: The calls of :mod:`lnlib.ladder`'s idiomatic and recomputing functions, by pass and by what is kept. ``del`` marks
-#: where NumPy frees a temporary; the rest lives until the function returns. A mean is a sum, divided in place.
+#: The calls of :mod:`lnlib.cpu.ladder`'s idiomatic and recomputing functions, by pass and by what is kept. ``del``
+#: marks where NumPy frees a temporary; the rest lives until the function returns. A mean is a sum, divided in place.
 PROGRAMS = {
     ("forward", "xhat"): _FORWARD,
     ("forward", "x"): _FORWARD.replace("c * c", "c * c; del c").replace(_XHAT, _XHAT_AGAIN)
@@ -170,7 +170,7 @@ def _plan(which, rows, D, dtype, keep, fused, out):
     rows, D, itemsize = _check_count("rows", rows), _check_count("D", D), FORMATS[name].bits // 8
     if out and not fused and keep != "x":
         raise ValueError(f"keep: found {keep!r} with out=True and fused=False, expected 'x', which is what "
-                         f"lnlib.ladder.reused_buffers_forward keeps")
+                         f"lnlib.cpu.ladder.reused_buffers_forward keeps")
     program = REUSED[which] if out and not fused else PROGRAMS[which, keep]
     if which == "forward":
         arguments, results = ("x", "gamma", "beta"), ("y", *_CACHE[keep])
@@ -218,8 +218,8 @@ def operations(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out
     fused : bool
         One pass that reads its arguments once and writes its results once, instead of one pass per NumPy call.
     out : bool
-        Not fused: the calls of :func:`lnlib.ladder.reused_buffers_forward`, which need ``keep="x"``, instead of
-        those of :func:`lnlib.ladder.idiomatic_forward`. Fused: changes nothing here.
+        Not fused: the calls of :func:`lnlib.cpu.ladder.reused_buffers_forward`, which need ``keep="x"``, instead of
+        those of :func:`lnlib.cpu.ladder.idiomatic_forward`. Fused: changes nothing here.
     """
     plan = _plan(which, rows, D, dtype, keep, fused, out)
     calls = count(plan.program, plan.bytes_of, plan.itemsize)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..ladder import ANY_ORDER, Kernel
+from ..cpu.ladder import ANY_ORDER, Kernel
 from ..layernorm import rms_norm_backward, rms_norm_forward
 from . import Exercise, Mistake, call_unchanged, expect, expect_close, note, uncompiled
 from .backward import RMS, Backward

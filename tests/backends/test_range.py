@@ -161,12 +161,11 @@ def test_gradients_that_overflow_on_the_way(backend, D, dtype, exponent):
     assert reference.relative_error(np.ldexp(dx, -exponent), exact.dx) <= bar
 
 
-def sums_over_rows(backend, x, dy, threads, monkeypatch):
+def sums_over_rows(backend, x, dy, threads):
     """dgamma and dbeta by one thread or more; gamma is 1, so a constant row of dy has a dx of 0."""
-    monkeypatch.setattr(cpu, "PARALLEL_SIZE", 0)
-    monkeypatch.setattr(cpu.numba, "get_num_threads", lambda: threads)
     one = np.ones(x.shape[1], x.dtype)
-    dx, dgamma, dbeta = backend.layer_norm_backward(dy, backend.layer_norm_forward(x, one, one)[1])
+    with cases.threads(threads):
+        dx, dgamma, dbeta = backend.layer_norm_backward(dy, backend.layer_norm_forward(x, one, one)[1])
     assert not dx.any()
     return dgamma, dbeta
 
@@ -174,7 +173,7 @@ def sums_over_rows(backend, x, dy, threads, monkeypatch):
 @pytest.mark.parametrize("backend, threads", [(ln, 1), (cpu, 1), (cpu, 3)])
 @pytest.mark.parametrize("D", [5, 300, 2500])
 @pytest.mark.parametrize("n", [7, 17, 100])
-def test_sums_over_rows_that_overflow_on_the_way(n, D, backend, threads, monkeypatch):
+def test_sums_over_rows_that_overflow_on_the_way(n, D, backend, threads):
     """n rows, the same with the other sign, and one row more, which is the sum. 7 * 5e37 is too large for float32.
 
     Terms cancel exactly in float64. What is left is the last row's, with the roundings of xhat and of a product.
@@ -183,7 +182,7 @@ def test_sums_over_rows_that_overflow_on_the_way(n, D, backend, threads, monkeyp
     last = np.random.default_rng(9).standard_normal((1, D))
     x = np.concatenate([half, half, last]).astype("f4")
     dy = np.repeat(np.array([5e37] * n + [-5e37] * n + [3e37], "f4"), D).reshape(-1, D)
-    dgamma, dbeta = sums_over_rows(backend, x, dy, threads, monkeypatch)
+    dgamma, dbeta = sums_over_rows(backend, x, dy, threads)
     assert (dbeta == dy[-1]).all()
     xhat = reference.to_float64(reference.layer_norm(x[-1:], np.ones(D), np.zeros(D)).y)[0]
     exact = dy[-1] * xhat
@@ -191,12 +190,12 @@ def test_sums_over_rows_that_overflow_on_the_way(n, D, backend, threads, monkeyp
 
 
 @pytest.mark.parametrize("backend, threads", [(ln, 1), (cpu, 1), (cpu, 3)])
-def test_sums_over_rows_in_range_and_out_of_range(backend, threads, monkeypatch):
+def test_sums_over_rows_in_range_and_out_of_range(backend, threads):
     """-3e38 from a row in range, 4e38 (Inf in float32) from ten that are not: 1e38, to the rounding of 11 terms."""
     x = np.repeat(rows(1.0, "float32")[:1], 11, axis=0)
     x[1:] *= np.float32(1e30)
     dy = np.repeat(np.array([-3e38] + [4e37] * 10, "f4"), 64).reshape(-1, 64)
-    _, dbeta = sums_over_rows(backend, x, dy, threads, monkeypatch)
+    _, dbeta = sums_over_rows(backend, x, dy, threads)
     assert np.abs(dbeta - 1e38).max() <= 11 * cases.U["float32"] * 7e38
 
 

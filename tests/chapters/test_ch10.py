@@ -17,7 +17,7 @@ matplotlib.use("agg")
 from lnlib import exercises  # noqa: E402
 from lnlib.exercises import ch10  # noqa: E402
 from lnlib.figures import fusing  # noqa: E402
-from lnlib.ladder import ANY_ORDER  # noqa: E402
+from lnlib.cpu.ladder import ANY_ORDER  # noqa: E402
 from lnlib.summation import sum_rows  # noqa: E402
 
 

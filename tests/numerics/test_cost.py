@@ -9,7 +9,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from lnlib import cost, ladder
+from lnlib import cost
+from lnlib.cpu import ladder
 
 SHAPES = [(1, 1), (3, 5), (40, 8), (8, 300)]
 # Arguments of the model, and the functions of the ladder it describes.
@@ -316,7 +317,7 @@ def test_without_numba_it_says_what_to_do(monkeypatch):
 
 
 def test_numba_is_not_loaded():
-    code = "import sys, lnlib.cost, lnlib.ladder; assert 'numba' not in sys.modules"
+    code = "import sys, lnlib.cost, lnlib.cpu.ladder; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=cost.__file__.rsplit("lnlib", 1)[0])
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from .. import gpu_kernels, simt
-from ..cuda_access import FULL, cuda, float32
-from ..gpu_ladder import warp_sum
+from .. import gpu, simt
+from ..gpu.ladder import warp_sum
+from ..simt.cuda_access import FULL, cuda, float32
 from ..layernorm import layer_norm_forward
 from ..mistakes import change
 from . import Call, Exercise, each, expect, expect_close, expect_parts
@@ -158,7 +158,7 @@ def _kernel_of_the_plan(plan, D, rows):
     x, gamma, beta = rows
     y, statistics = simt.uninitialised(3 * D, np.float32), simt.uninitialised(12, np.float32)
     eps = np.float32([0.1, 0, 0])  # the others are for rows out of range
-    simt.launch(gpu_kernels.forward(T, V, W, R), -(-3 // R), T * R, x.reshape(-1), gamma, beta, y, statistics,
+    simt.launch(gpu.kernels.forward(T, V, W, R), -(-3 // R), T * R, x.reshape(-1), gamma, beta, y, statistics,
                 3, D, *eps)
     # The row statistics err by at most (D + 4) u, and y by twice that, and a few roundings.
     expect_close(y.reshape(3, D), layer_norm_forward(x, gamma, beta, 0.1)[0], (2 * D + 20) * U, f"y for D = {D}")

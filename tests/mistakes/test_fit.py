@@ -224,7 +224,7 @@ def test_rms_norm_in_one_loop_and_in_one_kernel():
     report = check("rms-backward-rows", loops)
     assert set(report.diagnosis.names) == {"missing-rstd", "projection-times-two"}, report
 
-    from lnlib.cuda_access import cuda
+    from lnlib.simt.cuda_access import cuda
 
     def kernel(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
         t = cuda.threadIdx.x

@@ -19,10 +19,11 @@ def _share(text):
     return share
 
 
-def _parser():
-    parser = argparse.ArgumentParser("python -m classroom", description="Graded assignments from the book.",
-                                     allow_abbrev=False)
-    commands = parser.add_subparsers(dest="command", required=True)
+def parser():
+    """Of the command line."""
+    found = argparse.ArgumentParser("python -m classroom", description="Graded assignments from the book.",
+                                    allow_abbrev=False)
+    commands = found.add_subparsers(dest="command", required=True)
 
     new = commands.add_parser("assignment", help="write an assignment: for students, for you, for nbgrader")
     new.add_argument("--chapters", type=_chapters, required=True, help="numbers, such as 3,4")
@@ -43,11 +44,11 @@ def _parser():
     rehearse.add_argument("--students", type=int, default=200)
     rehearse.add_argument("--hostile", type=_share, default=0.1, help="share of hostile ones (default: %(default)s)")
     rehearse.add_argument("--jobs", type=int, help="submissions at a time (default: number of cores)")
-    return parser
+    return found
 
 
 def main(argv=None):
-    args = vars(_parser().parse_args(argv))
+    args = vars(parser().parse_args(argv))
     command = args.pop("command")
     try:
         if command == "assignment":
@@ -55,8 +56,9 @@ def main(argv=None):
             print(f"written: {assignment.write(**args)}")
             return 0
         if command == "grade":
-            from . import grade
-            return grade.run(**args)
+            from . import assignment
+            from .grader import grade
+            return grade.run(**args | {"assignment": assignment.load(args["assignment"])})
         from . import rehearse
         return rehearse.run(**args)
     except (ValueError, OSError) as error:

@@ -11,8 +11,11 @@ import numpy as np
 
 import lnlib
 
+from .grader.judge import Assignment
 from .tasks import draw
 
+#: What judges; a change of it grades again.
+CODE = Path(__file__).parent, *(Path(lnlib.__file__).parent / room for room in ("exercises", "mistakes"))
 _FORMAT = 1
 _MISTAKEN = "What goes wrong, and the checks tell apart:"
 _SETUP = '''import numpy as np
@@ -54,23 +57,33 @@ c.Execute.timeout = 120
 
 def fingerprint(task):
     """16 hexadecimal digits that change with the text, the solution or the checks' names of a task."""
-    text = "\n".join([task.text, task.solution, *(description for description, _ in task.exercise.checks)])
+    text = "\n".join([task.text, task.solution, *(check.title for check in task.checks)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def load(path):
-    """The key of an assignment (a dict) and its tasks; ValueError where ``path`` is none, or of another version."""
+    """The :class:`classroom.grader.judge.Assignment` of an assignment.json; ValueError where ``path`` is none, or of
+    another version."""
     try:
-        key = json.loads(Path(path).read_bytes())
-        seed, chapters, drawn = int(key["seed"]), tuple(map(int, key["chapters"])), key["tasks"]
-        prints = [task["fingerprint"] for task in drawn]
+        text = Path(path).read_bytes()
+        key = json.loads(text)
+        seed, chapters = int(key["seed"]), tuple(map(int, key["chapters"]))
+        prints = [task["fingerprint"] for task in key["tasks"]]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"assignment: found {path}, expected an assignment.json of this kit ({error})") from None
     tasks = draw(chapters, seed)
     if prints != [fingerprint(task) for task in tasks]:
         raise ValueError(f"assignment: {path} was written by another version of this repository, which draws other "
                          f"tasks; use that one: lnlib {key.get('versions', {}).get('lnlib')}")
-    return key, tasks
+    return Assignment(tasks, seed, code_hash(CODE) + hashlib.sha256(text).hexdigest())
+
+
+def code_hash(folders):
+    """A hash of the Python files in these folders."""
+    code = hashlib.sha256()
+    for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
+        code.update(f"{path.name}\n".encode() + path.read_bytes())
+    return code.hexdigest()
 
 
 def write(chapters, out, seed=None, title="Assignment"):
@@ -141,7 +154,7 @@ def _source(value):
 
 def _example(task):
     call = f"{task.name}{task.example}"
-    expected = eval(call, {"np": np, task.name: task.exercise.solution})
+    expected = eval(call, {"np": np, task.name: task.function()})
     # One array a line.
     call = call.replace(",)", ")").replace(", np.", ",\n    np.").replace("(np.", "(\n    np.", 1)
     return f"# One example, with what it must give.\nfound = {call}\ncompare(found, {_source(expected)})"
@@ -162,7 +175,7 @@ def _solved(title, tasks):
         yield kind, id, solved[0].solution if solved else source, metadata
         for task in tasks:
             if id == f"{task.id}-example":
-                wrong = "\n".join(f"- {says};" for _, _, says in task.mistakes)
+                wrong = "\n".join(f"- {mistake.wrong};" for mistake in task.mistakes)
                 yield "markdown", f"{task.id}-mistakes", f"{_MISTAKEN}\n\n{wrong[:-1]}.", {}
 
 

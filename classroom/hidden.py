@@ -12,9 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lnlib.exercises import Mismatch
-
-from . import wire
+from .grader import wire
 
 _ROOT = str(Path(__file__).parents[1])
 _JUDGE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from classroom.hidden import main; main()"
@@ -26,7 +24,7 @@ def points(candidate, id, seed, fingerprint):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as judge:
         try:
             while True:
-                kind, *rest = _receive(judge.stdout)
+                kind, *rest = wire.receive(_reader(judge.stdout))
                 if kind == "points":
                     print(*rest[1], sep="\n")
                     return rest[0]
@@ -37,66 +35,53 @@ def points(candidate, id, seed, fingerprint):
 
 
 def _answer(candidate, args):
-    """The frame of what ``candidate`` returned, or raised, and whether it changed an argument."""
-    before = wire.encode(args)
+    """The frame of what ``candidate`` returned, and which arguments it changed, or of what it raised."""
+    before = wire.encode_all(args)
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # what stands on stderr costs all points
             result = candidate(*args)
-        return wire.encode(("returned", result, wire.encode(args) != before))
+        return wire.encode(("returned", result, wire.changed(args, before)))
     except Exception as error:
-        return wire.encode(("raised", type(error).__name__, str(error)[:500]))
+        return wire.encode(("raised", type(error).__name__, f"{type(error).__name__}: {error!s:.500}"))
 
 
-def _receive(stream):
-    head = stream.read(wire.HEAD_SIZE)
-    if not head:
-        raise EOFError("the other process stopped")
-    return wire.decode(head + stream.read(sum(wire.sizes(head))))
-
-
-class _Raised(Exception):
-    """The candidate raised this."""
+def _reader(stream):
+    def read(number):
+        data = stream.read(number)
+        if len(data) < number:
+            raise EOFError("the other process stopped")
+        return data
+    return read
 
 
 def main():
     """The judge: asks over stdout, reads answers from stdin, says the points at last."""
     from .assignment import fingerprint
-    from .tasks import diagnose, drawn
+    from .grader.judge import Checked
+    from .grader.notebook import raise_again
+    from .tasks import drawn
 
+    warnings.simplefilter("ignore")  # of a diagnosis that crashed, too
     id, seed, expected = sys.argv[1:]
     task = drawn(id, int(seed))
     if fingerprint(task) != expected:
         raise SystemExit(f"{id}: this version of the repository draws another task than the one in the notebook")
-    calls = []
 
-    def candidate(*args):
+    def call(args):
         _send(("call", args))
-        kind, *rest = _receive(sys.stdin.buffer)
-        if kind == "raised":
-            raise _Raised(": ".join(rest))
-        result, changed = rest
-        if changed:
-            raise Mismatch("your function changed an argument; work on new arrays")
-        calls.append((args, result))
-        return result
+        kind, *rest = wire.receive(_reader(sys.stdin.buffer))
+        return raise_again(*rest) if kind == "raised" else rest
 
     passed, lines = 0, []
-    for number, (description, test) in enumerate(task.exercise.checks):
-        calls.clear()
-        try:
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")
-                test(candidate, np.random.default_rng([int(seed), number]))
+    for number, check in enumerate(task.checks):
+        checked = Checked(task, number, int(seed), call)
+        if checked.message is None:
             passed += 1
-            lines.append(f"passed: {description}")
-        except EOFError:
-            raise
-        except Exception as error:  # whatever a check makes of a result that it did not foresee
-            says = str(error) if isinstance(error, (Mismatch, _Raised)) else "the result has not the form asked for"
-            lines += [f"FAILED: {description}", f"  {says}"]
-            mistake = diagnose(task, calls[:20])
-            lines += [f"  {mistake}"] if mistake else []
+            lines.append(f"passed: {check.title}")
+        else:
+            says = checked.message, checked.diagnosis()
+            lines += [f"FAILED: {check.title}", *(f"  {words}" for words in says if words)]
     _send(("points", task.score(passed), lines))
 
 

@@ -17,15 +17,15 @@ from .report import Report
 class Exercise(NamedTuple):
     """One exercise. Its title and its stub stand on its chapter's page.
 
-    * ``id``: kebab-case name, unique in the book.
-    * ``minutes``: what a reader needs who has just read the chapter, rounded to five.
-    * ``trains``: one or two of "derive", "implement", "test" and "measure".
-    * ``solution``: a function that passes.
-    * ``checks``: :class:`lnlib.exercises.run.Check` tuples, in order.
-    * ``diagnose``: function (answer) -> :class:`lnlib.mistakes.Diagnosis` or None, called where a check failed. It
-      calls the answer through :func:`lnlib.exercises.run.reply`, so that the answer's exceptions are told from its own.
-    * ``mistakes``: wrong answers that readers give (:func:`lnlib.mistakes.change`), compared where ``diagnose`` is None
-      or says nothing.
+    id : kebab-case name, unique in the book.
+    minutes : what a reader needs who has just read the chapter, rounded to five.
+    trains : one or two of "derive", "implement", "test" and "measure".
+    solution : a function that passes.
+    checks : :class:`lnlib.exercises.run.Check` tuples, in order.
+    diagnose : function (answer) -> :class:`lnlib.mistakes.Diagnosis` or None, called where a check failed. It calls
+        the answer through :func:`lnlib.exercises.run.reply`, so that the answer's exceptions are told from its own.
+    mistakes : wrong answers that readers give (:func:`lnlib.mistakes.change`), compared where ``diagnose`` is None or
+        says nothing.
     """
 
     id: str
@@ -111,7 +111,7 @@ def _by_changes(exercise, candidate, passed, message, seed):
 
     def replies(function):
         for call in asked:
-            yield _reply(failed.replay or failed.call, function, call.arguments)
+            yield replied(failed.replay or failed.call, function, call.arguments)
 
     def message_of(function, checked=failed):
         try:
@@ -132,7 +132,8 @@ def _replayed(function):
                                                 checked.unchanged)[0]
 
 
-def _reply(call, function, arguments):
+def replied(call, function, arguments):
+    """The :class:`lnlib.mistakes.recognise.Reply` of ``function`` to these arguments: what it raises is one, too."""
     try:
         result, given = run.reply(call, function, arguments)
     except (Mismatch, NotImplementedError) as error:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import assembly
-from lnlib import reference
-from lnlib.cpu import ladder
+from lnlib import ladder, reference
 from lnlib.summation import sum_rows
 
 PAIRS = {name: (getattr(ladder, f"{name}_forward"), getattr(ladder, f"{name}_backward"))

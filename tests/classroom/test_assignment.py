@@ -6,34 +6,15 @@ import re
 
 import numpy as np
 import pytest
-from answers import RIGHT
+from answers import RIGHT, asked, failed
 
 from classroom import assignment, hidden
-from classroom.task import wrong
-from classroom.tasks import chapters, diagnose, draw, drawn
-from lnlib.exercises import Mismatch
+from classroom.tasks import chapters, draw, drawn
+from lnlib.mistakes.change import function_of
 
 SEEDS = range(3)
 IDS = tuple(task.id for task in draw(chapters(), 0))
 each = pytest.mark.parametrize("id", IDS)
-
-
-def failed(task, candidate, seed=7):
-    """The description of the first check that fails, or None, and the calls that it made."""
-    for description, test in task.exercise.checks:
-        calls = []
-
-        def recorded(*args):
-            result = candidate(*args)
-            calls.append((args, result))
-            return result
-
-        try:
-            with np.errstate(all="ignore"):
-                test(recorded, np.random.default_rng(seed))
-        except (Mismatch, NotImplementedError, ValueError, IndexError) as error:
-            return f"{description}: {error}", calls
-    return None, []
 
 
 def test_every_chapter_has_tasks_of_its_own_variants():
@@ -55,22 +36,28 @@ def test_chapters_without_tasks(asked):
         draw(asked, 0)
 
 
+def example(task):
+    """The arguments of the public example, by name."""
+    return dict(zip(task.names, eval(f"f{task.example}", {"np": np, "f": lambda *args: args})))
+
+
 @each
 def test_what_is_right_is_accepted(id):
     for seed in SEEDS:
         task = drawn(id, seed)
-        for candidate in (task.exercise.solution, *(make(task.variant) for make in RIGHT[id])):
+        for candidate in (task.function(), *(make(task.variant) for make in RIGHT[id])):
             for data in (1, 2):
-                assert failed(task, candidate, data) == (None, []), task.variant
+                assert failed(task, candidate, data) is None, task.variant
 
 
 @each
 def test_the_stub_and_a_constant_fail_every_check(id):
     task = drawn(id, 0)
-    constant = eval(f"f{task.example}", {"np": np, "f": task.exercise.solution})  # what the public example shows
-    for candidate in (task.exercise.stub, lambda *args: constant, lambda *args: None):
-        for check in task.exercise.checks:
-            assert failed(task._replace(exercise=task.exercise._replace(checks=(check,))), candidate)[0], check[0]
+    constant = task.function()(*example(task).values())  # what the public example shows
+    stub = function_of(task.stub, task.name, {"np": np})
+    for candidate in (stub, lambda *args: constant, lambda *args: None):
+        for number, check in enumerate(task.checks):
+            assert asked(task, candidate, number).message, check.title
 
 
 def remembers():
@@ -99,14 +86,12 @@ def counts(*answers):
 def test_what_does_not_look_at_its_data_fails_every_check(id, make):
     for seed in range(6 if id > "ch1" else 1):  # every kind of partner
         task = drawn(id, seed)
-        for data in range(30 if id > "ch1" else 4):
-            for check in task.exercise.checks:
-                one = task._replace(exercise=task.exercise._replace(checks=(check,)))
-                assert failed(one, make(), data)[0], (check[0], task.variant)
+        for data, number in itertools.product(range(30 if id > "ch1" else 4), range(len(task.checks))):
+            assert asked(task, make(), number, data).message, (task.checks[number].title, task.variant)
 
 
 def test_the_order_of_the_words_asked_for_is_drawn():
-    orders = {tuple(re.findall(r"and '(\w+)'", " ".join(description for description, _ in task.exercise.checks)))
+    orders = {tuple(re.findall(r"and '(\w+)'", " ".join(check.title for check in task.checks)))
               for task in (drawn("ch05-read-the-mistake", seed) for seed in range(6))}
     assert len({order.index("scale") for order in orders}) > 2
 
@@ -117,30 +102,46 @@ def test_every_mistake_fails_and_is_named(id):
         task = drawn(id, seed)
         assert len(task.mistakes) >= 3
         for mistake in task.mistakes:
-            message, calls = failed(task, wrong(task, mistake))
-            assert message, (task.variant, mistake)
-            if calls and task.chapter not in (4, 5):  # where an answer is True, False or a word
+            checked = failed(task, task.function(mistake))
+            assert checked, (task.variant, mistake)
+            if task.chapter() not in (4, 5):  # where an answer is True, False or a word
                 # Three that give the same are not named.
-                assert mistake[2] in (diagnose(task, calls) or mistake[2]), (task.variant, mistake)
+                assert mistake.wrong in (checked.diagnosis() or mistake.wrong), (task.variant, mistake)
 
 
 def test_a_mistake_is_named_alone_or_with_another_and_what_is_right_is_not():
     task = drawn("ch03-norm-backward", 0)
-    one, two = task.mistakes[0], next(m for m in task.mistakes if "2 * c" in m[0])
+    one, two = task.mistakes[0], next(m for m in task.mistakes if "2 * c" in m.changes[0][0])
     for chosen in ((one,), (one, two)):
-        says = diagnose(task, failed(task, wrong(task, *chosen))[1])
-        assert all(mistake[2] in says for mistake in chosen)
-    args = eval(f"f{task.example}", {"np": np, "f": lambda *args: args})
-    assert diagnose(task, [(args, task.exercise.solution(*args))]) is None
-    assert diagnose(task, [(args, np.arange(5.0))]) is None and diagnose(task, []) is None
+        says = failed(task, task.function(*chosen)).diagnosis()
+        assert all(mistake.wrong in says for mistake in chosen)
+    args = example(task)
+    for calls in [(args, task.function()(*args.values()))], [(args, np.arange(5.0))], []:
+        assert task.diagnose(calls, lambda function: True) is None
+
+
+def test_a_mistake_that_passes_the_failed_check_is_not_named():
+    task = drawn("ch03-norm-backward", 0)
+    args = example(task)
+    calls = [(args, task.function(task.mistakes[0])(*args.values()))]
+    assert task.mistakes[0].wrong in task.diagnose(calls, lambda function: True)
+    assert task.diagnose(calls, lambda function: False) is None
 
 
 def test_a_right_answer_has_no_diagnosis_where_a_mistake_would_not_show():
     task = next(task for seed in range(20) for task in [drawn("ch03-norm-backward", seed)]
                 if task.variant.affine == "feature")
-    dy, x, _, eps = eval(f"f{task.example}", {"np": np, "f": lambda *args: args})
-    args = dy, x, np.ones_like(x), eps  # as if gamma were forgotten
-    assert diagnose(task, [(args, task.exercise.solution(*args))]) is None
+    args = example(task)
+    args["gamma"] = np.ones_like(args["x"])  # as if gamma were forgotten
+    assert task.diagnose([(args, task.function()(*args.values()))], lambda function: True) is None
+
+
+def test_a_diagnosis_that_crashes_is_warned_of_and_costs_nothing_else(monkeypatch):
+    task = drawn("ch03-norm-backward", 0)
+    monkeypatch.setattr(task, "diagnose", lambda calls, fails: 1 / 0)
+    with pytest.warns(RuntimeWarning, match="no diagnosis for ch03-norm-backward: ZeroDivisionError"):
+        checked = failed(task, task.function(task.mistakes[0]))
+        assert checked.message and checked.diagnosis() is None
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +169,7 @@ def test_files(folder):
 
 
 def test_students_get_neither_solution_nor_seed(folder):
-    _, tasks = assignment.load(folder / "instructor/assignment.json")
+    tasks, *_ = assignment.load(folder / "instructor/assignment.json")
     text = (folder / "students/sheet-no-1.ipynb").read_text()
     assert "987654321012345" not in text and "HIDDEN" not in text and "SOLUTION" not in text
     for task in tasks:
@@ -176,7 +177,7 @@ def test_students_get_neither_solution_nor_seed(folder):
         assert task.stub in cells(folder / "students/sheet-no-1.ipynb")[1 + 2 * tasks.index(task)] + "\n"
         body = task.solution.removeprefix(task.stub[:task.stub.rindex("    raise")])
         assert not any(line in text for line in body.splitlines() if len(line.strip()) > 12)
-        assert not any(says in text for _, _, says in task.mistakes)
+        assert not any(mistake.wrong in text for mistake in task.mistakes)
 
 
 def test_solutions_run_and_agree_with_the_examples(folder, capsys):
@@ -223,7 +224,7 @@ def test_bad_input(folder, tmp_path):
 def test_hidden_tests_judge_in_their_own_process(monkeypatch, capsys):
     task = drawn("ch03-norm-backward", 3)
     given = task.id, 3, assignment.fingerprint(task)
-    assert hidden.points(task.exercise.solution, *given) == task.points
+    assert hidden.points(task.function(), *given) == task.points
     # What the notebook's process does to its NumPy, or to the checks, changes nothing that is expected.
     for target in ("numpy.allclose", "numpy.array_equal", "numpy.linalg.norm", "numpy.isfinite"):
         monkeypatch.setattr(target, lambda *args, **kwargs: np.float64(0))
@@ -236,16 +237,16 @@ def test_hidden_tests_say_what_went_wrong(capsys):
     task = drawn("ch03-norm-backward", 3)
     given = task.id, 3, assignment.fingerprint(task)
     mistake = task.mistakes[0]
-    assert hidden.points(wrong(task, mistake), *given) < task.points
-    assert mistake[2] in capsys.readouterr().out
+    assert hidden.points(task.function(mistake), *given) < task.points
+    assert mistake.wrong in capsys.readouterr().out
 
     def in_place(dy, x, *rest):
-        result = task.exercise.solution(dy, x, *rest)
+        result = task.function()(dy, x, *rest)
         x -= 1
         return result
 
-    assert hidden.points(in_place, *given) == 0 and "changed an argument" in capsys.readouterr().out
+    assert hidden.points(in_place, *given) == 0 and "changed its argument x" in capsys.readouterr().out
     assert hidden.points(lambda *args: object(), *given) == 0
-    assert hidden.points(task.exercise.stub, *given) == 0
+    assert hidden.points(function_of(task.stub, task.name, {}), *given) == 0
     with pytest.raises(EOFError):
-        hidden.points(task.exercise.solution, task.id, 4, given[2])
+        hidden.points(task.function(), task.id, 4, given[2])

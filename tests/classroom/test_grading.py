@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from pages import ROOT
 
-from classroom import assignment, grade, hostile, judge, rehearse, tasks
+from classroom import assignment, rehearse, tasks
+from classroom.grader import feedback, grade, hostile, judge, notebook, points, schedule, submissions
 
 if sys.platform != "linux":
     pytest.skip("the grader needs Linux", allow_module_level=True)
@@ -35,8 +36,8 @@ def python(*args, **kwargs):
 @pytest.fixture(scope="session")
 def sandbox():
     """Skips, or fails where LN_REQUIRE_SANDBOX is set, unless this system has a sandbox."""
-    probe = python("-c", "import classroom.grade\ntry: classroom.grade.probe()\n"
-                         "except classroom.grade.Unavailable as e: print(e)")
+    probe = python("-c", "from classroom.grader import sandbox\ntry: sandbox.probe()\n"
+                         "except sandbox.Unavailable as e: print(e)")
     assert probe.returncode == 0, probe.stderr
     if probe.stdout:
         (pytest.fail if os.environ.get("LN_REQUIRE_SANDBOX") else pytest.skip)(probe.stdout.splitlines()[0])
@@ -47,13 +48,13 @@ def sandbox():
 _LOOK = """
 import json, os, sys, time
 from pathlib import Path
-from classroom.sandbox import Sandbox
+from classroom.grader.sandbox import Sandbox
 os.set_inheritable(os.open("/", os.O_RDONLY), True)  # neither this nor a group may come along
 if os.getuid() == 0:
     os.setgroups([4])
 box = Sandbox("/grader/program.py", {"/grader/program.py": sys.argv[1]})
 box.read(1, time.monotonic() + 30)
-launcher = box._launcher
+launcher = box.launcher
 pid = int(Path(f"/proc/{launcher}/task/{launcher}/children").read_text())
 spaces = [n for n in os.listdir("/proc/self/ns")
           if os.readlink(f"/proc/{pid}/ns/{n}") == os.readlink(f"/proc/self/ns/{n}")]
@@ -279,12 +280,12 @@ def _members(session):
 _BREAK = {"system": "import platform; platform.system = lambda: 'Darwin'",
           "machine": "import platform; platform.machine = lambda: 'riscv64'",
           "kernel": "import platform; platform.release = lambda: '5.10.0-28-amd64'",
-          "namespaces": "import classroom.sandbox as s; s._CLONE_NEWNET = 1",
-          "user": "import classroom.sandbox as s; s._INSIDE = -1",
-          "files": "import classroom.sandbox as s; s._MOUNT_SETATTR = 9999",
-          "filter": "import classroom.sandbox as s; s._PR_SET_SECCOMP = 9999",
-          "a wall": "import classroom.sandbox as s; del s._REFUSED['socket']",
-          "python": "import classroom.sandbox as s; s._shown = lambda: {}"}
+          "namespaces": "import classroom.grader.kernel as s; s.CLONE_NEWNET = 1",
+          "user": "import classroom.grader.launch as s; s.INSIDE = -1",
+          "files": "import classroom.grader.kernel as s; s.MOUNT_SETATTR = 9999",
+          "filter": "import classroom.grader.kernel as s; s.PR_SET_SECCOMP = 9999",
+          "a wall": "import classroom.grader.kernel as s; del s.REFUSED['socket']",
+          "python": "import classroom.grader.launch as s; s.shown_everywhere = lambda: {}"}
 
 
 @pytest.mark.parametrize("broken", _BREAK)
@@ -305,16 +306,13 @@ def test_without_a_sandbox_nothing_is_graded(broken, tmp_path, request):
 # ---- Judging, with an honest process in the place of a sandbox ----------------------------------------------
 
 class Answers:
-    """In the place of judge.Notebook: answers each call with ``answer(args)``."""
+    """In the place of a Notebook: answers each call with ``answer(args)``."""
 
     def __init__(self, answer, changed=()):
         self.answer, self.changed = answer, list(changed)
 
-    def call(self, name, args, kwargs):
+    def call(self, name, args):
         return self.answer(args), self.changed
-
-    def still_there(self):
-        pass
 
 
 _ODD = (None, float("nan"), 0.0, "right", True, [], 10**900, [[1], [2, 3]], {"a": None}, (float("nan"), float("nan")),
@@ -331,7 +329,7 @@ def drawn():
 def test_odd_results_get_no_points_in_any_task_and_cost_nothing_else(first, drawn):
     for task in drawn:
         odd = itertools.cycle(_ODD[first:] + _ODD[:first])
-        checks, _, gone = judge._judge_task(task, Answers(lambda args: next(odd)), _SEED)
+        checks, _, gone = judge.judge_task(task, Answers(lambda args: next(odd)), _SEED)
         assert gone is None and all(isinstance(message, str) for _, message in checks), (task.id, checks)
 
 
@@ -344,23 +342,23 @@ def _nan(result):
 
 def test_nan_in_the_right_places_gets_no_points(drawn):
     for task in drawn:
-        right = task.exercise.solution
-        if task.chapter in (4, 5, 9):  # yes or no, a word, whole numbers
+        right = task.function()
+        if task.chapter() in (4, 5, 9):  # yes or no, a word, whole numbers
             continue
-        checks, _, _ = judge._judge_task(task, Answers(lambda args: _nan(right(*args))), _SEED)
+        checks, _, _ = judge.judge_task(task, Answers(lambda args: _nan(right(*args))), _SEED)
         assert all(message for _, message in checks), (task.id, checks)
 
 
 def test_what_is_no_text_is_not_written_out():
-    assert judge._plain(["<b>"]) == judge._plain(np.zeros(3)) == "" and judge._plain("a\n\x1bb") == "a  b"
+    assert notebook.plain(["<b>"]) == notebook.plain(np.zeros(3)) == "" and notebook.plain("a\n\x1bb") == "a  b"
 
 
 def test_an_argument_that_was_changed_fails_the_check_and_changes_nothing_here():
     task = tasks.draw((3,), _SEED)[0]
-    right = task.exercise.solution
-    assert not any(message for _, message in judge._judge_task(task, Answers(lambda args: right(*args)), _SEED)[0])
+    right = task.function()
+    assert not any(message for _, message in judge.judge_task(task, Answers(lambda args: right(*args)), _SEED)[0])
     for position in 0, 10**6, -1:
-        checks, _, _ = judge._judge_task(task, Answers(lambda args: right(*args), [position]), _SEED)
+        checks, _, _ = judge.judge_task(task, Answers(lambda args: right(*args), [position]), _SEED)
         assert all("changed its argument" in message for _, message in checks)
 
 
@@ -378,15 +376,15 @@ def test_submissions_of_every_form_are_found_and_links_are_not_followed(tmp_path
     (folder / "folder-link").symlink_to(tmp_path)
     (folder / "linked" / "x.ipynb").symlink_to(tmp_path / "secret.txt")
     os.mkfifo(folder / "pipe.ipynb")
-    (folder / "long.ipynb").write_bytes(b" " * (grade._NOTEBOOK_LIMIT + 1))
-    found = {s.student: s for s in grade.find_submissions(folder)}
+    (folder / "long.ipynb").write_bytes(b" " * (submissions.NOTEBOOK_LIMIT + 1))
+    found = {s.student: s for s in submissions.find_submissions(folder)}
     assert list(found) == sorted(["ann", "both", "both.ipynb", "two", "none", "linked", "essay.pdf", "hidden-inside",
                                   "link", "folder-link", "pipe", "long"])
     assert {name for name, s in found.items() if s.problem} == {"two", "none", "link", "folder-link"}
-    assert grade._read(found["ann"].path) == grade._read(found["hidden-inside"].path) == b"{}"
+    assert submissions.read(found["ann"]) == submissions.read(found["hidden-inside"]) == b"{}"
     for name in ("linked", "pipe", "long"):
         with pytest.raises(ValueError):
-            grade._read(found[name].path)
+            submissions.read(found[name])
 
 
 def test_names_chosen_to_collide_or_to_break_the_search_lose_nobody(tmp_path):
@@ -401,64 +399,61 @@ def test_names_chosen_to_collide_or_to_break_the_search_lose_nobody(tmp_path):
         deep = below
     os.close(deep)
     try:
-        found = grade.find_submissions(tmp_path)
+        found = submissions.find_submissions(tmp_path)
     finally:  # as long a path, taken away in one step, would end the removal of old folders
         subprocess.run(["rm", "-r", tmp_path / "d"], check=True)
     assert [s.student for s in found] == sorted(["ann", "ann.ipynb", "ann.ipynb.ipynb", "d", r"u\xff", r"u\\xff",
                                                  "two\nlines"])
     assert next(s for s in found if s.student == "d").problem == "folders in folders, too deep"
-    assert grade._file_name("a_b-" + grade._file_name("a b")[-8:]) != grade._file_name("a b")
+    assert feedback.file_name("a_b-" + feedback.file_name("a b")[-8:]) != feedback.file_name("a b")
 
 
 def test_names_and_texts_of_submissions_are_text_in_table_and_page():
     drawn = tasks.draw((3,), _SEED)
-    key = grade.Assignment(drawn, _SEED, "")
-    result = grade._zero(key, "crashed", "<script>a</script>") | {
+    key = judge.Assignment(drawn, _SEED, "")
+    result = judge.nothing_ran(key, "crashed", "<script>a</script>") | {
         "errors": [(1, "<img src=x>")], "output": "<b>\x1b[2J", "printed": 4}
     names = ["=cmd|' /C calc'!A0", "-1", "+1", "@x", " =x", "x; =y", "＝x", "Anne-Marie",
              "a,b\n\"c", "../../up", "<i>", "é" * 200, "x" * 250]
-    table = grade.points_csv([(name, result) for name in names], key)
+    table = points.points_csv([(name, result) for name in names], key)
     read = [row[0] for row in csv.reader(table.splitlines(True))][1:]
     assert read == ["'" + name for name in names[:4]] + [" '=x", "x; '=y", "'＝x"] + names[7:]
-    page = grade.feedback("<i>", result, key)
+    page = feedback.feedback("<i>", result, key)
     assert not any(bad in page for bad in ("<script", "<img", "<i>", "<b>", "\x1b"))
     assert "default-src 'none'" in page
-    files = [grade._file_name(name) for name in names]
+    files = [feedback.file_name(name) for name in names]
     assert len(set(files)) == len(names) and all(len(file) < 100 and "/" not in file for file in files)
-    assert grade._file_name("ann") == "ann"
+    assert feedback.file_name("ann") == "ann"
 
 
 def test_a_change_of_the_code_that_judges_grades_again(tmp_path, monkeypatch):
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "judge.py").write_text("x = 1")
-    (tmp_path / "submissions").mkdir()
+    assert set(assignment.CODE) == {ROOT / "classroom", ROOT / "lnlib/exercises", ROOT / "lnlib/mistakes"}
+    for folder in ("code", "submissions"):
+        (tmp_path / folder).mkdir()
     (tmp_path / "submissions" / "ann.ipynb").write_bytes(b"{}")
-    key, judged = grade.Assignment((), _SEED, ""), []
+    assignment.write((3,), tmp_path / "made", seed=_SEED)
+    judged = []
 
-    def judge_apart(data, assignment, path, *args):
+    def judge_apart(data, key, path, *args):
         judged.append(path)
-        path.write_text(json.dumps(grade._zero(assignment, "graded", None)))
+        path.write_text(json.dumps(judge.nothing_ran(key, "graded", None)))
         return os.posix_spawn(sys.executable, [sys.executable, "-c", ""], os.environ)
 
-    monkeypatch.setattr(grade, "_judge_apart", judge_apart)
-    assert set(grade._CODE) == {ROOT / "classroom", ROOT / "lnlib" / "exercises"}
-    monkeypatch.setattr(grade, "_CODE", (tmp_path / "code",))
+    monkeypatch.setattr(schedule, "judge_apart", judge_apart)
+    monkeypatch.setattr(assignment, "CODE", (tmp_path / "code",))
     for text, number in (("x = 1", 1), ("x = 1", 1), ("x = 2", 2), ("x = 2", 2)):
         (tmp_path / "code" / "judge.py").write_text(text)
-        grade._code_of.cache_clear()  # a new command
-        grade.grade(tmp_path / "submissions", key, tmp_path / "out", report=lambda *args: None)
+        key = assignment.load(tmp_path / "made" / "instructor" / "assignment.json")
+        schedule.grade(tmp_path / "submissions", key, tmp_path / "out", report=lambda *args: None)
         assert len(judged) == number
 
 
 def test_bad_folders_are_named(tmp_path):
-    assignment.write((3,), tmp_path / "made", seed=_SEED)
-    key = tmp_path / "made" / "instructor" / "assignment.json"
+    key = judge.Assignment((), _SEED, "")
     with pytest.raises(ValueError, match="^submissions"):
         grade.run(tmp_path / "nowhere", key, tmp_path / "out")
     with pytest.raises(ValueError, match="^out"):
         grade.run(tmp_path, key, tmp_path / "out")
-    with pytest.raises(ValueError, match="^assignment"):
-        grade.run(tmp_path / "made", tmp_path / "made" / "README.txt", tmp_path / "out")
 
 
 def test_every_kind_of_harm_is_in_the_rehearsal():

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pages import ROOT
 
 from classroom import assignment
 
@@ -22,7 +23,6 @@ if not REQUIRED and importlib.util.find_spec("nbgrader") is None:
 # What a student may try from inside a notebook: the tests' tools replaced, under every name they are known by.
 TAMPERING = """
 import numpy as np
-from pages import ROOT
 import lnlib.exercises
 
 def points(*args): return 4.0
@@ -55,8 +55,8 @@ def honest(cells, tasks):
 
 def partly_right(cells, tasks):
     # Whole numbers come out right in any order: the first of four checks passes, worth one point.
-    old, new, _ = next(m for m in tasks[1].mistakes if "one sequence" in m[2])
-    solve(cells, tasks, [tasks[0].solution, tasks[1].solution.replace(old, new)])
+    mistake = next(mistake for mistake in tasks[1].mistakes if "one sequence" in mistake.wrong)
+    solve(cells, tasks, [tasks[0].solution, tasks[1].mistaken(mistake)])
 
 
 def cheating(cells, tasks):
@@ -70,7 +70,7 @@ def cheating(cells, tasks):
 def graded(tmp_path_factory):
     """(score, maximum) by student, after generate_assignment and autograde; and the folder."""
     out = assignment.write((1, 8), tmp_path_factory.mktemp("nbgrader") / "a", seed=20, title="Sheet 1")
-    _, tasks = assignment.load(out / "instructor/assignment.json")
+    tasks, *_ = assignment.load(out / "instructor/assignment.json")
     folder = out / "nbgrader"
     nbgrader(folder, "generate_assignment", "sheet-1")
     released = (folder / "release/sheet-1/sheet-1.ipynb").read_text()

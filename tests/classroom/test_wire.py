@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from classroom import wire
+from classroom.grader import wire
 
 _PLAIN = (st.none() | st.booleans() | st.integers(-10**20, 10**20) | st.floats(allow_nan=False)
           | st.text(st.characters(exclude_categories=["Cs"]), max_size=5) | st.complex_numbers(allow_nan=False))
-_DTYPES = st.sampled_from(sorted(wire._DTYPES))
+_DTYPES = st.sampled_from(sorted(wire.DTYPES))
 _ARRAYS = _DTYPES.flatmap(lambda name: hnp.arrays(name, hnp.array_shapes(min_dims=0, min_side=0, max_side=3)))
 _VALUES = st.recursive(_PLAIN | _ARRAYS, lambda v: st.lists(v, max_size=3) | st.lists(v, max_size=3).map(tuple)
                        | st.dictionaries(st.text("ab", max_size=2) | st.integers(0, 9), v, max_size=3), max_leaves=8)
@@ -72,7 +72,7 @@ def frame(structure, data=b""):
     (["scalar", "float64", 1], bytes(8)), (["complex", 1.0], b""), (["complex", "1", "2"], b""),
     (["dict", [["list"], 1]], b""), (["dict", 1], b""), (["dict", [1, 2, 3]], b""), (["pickle", "cos"], b""),
     ([], b""), ({"a": 1}, b""), ([1, 2], b""), (b"[" * 10**5, b""), (b"\xff", b""), (b"", b""),
-    (["dict", [2**63, 0]], b""), (b"1" * 1001, b""), (b"9" * 10**5, b""), (["list"] + [0] * (wire._ITEMS + 1), b""),
+    (["dict", [2**63, 0]], b""), (b"1" * 1001, b""), (b"9" * 10**5, b""), (["list"] + [0] * (wire.ITEMS + 1), b""),
     (b"null", b"left over")],
     ids=range(34))
 def test_what_is_no_message(structure, data):

@@ -1,0 +1,12 @@
+"""The grader: a folder of notebooks, each run in a sandbox; points as CSV, one page of feedback a student.
+
+It knows no normalisation: a task is to it a thing with checks. In the order in which to read it:
+
+- :mod:`.grade`: the command. :mod:`.submissions` finds and reads notebooks, :mod:`.schedule` judges a few at a time,
+  :mod:`.points` and :mod:`.feedback` write what comes out.
+- :mod:`.judge`: points of one submission; what is expected never leaves its process.
+- :mod:`.notebook`: a submission in its sandbox, whose functions are called over a pipe; :mod:`.wire` is what that
+  carries. ``child.py`` and ``probe.py`` run inside.
+- :mod:`.sandbox`, :mod:`.launch`, :mod:`.kernel`: a process that sees neither network nor files nor other processes.
+- :mod:`.hostile`: submissions that do harm, or try to.
+"""

@@ -1,0 +1,189 @@
+"""A process that sees neither network nor files nor other processes: Linux namespaces, by the standard library.
+
+What keeps a submission in, from the outside to the inside:
+
+* user namespace: its user 1000 is the user ``nobody`` outside where root grades, and the grading user otherwise; no
+  capability is left, so nothing can be mounted, and a limit on threads counts.
+* mount namespace: a root of its own, read-only: the interpreter, system libraries, installed packages, and what the
+  caller names. No home, no submissions, no key, no /proc, no /sys. Only /tmp is writable, small, and in memory.
+* network, pid, ipc and uts namespaces: no interface, no process but its own. It is process 1: when it dies, all dies.
+* limits: memory, CPU time, threads, file sizes; no core dumps.
+* a system call filter: no new processes, so that the limits of one process are those of the submission; no sockets;
+  no memory that those limits do not count; no new namespaces; nothing that reaches into kernel or other processes.
+
+Needs Linux 5.14 on x86-64 or arm64. Whatever is missing raises :class:`Unavailable`; nothing is ever run without it.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy
+
+from . import kernel
+
+HOW_TO_PROCEED = """\
+Submissions are graded in a sandbox only. What to do:
+  - needed: Linux 5.14 or newer on x86-64 or arm64; not Windows, macOS or WSL 1. A virtual machine does.
+  - Ubuntu 23.10 and newer keep user namespaces from ordinary users. Until the next start:
+      sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0
+    or run the same command as root.
+  - Debian and others may need: sudo sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000
+  - in Docker or Podman, start the container with
+      --security-opt seccomp=unconfined --security-opt apparmor=unconfined   (as root in it: also --cap-add SYS_ADMIN)
+  - Kubernetes, JupyterHub, shared hosts: grade on another machine; it takes the submissions and assignment.json."""
+
+
+class Unavailable(Exception):
+    """This system has no sandbox; the message says what is missing and how to proceed."""
+
+    def __init__(self, reason):
+        super().__init__(f"no sandbox here: {reason}\n{HOW_TO_PROCEED}")
+
+
+class Limits(NamedTuple):
+    """What one sandbox may use.
+
+    cpu : seconds of CPU time.  memory : bytes of address space.  threads : number.
+    disk : bytes in /tmp, and of one file.  output : bytes of its output that are kept.
+    """
+
+    cpu: int = 60
+    memory: int = 2**30
+    threads: int = 64
+    disk: int = 2**25
+    output: int = 10**6
+
+
+OUTSIDE_ROOT = 65534  # nobody, where root grades
+INSIDE = 1000
+
+# File descriptors of the launcher; 0 to 4 are the sandbox's as well.
+_STATUS, _LIFE, _GO = 5, 6, 7
+BY_GRADER = 126  # exit code of the launcher
+
+
+def interpreter():
+    """Path of the Python that runs in a sandbox, this one without a virtual environment."""
+    return Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
+
+
+def shown_everywhere():
+    """What every sandbox shows of this machine: a dict of path inside -> path outside."""
+    shown = {}
+    prefix = os.path.realpath(sys.base_prefix)
+    for path in ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/null",
+                 f"{prefix}/lib", f"{prefix}/{sys.platlibdir}", str(interpreter())):
+        if os.path.lexists(path):
+            shown[path] = path
+    # By the package, not by sys.path: wherever NumPy is, the packages beside it come along, and nothing else.
+    shown["/packages/site"] = str(Path(numpy.__file__).parents[1])
+    return shown
+
+
+def _make_root(shown, disk):
+    """Build the new root on a memory file system, and leave the old one for good."""
+    kernel.keep_mounts_here()
+    links = {path: os.readlink(source) for path, source in shown.items() if os.path.islink(source)}
+    # Opened before they are covered, and while the directories above them can still be walked.
+    sources = {path: os.open(source, os.O_PATH | os.O_CLOEXEC) for path, source in shown.items() if path not in links}
+    os.setresgid(INSIDE, INSIDE, INSIDE)
+    os.setresuid(INSIDE, INSIDE, INSIDE)
+
+    root = "/tmp"
+    kernel.mount_memory(root, "mode=755,size=1m,nr_inodes=1000")
+    os.mkdir(f"{root}/tmp")  # first: what is shown may lie in it
+    kernel.mount_memory(f"{root}/tmp", f"mode=700,size={disk},nr_inodes=1000")
+    for path, source in sorted(sources.items()):
+        target = Path(root + path)
+        if target.exists():  # inside something shown already
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.isdir(f"/proc/self/fd/{source}"):
+            target.mkdir()
+        else:
+            target.touch()
+        kernel.mount_again(source, target, device=path.startswith("/dev/"))
+        os.close(source)
+    for path, target in links.items():
+        if not os.path.lexists(root + path):
+            os.makedirs(os.path.dirname(root + path), exist_ok=True)
+            os.symlink(target, root + path)
+
+    os.chdir(root)
+    kernel.become_root()
+    os.chdir("/tmp")
+
+
+def _limit(limits):
+    import resource  # not on Windows, where this module says that there is no sandbox
+
+    for name, value in (("AS", limits.memory), ("CPU", limits.cpu), ("NPROC", limits.threads), ("FSIZE", limits.disk),
+                        ("NOFILE", 64), ("MEMLOCK", 0), ("MSGQUEUE", 0), ("SIGPENDING", 64),
+                        # 1, not 0: a crash handler of the system (a pipe in core_pattern) is started even at 0.
+                        ("CORE", 1)):
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+
+
+def _become(argv, shown, limits):
+    """Process 1 of the sandbox: close every door, then start the program; raises OSError where a step fails."""
+    os.setsid()  # a signal to "my group" must not reach the grader
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    with contextlib.suppress(OSError):  # where memory runs out, the system is to end this process, not the grader
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    kernel.must(kernel.libc.sethostname(b"sandbox", 7), "sethostname")
+    _make_root(shown, limits.disk)
+    os.umask(0o077)
+    os.closerange(_STATUS + 1, 65536)
+    kernel.drop_capabilities()
+    _limit(limits)
+    kernel.install_filter()
+    # For a Python that has its own library beside it, and was found by this variable.
+    library = f"{os.path.realpath(sys.base_prefix)}/lib"
+    os.execve(argv[0], argv, {"HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "LD_LIBRARY_PATH": library,
+                              "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
+                              "MKL_NUM_THREADS": "1", "MPLCONFIGDIR": "/tmp", "MPLBACKEND": "agg"})
+
+
+def launch(argv, shown, limits, fds):
+    """Between grader and sandbox: makes the namespaces, starts process 1, and ends it when the lifeline breaks."""
+    # All out of the way first, so that no number is needed twice; then in their places. Nothing else is left open.
+    for fd, place in [(os.dup2(fd, 200 + place), place) for place, fd in enumerate(fds)]:
+        os.dup2(fd, place, inheritable=place < _STATUS)
+    os.closerange(_GO + 1, 65536)
+    try:
+        if os.geteuid() == 0:  # now: in the new user namespace nobody is user 0, and others may not drop their groups
+            os.setgroups([])
+        kernel.new_namespaces()
+        os.write(_STATUS, b"made\n")
+        if os.read(_GO, 1) != b"g":
+            os._exit(125)
+        pid = os.fork()
+        if pid == 0:
+            _become(argv, shown, limits)
+    except BaseException as error:
+        os.write(_STATUS, f"{error}\n".encode()[:4000])
+        os._exit(125)
+    child = os.pidfd_open(pid)
+    os.closerange(0, _STATUS + 1)
+    ended = child in select.select([_LIFE, child], [], [])[0]
+    os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    if not ended:
+        os._exit(BY_GRADER)
+    os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+
+
+def map_user(pid):
+    """Give the new user namespace its only user, which is never root outside."""
+    uid, gid = (OUTSIDE_ROOT, OUTSIDE_ROOT) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    if os.geteuid():
+        Path(f"/proc/{pid}/setgroups").write_text("deny")
+    Path(f"/proc/{pid}/uid_map").write_text(f"{INSIDE} {uid} 1")
+    Path(f"/proc/{pid}/gid_map").write_text(f"{INSIDE} {gid} 1")

@@ -1,0 +1,124 @@
+"""A submission in its sandbox: its cells run there, and its functions are called from here."""
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from lnlib.exercises import run
+
+from . import wire
+from .sandbox import Sandbox
+
+_HERE = Path(__file__).parent
+_INSIDE = {f"/grader/{name}": _HERE / name for name in ("child.py", "wire.py")} | {
+    "/packages/book/lnlib": Path(run.__file__).parents[1]}
+_GRACE = 2  # seconds; the child's own alarm comes first and costs less than a new process
+_TEXT = 600
+NO_NOTES = {"cells": 0, "errors": [], "twice": []}
+
+
+class Seconds(NamedTuple):
+    """wall : for a whole submission.  call : for each call of a function, and each code cell."""
+
+    wall: int = 60
+    call: int = 10
+
+
+class Gone(Exception):
+    """The submission's process is no more; ``state`` in a word, the message in a sentence."""
+
+    def __init__(self, state, message):
+        super().__init__(message)
+        self.state = state
+
+
+class Slow(Exception):
+    """The submission's function was interrupted; it would be again."""
+
+
+class Notebook:
+    """A submission's process, its cells run; ``notes`` says what happened in them. Close it whatever happens."""
+
+    def __init__(self, data, names, deadline, seconds, limits):
+        self._deadline, self._seconds, self._gone = deadline, seconds, None
+        self._sandbox = Sandbox("/grader/child.py", _INSIDE, limits)
+        try:
+            kind, *rest = self._ask(("run", np.frombuffer(data, np.uint8), list(names), seconds.call), seconds.wall)
+            if kind == "not a notebook" and rest:
+                self._end("not a notebook", f"this is no notebook: {plain(rest[0])}")
+            self.notes = self._notes(names, *rest) if kind == "ran" else self._garbage()
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, name, args):
+        """The result of calling function ``name``, and the positions of the arguments it changed."""
+        if self._gone:
+            raise self._gone
+        kind, *rest = self._ask(("call", name, args, self._seconds.call), self._seconds.call + _GRACE)
+        if kind == "missing":
+            raise run.Mismatch(f"there is no function {name} after the last cell")
+        if kind == "slow":
+            raise Slow(f"a call of your function took more than {self._seconds.call} seconds")
+        if kind == "raised" and len(rest) == 2:
+            raise_again(*map(plain, rest))
+        if kind != "returned" or len(rest) != 2 or not isinstance(rest[1], list):
+            self._garbage()
+        result, changed = rest
+        return result, [i for i in changed if isinstance(i, int)]
+
+    @property
+    def output(self):
+        """The first of what it printed, and how many bytes it printed in all."""
+        return self._sandbox.output, self._sandbox.printed
+
+    def close(self):
+        """End it."""
+        self._sandbox.close()
+
+    def _ask(self, message, seconds):
+        until = min(time.monotonic() + seconds, self._deadline)
+        try:
+            self._sandbox.write(wire.encode(message), until)
+            found = wire.receive(lambda number: self._sandbox.read(number, until))
+        except TimeoutError:
+            self._end("too slow", "it took too long and was stopped")
+        except EOFError:
+            # Its pipes close a moment before it has ended, and only then it is known how.
+            self._end("crashed", self._sandbox.close(patience=1.0) or "it closed its pipe")
+        except wire.WireError as error:
+            self._end("tampered", f"its process sent what is no answer: {error}")
+        if not isinstance(found, tuple) or not found or not isinstance(found[0], str):
+            self._garbage()
+        return found
+
+    def _end(self, state, message):
+        self.close()
+        self._gone = Gone(state, message)
+        raise self._gone
+
+    def _garbage(self):
+        self._end("tampered", "its process sent what is no answer")
+
+    def _notes(self, names, *rest):
+        """What the cells did, in the form it must have: it comes from the submission's process."""
+        try:
+            (found,) = rest
+            errors = [(int(number), plain(text)) for number, text in found["errors"]][:20]
+            return {"cells": int(found["cells"]), "errors": errors,
+                    "twice": [name for name in names if int(found["defined"][name]) > 1]}
+        except Exception:  # whatever an unforeseen form raises
+            self._garbage()
+
+
+def raise_again(kind, words):
+    """Raise what a function raised in another process, as the runner knows it."""
+    raise NotImplementedError if kind == "NotImplementedError" else run.Raised(
+        kind, words, f"your function raised {words}")
+
+
+def plain(text):
+    """One short line without control characters; nothing if it is no text, which could take long to write out."""
+    return "".join(c if c.isprintable() else " " for c in text[:_TEXT]) if isinstance(text, str) else ""

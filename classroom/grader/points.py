@@ -1,0 +1,18 @@
+"""The points as CSV."""
+
+import csv
+import io
+import re
+
+
+def points_csv(graded, assignment):
+    """The points as text: student, a column for each task, total, state."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["student", *(task.id for task in assignment.tasks), "total", "state"])
+    for student, result in graded:
+        points = [task["points"] for task in result["tasks"]]
+        # A spreadsheet takes a cell that begins like this for a formula; some begin a cell at a semicolon, too.
+        student = re.sub(r"(^\s*|[;\t\r\n]\s*)(?=[-=+@＝＋－＠])", r"\1'", student)
+        writer.writerow([student, *(f"{number:g}" for number in (*points, sum(points))), result["state"]])
+    return text.getvalue()

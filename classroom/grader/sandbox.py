@@ -1,0 +1,148 @@
+"""A program in a sandbox, seen from outside: its pipes, and how it ended."""
+
+import os
+import platform
+import re
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+from . import kernel, launch
+from .launch import Limits, Unavailable
+
+
+class Sandbox:
+    """A Python program running in a sandbox, with a pipe to it and one back (its file descriptors 3 and 4).
+
+    program : path of the program, inside.  shown : dict of path inside -> path outside, read-only for it.
+
+    ``write`` and ``read`` raise EOFError when it has gone and TimeoutError at ``deadline`` (of time.monotonic);
+    ``close`` ends it with all it started and says how it ended. Close it whatever happens. ``launcher`` is the
+    process that started it.
+    """
+
+    def __init__(self, program, shown, limits=Limits()):
+        self._kept, self.printed, self._limit = b"", 0, limits.output
+        if platform.system() != "Linux" or platform.machine() not in kernel.MACHINES:
+            raise Unavailable(f"this is {platform.system()} on {platform.machine()}")
+        if tuple(map(int, re.findall(r"\d+", platform.release())[:2])) < (5, 14):
+            raise Unavailable(f"this is Linux {platform.release()}")
+        argv = [str(launch.interpreter()), "-s", "-S", "-B", "-X", "utf8", program]
+        shown = {**launch.shown_everywhere(), **{inside: str(outside) for inside, outside in shown.items()}}
+        (to_read, self._in), (self._out, to_write), (self._text, to_print) = os.pipe(), os.pipe(), os.pipe()
+        (status, to_tell), (to_hang_on, self._life), (to_wait, go) = os.pipe(), os.pipe(), os.pipe()
+        null = os.open(os.devnull, os.O_RDONLY)
+        theirs = null, to_print, to_print, to_read, to_write, to_tell, to_hang_on, to_wait
+        self.launcher = os.fork()
+        if self.launcher == 0:
+            try:
+                launch.launch(argv, shown, limits, theirs)
+            finally:
+                os._exit(125)
+        for fd in set(theirs):
+            os.close(fd)
+        self._printing = [self._text]
+        os.set_blocking(self._in, False)
+        try:
+            self._start(status, go)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, status, go):
+        with open(status, "rb") as status, open(go, "wb", buffering=0) as go:
+            word = status.readline()
+            if word == b"made\n":
+                try:
+                    launch.map_user(self.launcher)
+                except OSError as error:
+                    raise Unavailable(f"mapping the user: {error}") from None
+                go.write(b"g")
+                word = status.read()
+            if word:
+                raise Unavailable(word.decode(errors="replace").strip())
+
+    @property
+    def output(self):
+        """The first of what it printed, as text."""
+        return self._kept.decode(errors="replace")
+
+    def _wait(self, fd, writing, deadline):
+        """Until ``fd`` is ready; takes output meanwhile, so that printing never blocks it."""
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            readers = self._printing + ([] if writing else [fd])
+            readable, writable, _ = select.select(readers, [fd] if writing else [], [], left)
+            if self._text in readable:
+                self._drain()
+            if fd in readable or fd in writable:
+                return
+
+    def _drain(self):
+        text = os.read(self._text, 2**16)
+        self.printed += len(text)
+        self._kept += text[:max(self._limit - len(self._kept), 0)]
+        if not text:  # it closed its output
+            self._printing = []
+
+    def write(self, data, deadline):
+        """Send all of ``data``."""
+        view = memoryview(data)
+        while view:
+            self._wait(self._in, True, deadline)
+            try:
+                view = view[os.write(self._in, view[:2**16]):]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                raise EOFError from None
+
+    def read(self, number, deadline):
+        """Exactly ``number`` bytes."""
+        parts = []
+        while number:
+            self._wait(self._out, False, deadline)
+            part = os.read(self._out, min(number, 2**20))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            number -= len(part)
+        return b"".join(parts)
+
+    def close(self, patience=0.0):
+        """End it, after ``patience`` seconds; return None if it was still there, else how it had ended, in words."""
+        if self.launcher is None:
+            return None
+        launcher = os.pidfd_open(self.launcher)
+        select.select([launcher], [], [], patience)
+        os.close(launcher)
+        os.close(self._life)
+        _, status = os.waitpid(self.launcher, 0)
+        self.launcher = None
+        for fd in (self._in, self._out, self._text):
+            os.close(fd)
+        code = os.waitstatus_to_exitcode(status)
+        if code == launch.BY_GRADER:
+            return None
+        names = {128 + number: number.name for number in signal.Signals}
+        if code not in names:  # it may end with any number
+            return f"it ended itself, with exit code {code}"
+        if code == 128 + signal.SIGKILL:
+            return "it was ended by the system: CPU time or memory used up"
+        return f"it crashed ({names[code]})"
+
+
+def probe():
+    """Raise :class:`Unavailable` unless a sandbox starts here, runs Python with NumPy, and ends."""
+    sandbox = Sandbox("/grader/probe.py", {"/grader/probe.py": Path(__file__).with_name("probe.py")})
+    try:
+        answer = sandbox.read(2, time.monotonic() + 30)
+    except (EOFError, TimeoutError):
+        answer = None
+    ended = sandbox.close()
+    if answer != b"ok":
+        raise Unavailable(f"a first program in it did not run; {ended}\n{sandbox.output}")

@@ -1,0 +1,175 @@
+"""Values as bytes, between the grader and a process it does not trust: JSON for structure, raw bytes for arrays.
+
+A message is a frame: the lengths of two parts (two little-endian uint32), then the parts. The first is JSON, in which
+plain values stand for themselves and everything else is a list that begins with its kind:
+
+    ["list", ...]  ["tuple", ...]  ["dict", [key, value], ...]  ["complex", re, im]
+    ["array", dtype, shape]  ["scalar", dtype]          both take their bytes from the second part, in order
+
+No pickle: what comes back can be nothing but these. Sizes are compared with limits before memory is taken.
+The module imports nothing from this package: it runs on both sides.
+"""
+
+import json
+import math
+import struct
+
+import numpy as np
+
+JSON_LIMIT, DATA_LIMIT = 10**6, 2**24
+ITEMS, _DEPTH, _BOUND = 10**5, 20, 10**1000
+_HEAD = struct.Struct("<II")
+DTYPES = {name: np.dtype(name).newbyteorder("<") for name in
+           ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+            "float16", "float32", "float64", "complex64", "complex128")}
+
+
+class WireError(Exception):
+    """What cannot be sent, or what came and is no message; in a sentence."""
+
+
+def _need(condition, message):
+    if not condition:
+        raise WireError(message)
+
+
+def encode(value):
+    """``value`` as a frame; WireError if it is, or contains, something that is not sent."""
+    data = []
+
+    def array(a):
+        name = a.dtype.newbyteorder("=").name
+        _need(name in DTYPES, f"an array of dtype {str(a.dtype)[:40]}, expected numbers")
+        _need(a.nbytes <= DATA_LIMIT, f"an array of shape {a.shape}; that is too large")
+        data.append(a.astype(DTYPES[name]).tobytes())
+        return name
+
+    def walk(v, depth):
+        _need(depth <= _DEPTH, "lists in lists in lists, too deep")
+        if v is None or isinstance(v, bool):
+            return v
+        if isinstance(v, str):
+            return str(v)
+        if isinstance(v, np.generic):
+            return ["scalar", array(np.asarray(v))]
+        if isinstance(v, float):
+            return float(v)
+        if isinstance(v, int):
+            _need(abs(v) < _BOUND, "an integer too large")
+            return int(v)
+        if isinstance(v, np.ndarray):
+            v = np.asarray(v)
+            return ["array", array(v), list(v.shape)]
+        if isinstance(v, complex):
+            return ["complex", v.real, v.imag]
+        if isinstance(v, (list, tuple)):
+            return ["list" if isinstance(v, list) else "tuple", *(walk(item, depth + 1) for item in v)]
+        if isinstance(v, dict):
+            return ["dict", *([walk(key, depth + 1), walk(item, depth + 1)] for key, item in v.items())]
+        raise WireError(f"{type(v).__name__}, expected arrays, numbers, strings, or tuples, lists and dicts of them")
+
+    try:
+        text = json.dumps(walk(value, 0)).encode()
+    except (RecursionError, ValueError) as error:
+        raise WireError(str(error)) from None
+    data = b"".join(data)
+    _need(len(text) <= JSON_LIMIT and len(data) <= DATA_LIMIT, "too much to send")
+    return _HEAD.pack(len(text), len(data)) + text + data
+
+
+def encode_all(values):
+    """The frames of several values."""
+    return [encode(value) for value in values]
+
+
+def changed(values, before):
+    """Positions of the values that are no longer what :func:`encode_all` made ``before`` of, or cannot be sent."""
+    def same(value, frame):
+        try:
+            return encode(value) == frame
+        except WireError:
+            return False
+
+    return [i for i, (value, frame) in enumerate(zip(values, before)) if not same(value, frame)]
+
+
+def receive(read):
+    """The value of the frame that ``read(number)`` gives the bytes of; WireError if it is none."""
+    head = read(_HEAD.size)
+    return decode(head + read(sum(sizes(head))))
+
+
+def sizes(head):
+    """Lengths of the two parts, from the first bytes of a frame; WireError if they are too large."""
+    text, data = _HEAD.unpack(head)
+    _need(text <= JSON_LIMIT and data <= DATA_LIMIT, f"a message of {text} + {data} bytes")
+    return text, data
+
+
+def decode(frame):
+    """The value of a whole frame; WireError, and nothing else, if it is none. Arrays are new and writable."""
+    try:
+        text, length = sizes(frame[:_HEAD.size])
+        body = frame[_HEAD.size:]
+        _need(len(body) == text + length, "a frame of the wrong length")
+        return _Decoder(body[text:]).value(json.loads(body[:text].decode()))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error, MemoryError) as error:
+        raise WireError(f"not a message: {error!s:.200}") from None
+
+
+class _Decoder:
+    def __init__(self, data):
+        self._data, self._items = memoryview(data), 0
+
+    def value(self, found):
+        result = self._value(found, 0)
+        _need(not self._data, "bytes that belong to nothing")
+        return result
+
+    def _value(self, v, depth):
+        self._items += 1
+        _need(self._items <= ITEMS and depth <= _DEPTH, "too many values, or too deep")
+        if v is None or type(v) in (bool, float):
+            return v
+        if type(v) is int:
+            _need(abs(v) < _BOUND, "an integer too large")
+            return v
+        if type(v) is str:
+            return v.encode(errors="replace").decode()  # half a surrogate pair cannot be written to a file
+        _need(type(v) is list and v and type(v[0]) is str, "a value of no kind")
+        kind, *rest = v
+        if kind in ("list", "tuple"):
+            items = [self._value(item, depth + 1) for item in rest]
+            return items if kind == "list" else tuple(items)
+        if kind == "dict":
+            return {self._key(key): self._value(item, depth + 1) for key, item in rest}
+        if kind == "complex":
+            real, imag = rest
+            _need(type(real) is type(imag) is float, "no complex number")
+            return complex(real, imag)
+        if kind == "array":
+            name, shape = rest
+            return self._array(name, shape)
+        _need(kind == "scalar", "a value of no kind")
+        name, = rest
+        return self._array(name, [])[()]
+
+    def _key(self, key):
+        _need(type(key) in (str, int, bool, float, type(None)), "a key that is no key")
+        # Larger ones may all have one hash, and a dict takes minutes.
+        _need(type(key) is not int or abs(key) < 2**63, "a key that is too large")
+        return self._value(key, 0)
+
+    def _array(self, name, shape):
+        _need(type(name) is str and name in DTYPES, "an array of no dtype")
+        _need(type(shape) is list and len(shape) <= 16, "an array of no shape")
+        _need(all(type(n) is int and 0 <= n <= DATA_LIMIT for n in shape), "an array of no shape")
+        dtype = DTYPES[name]
+        # An axis of length 0 must not hide huge ones beside it.
+        _need(math.prod(max(n, 1) for n in shape) <= DATA_LIMIT, "an array too large")
+        size = math.prod(shape) * dtype.itemsize
+        _need(size <= len(self._data), "an array without its bytes")
+        part, self._data = self._data[:size], self._data[size:]
+        if name == "bool":  # a byte that is neither 0 nor 1 is no bool
+            return (np.frombuffer(part, np.uint8) != 0).reshape(shape)
+        return np.frombuffer(part, dtype).reshape(shape).astype(dtype.newbyteorder("="))

@@ -1,0 +1,202 @@
+"""Graded tasks of chapters 1 to 3: a normalisation, its Jacobian, its backward."""
+
+import numpy as np
+
+from lnlib.exercises.expect import expect_close, expect_parts
+
+from . import norm as norms
+from .task import Task
+
+# A right answer in float64: sums of at most 12 terms, some twenty roundings, of which cancellation lets a hundredfold
+# be seen in the worst of the rows drawn here: 12 * 20 * 100 * 2**-53 = 3e-12. The smallest mistake is worth 1e-6.
+_RTOL = 1e-11
+_INSIDE_ROOT = "1 / (2 * s)", "the derivative of s is that for eps inside the root"
+
+
+class NormForward(Task):
+    """A normalisation, forward."""
+
+    id, minutes, points = "ch01-norm-forward", 15, 4
+
+    def draw(self, random):
+        self.variant = norm = random.choice(norms.members())
+        given = norms.given(norm)
+        self.names = "x", *given, "eps"
+        _, x, *parameters = norms.example(norm)
+        self.example = f"({', '.join([x, *parameters[:len(given)], '0.5'])})"
+        self.statement = f"{norms.definition(norm)}\n\nWrite `norm_forward({', '.join(self.names)})`."
+        self.head = f'''
+def norm_forward({', '.join(self.names)}):
+    """y of the normalisation above.
+
+    x: shape (..., D){norms.divisible(norm)}.{norms.parameters(norm, given)}
+    eps: float > 0.
+    Returns y, of x's shape.
+    """
+'''
+        scale = [f"    {name} = {norms.per_feature(norm, name)}" for name in given if norm.affine == "group"]
+        last = "xhat" if norm.affine == "none" else "gamma * xhat + beta"
+        self.body = norms.statistics(norm) + "\n".join(
+            ["    xhat = (c / s).reshape(x.shape)", *scale, f"    return {last}"])
+
+    def cases(self):
+        return (("a matrix", (4, 12)), ("one row", (12,)), ("three axes", (2, 3, 12)),
+                ("rows so small that eps counts", (6, 12), norms.small(6), 0.03, 1e-2))
+
+    def ask(self, rng, shape, sigma=3.0, mean=5.0, eps=1e-3):
+        x, _, gamma, beta = norms.draw(self.variant, rng, shape, sigma, mean)
+        return self.call(dict(x=x, gamma=gamma, beta=beta, eps=eps),
+                         expected=norms.exact(self.variant, x, gamma, beta, eps))
+
+    def judge(self, found, expected, **_):
+        expect_close(found, expected, _RTOL, "y")
+
+    def slips(self):
+        yield from norms.slips(self.variant)
+        if self.variant.affine != "none":
+            yield "gamma * xhat + beta", "gamma * xhat", "beta is not added"
+            yield "gamma * xhat + beta", "gamma * (xhat + beta)", "gamma multiplies beta as well"
+        if self.variant.affine == "group":
+            yield "np.repeat(", "np.tile(", "gamma and beta go to the wrong features"
+
+
+class NormJacobian(Task):
+    """A normalisation and its Jacobian."""
+
+    id, minutes, points = "ch02-norm-jacobian", 30, 8
+
+    def draw(self, random):
+        self.variant = norm = random.choice(norms.members(affine=("none",), groups=(1, 2)))
+        self.example = f"({norms.example(norm)[1]}, 0.5)"
+        self.statement = (
+            f"{norms.definition(norm)}\n\nWrite `norm_jacobian(x, eps)` for one row. It returns the matrix J[i, j] "
+            "of the derivatives of y_i with respect to x_j, exact up to rounding, and its eigenvalues.")
+        self.head = f'''
+def norm_jacobian(x, eps):
+    """Jacobian of one row, and its eigenvalues.
+
+    x: shape (D,){norms.divisible(norm)}, not constant in any part.
+    eps: float > 0.
+    Returns J, shape (D, D), with J[i, j] = dy_i / dx_j, and the D eigenvalues of J, ascending, shape (D,).
+    """
+'''
+        self.body = norms.statistics(norm, cut=True) + f"""
+    bend = 2 * ({norms.root_slope(norm)}) / {norms.divisor(norm)} / s**2
+    J, eigenvalues = np.zeros((len(x), len(x))), []
+    for k in range({norm.groups}):
+        ck, sk, bk = c[k], s[k, 0], bend[k, 0]
+        block = slice(k * n, (k + 1) * n)
+        J[block, block] = {'(np.eye(n) - 1 / n)' if norm.centred else 'np.eye(n)'} / sk - bk * np.outer(ck, ck)
+        along = 1 / sk - bk * (ck @ ck)
+        eigenvalues += {'[0.0, along] + [1 / sk] * (n - 2)' if norm.centred else '[along] + [1 / sk] * (n - 1)'}
+    return J, np.sort(eigenvalues)"""
+
+    def cases(self):
+        for which in "J", "eigenvalues":
+            yield f"{which} of an ordinary row", which, (3.0,), 5.0, 1e-3
+            yield f"{which} of rows so small that eps counts", which, norms.small(2)[:, 0], 0.03, 1e-2
+
+    def ask(self, rng, which, sigmas, mean, eps):
+        for sigma in sigmas:
+            x, *_ = norms.draw(self.variant, rng, (12,), sigma, mean)
+            none = np.zeros(0)
+            J = np.array([norms.gradients(self.variant, unit, x, none, none, eps)[0] for unit in np.eye(12)])
+            yield self.call(dict(x=x, eps=eps), which=which, J=J)
+
+    def judge(self, found, which, J, **_):
+        matrix, spectrum = expect_parts(found, 2)
+        if which == "J":
+            expect_close(matrix, J, _RTOL, "J")
+        else:
+            expect_close(spectrum, np.linalg.eigvalsh(J), _RTOL, "the list of eigenvalues")
+
+    def slips(self):
+        norm = self.variant
+        yield from (slip for slip in norms.slips(norm) if "whole row" not in slip[2])
+        yield "- bk * np.outer(ck, ck)", "+ bk * np.outer(ck, ck)", "a sign in the path through s is wrong in J"
+        yield "- bk * np.outer(ck, ck)", "", "the path through s is missing in J"
+        yield "along = 1 / sk - bk * (ck @ ck)", "along = 0.0", "an eigenvalue is taken to be 0 though eps > 0"
+        yield "np.sort(eigenvalues)", "np.sort(eigenvalues)[::-1]", "the eigenvalues are in descending order"
+        if norm.centred:
+            yield "(np.eye(n) - 1 / n)", "np.eye(n)", "the path through the mean is missing in J"
+            yield "(np.eye(n) - 1 / n)", "(np.eye(n) - 1)", "the path through the mean lacks its divisor in J"
+        if norm.eps != "inside":
+            yield norms.root_slope(norm), *_INSIDE_ROOT
+
+
+class NormBackward(Task):
+    """A normalisation, backward."""
+
+    id, minutes, points = "ch03-norm-backward", 40, 10
+
+    def draw(self, random):
+        self.variant = norm = random.choice(norms.members())
+        given = norms.given(norm)[:1]
+        self.names = "dy", "x", *given, "eps"
+        self.returns = ("dx", "dgamma", "dbeta") if given else ("dx",)
+        self.g = f"{norms.per_feature(norm)} * dy" if given else "dy"
+        self.example = f"({', '.join([*norms.example(norm)[:2 + len(given)], '0.5'])})"
+        self.statement = (
+            f"{norms.definition(norm)}\n\n`dy` is the gradient of a loss with respect to y. Write "
+            f"`norm_backward({', '.join(self.names)})`, which returns {', '.join(self.returns)}.")
+        self.head = f'''
+def norm_backward({', '.join(self.names)}):
+    """Gradients of the normalisation above, from dy, the gradient of the loss with respect to y.
+
+    dy, x: shape (..., D){norms.divisible(norm)}, no constant rows.{norms.parameters(norm, given)}
+    eps: float > 0.
+    Returns {', '.join(self.returns)}{': dx of the shape of x, the others of the shape of gamma' if given else
+                                      ', of the shape of x'}.
+    """
+'''
+        self.body = norms.statistics(norm) + f"""
+    g = ({self.g}).reshape(parts.shape)
+    ds_dq = {norms.root_slope(norm)}
+    ds = -(g * c).sum(axis=-1, keepdims=True) / s**2
+    dc = g / s + ds * ds_dq * 2 * c / {norms.divisor(norm)}
+    dx = {'dc - dc.mean(axis=-1, keepdims=True)' if norm.centred else 'dc'}
+""" + {"none": "    return dx.reshape(x.shape)", "feature": """
+    leading = tuple(range(dy.ndim - 1))
+    dgamma = (dy * (c / s).reshape(x.shape)).sum(axis=leading)
+    dbeta = dy.sum(axis=leading)
+    return dx.reshape(x.shape), dgamma, dbeta""", "group": f"""
+    dy_parts = dy.reshape(-1, {norm.groups}, x.shape[-1] // {norm.groups})
+    dgamma = (dy_parts * (c / s).reshape(dy_parts.shape)).sum(axis=(0, 2))
+    dbeta = dy_parts.sum(axis=(0, 2))
+    return dx.reshape(x.shape), dgamma, dbeta"""}[norm.affine]
+
+    def cases(self):
+        yield "dx of a matrix", ("dx",), (3, 12)
+        yield "dx of one row", ("dx",), (12,)
+        yield "dx of rows so small that eps counts", ("dx",), (4, 12), norms.small(4), 0.03, 1e-2
+        if len(self.returns) > 1:
+            yield "dgamma and dbeta of a matrix", ("dgamma", "dbeta"), (3, 12)
+            yield ("dgamma and dbeta of three axes, eps counts", ("dgamma", "dbeta"), (2, 3, 12), norms.small(3),
+                   0.03, 1e-2)
+
+    def ask(self, rng, which, shape, sigma=3.0, mean=5.0, eps=1e-3):
+        x, dy, gamma, beta = norms.draw(self.variant, rng, shape, sigma, mean)
+        return self.call(dict(dy=dy, x=x, gamma=gamma, eps=eps), which=which,
+                         right=norms.gradients(self.variant, dy, x, gamma, beta, eps))
+
+    def judge(self, found, which, right, **_):
+        found = expect_parts(found, 3) if len(self.returns) > 1 else (found,)
+        for name, mine, expected in zip(self.returns, found, right):
+            if name in which:
+                expect_close(mine, expected, _RTOL, name)
+
+    def slips(self):
+        norm = self.variant
+        yield from norms.slips(norm)
+        yield "+ ds * ds_dq * 2 * c /", "+ 0 * c /", "s is treated as a constant"
+        yield "ds_dq * 2 * c", "ds_dq * c", "the derivative of a square lacks its 2"
+        yield " / s**2", " / s", "a factor 1 / s is missing in the path through s"
+        if norm.centred:
+            yield "dc - dc.mean(axis=-1, keepdims=True)", "dc", "the path through the mean is missing"
+        if norm.eps != "inside":
+            yield norms.root_slope(norm), *_INSIDE_ROOT
+        if self.variant.affine != "none":
+            yield f"g = ({self.g})", "g = dy", "gamma is missing in dx"
+            yield ("return dx.reshape(x.shape), dgamma, dbeta", "return dx.reshape(x.shape), dbeta, dgamma",
+                   "dgamma and dbeta are exchanged")
+            yield "(c / s).reshape", "c.reshape", "dgamma is summed with c, not with c / s"

@@ -1,0 +1,452 @@
+r"""Runs CUDA kernels written for Numba without a GPU, unchanged, and says what is wrong with them.
+
+A kernel says what one of many threads does. Here a thread is a Python generator: the kernel's source is rewritten
+so that every call that waits for other threads (``cuda.syncthreads()``, ``cuda.shfl_xor_sync(...)``) becomes a
+``yield``. The scheduler runs the 32 lanes of a warp, one after the other, up to their next ``yield``, does what
+they ask for together, and goes on. Blocks run one after the other. The order is always the same, and so are the
+results and the errors. Each :class:`KernelError` names the array, the index, the block, the thread and the line.
+
+Kernels are one-dimensional. They call the module ``cuda`` by that name, and ``load4`` and ``store4`` of
+:mod:`lnlib.cuda_access` by theirs. The functions they call are rewritten as well, and may wait, too.
+
+**Not modelled**: the order in which other blocks see writes (blocks count as unordered, and atomics order nothing),
+time, caches, fused multiply-add (every product is rounded), the flushing of tiny numbers under ``fastmath``, the
+last bits of ``exp`` and ``log``, and the width of integers between conversions (64 bits in Numba, unbounded here).
+Stricter than CUDA: the mask of a warp operation may not name lanes that have returned or do not exist.
+"""
+
+import gc
+import inspect
+import types
+from collections import defaultdict
+from typing import NamedTuple
+
+import numpy as np
+
+from . import simt_memory, simt_source
+from .simt_memory import (WRITTEN, DataRace, Local, Memory, Misaligned, OutOfBounds, UninitialisedRead,
+                          uninitialised)
+from .simt_source import (INTEGER, LIBDEVICE, NARROW, TYPE_NAMES, TYPES, WARP_OPERATIONS, KernelError, Overflow,
+                          Promotion, generator, plain)
+
+__all__ = ["Access", "DataRace", "DivergentBarrier", "KernelError", "Misaligned", "OutOfBounds", "Overflow",
+           "Promotion", "Run", "Traffic", "UninitialisedRead", "bank_conflicts", "compulsory", "launch", "sectors",
+           "uninitialised"]
+
+WARP = 32  # lanes
+SECTOR = 32  # bytes, what memory moves at once
+BANKS = 32  # of shared memory; a word of 4 bytes lies in bank address / 4 mod 32
+
+
+class DivergentBarrier(KernelError):
+    """A barrier or warp operation waits for threads that are elsewhere or have returned."""
+
+
+class Access(NamedTuple):
+    """One access of one thread to memory.
+
+    ``space`` is "global" or "shared", ``kind`` "load", "store" or "atomic"; ``address`` and ``size`` are in bytes,
+    counted from the start of the array's allocation. ``site`` is the place in the source, ``repeat`` how many
+    barriers and warp operations the thread had passed and how often it had been at the place since the last:
+    accesses of a warp that agree in both are one request.
+    """
+
+    block: int
+    thread: int
+    space: str
+    array: str
+    kind: str
+    address: int
+    size: int
+    line: int
+    site: tuple
+    repeat: tuple
+
+
+class Run(NamedTuple):
+    """A finished launch. With ``log=True`` it has two lists, otherwise None.
+
+    ``accesses`` are of type :class:`Access`; ``events`` are tuples (block, thread, kind, line, value), one for each
+    thread in a barrier or warp operation, where value is (what it gave, what it got), or None where nothing is given.
+    """
+
+    grid: int
+    block: int
+    accesses: list | None
+    events: list | None
+
+
+class _Cuda:
+    """The module ``cuda`` as one thread sees it."""
+
+    warpsize, libdevice = WARP, LIBDEVICE
+
+    def __init__(self, machine, thread):
+        self.threadIdx, self.blockIdx = types.SimpleNamespace(x=thread), types.SimpleNamespace(x=machine.block)
+        self.blockDim = types.SimpleNamespace(x=machine.threads)
+        self.gridDim = types.SimpleNamespace(x=machine.blocks)
+        self.laneid = thread % WARP
+        self.shared, self.local, self.atomic = machine.namespaces
+
+    def grid(self, dimensions):
+        return self.blockIdx.x * self.blockDim.x + self.threadIdx.x
+
+    def gridsize(self, dimensions):
+        return self.gridDim.x * self.blockDim.x
+
+    def __getattr__(self, name):
+        raise AttributeError(f"cuda.{name} is not modelled by lnlib.simt")
+
+
+# The scheduler.
+
+_RETURNED = ("return", None)
+_OWN_FILES = {__file__, simt_memory.__file__, simt_source.__file__}
+
+
+class _Machine:
+    """Runs the threads of a launch. What a thread waits for is in ``waiting``: (operation, line, *arguments)."""
+
+    def __init__(self, grid, block, log, checks):
+        self.blocks, self.threads, self.checks, self.watching = grid, block, checks, checks or log
+        self.accesses, self.events = ([], []) if log else (None, None)
+        self.places = {}  # of what is logged, in the source
+        self.namespaces = [types.SimpleNamespace(array=self.shared_array),
+                           types.SimpleNamespace(array=self.local_array),
+                           types.SimpleNamespace(add=Memory.atomic_add)]
+
+    def local_array(self, place, shape, dtype, alignment=None):
+        if not isinstance(shape, INTEGER) or shape < 1 or dtype not in TYPE_NAMES:
+            raise TypeError(f"{place[0]}: found shape {shape!r} and dtype {dtype!r}, expected a positive integer and "
+                            f"one of {', '.join(TYPES)}")
+        return Local(place[0], shape, np.dtype(TYPE_NAMES[dtype]))
+
+    def shared_array(self, place, shape, dtype, alignment=None):
+        if place not in self.shared:
+            array = self.local_array(place, shape, dtype)
+            data = np.full(shape, np.nan if array.dtype.kind == "f" else 0, array.dtype)
+            self.shared[place] = Memory(place[0], data, bytearray(shape), self)
+        return self.shared[place]
+
+    def run(self, function, arguments):
+        everyone = range(self.threads)
+        arrays = [value for value in arguments if isinstance(value, Memory)]
+        for self.block in range(self.blocks):
+            self.shared, self.found, self.time = {}, None, 0
+            self.passed, self.repeats = [0] * self.threads, defaultdict(int)
+            # What a lane of t's warp did before the time known[t][lane] lies before what t does now.
+            self.known = [[0] * WARP for _ in everyone]
+            self.running = [function(_Cuda(self, thread), *arguments) for thread in everyone]
+            self.waiting, self.answers = [None] * self.threads, [None] * self.threads
+            while self.waiting[0] is not _RETURNED:
+                for first in range(0, self.threads, WARP):
+                    self.run_warp(range(first, min(first + WARP, self.threads)))
+                self.meet(everyone)
+                for array in (*arrays, *self.shared.values()):
+                    array.forget()
+
+    def located(self, error, thread, line):
+        error.args = (f"{error} (block {self.block}, thread {thread}, line {line})",)
+        error.block, error.thread, error.line = self.block, thread, line
+        return error
+
+    def run_warp(self, lanes):
+        """Run the lanes of a warp until each waits for the whole block, or has returned."""
+        group = lanes
+        while group:
+            for self.thread in lanes:
+                if self.waiting[self.thread] is None:
+                    self.resume(self.thread)
+            group = self.complete_group(lanes)
+            if group:
+                self.exchange(group, lanes[0])
+
+    def resume(self, thread):
+        """Run a thread up to where it waits."""
+        try:
+            self.waiting[thread] = self.running[thread].send(self.answers[thread])
+            self.answers[thread] = None
+        except StopIteration:
+            self.waiting[thread] = _RETURNED
+        except Exception as error:
+            if self.found:  # what follows from it is not the news
+                raise self.found from error
+            trace, line = error.__traceback__, None
+            while trace:  # the innermost line that is the kernel's
+                line = trace.tb_lineno if trace.tb_frame.f_code.co_filename not in _OWN_FILES else line
+                trace = trace.tb_next
+            if isinstance(error, KernelError):
+                self.located(error, thread, line)
+            else:
+                error.add_note(f"in block {self.block}, thread {thread}, line {line}")
+            raise
+
+    def where(self, thread):
+        operation, line = self.waiting[thread][:2]
+        return f"thread {thread} " + (f"waits at {operation}, line {line}" if line else "has returned")
+
+    def complete_group(self, lanes):
+        """The lanes of a warp operation that all its lanes have reached; None if no lane waits for one."""
+        problem = None
+        for thread in lanes:
+            request = self.waiting[thread]
+            if request[0] not in WARP_OPERATIONS:
+                continue
+            mask = request[2] if len(request) > 2 else 2**WARP - 1
+            named = [lanes[0] + lane for lane in range(WARP) if mask >> lane & 1]
+            missing = [other for other in named if other not in lanes or self.waiting[other][:3] != request[:3]]
+            if not missing and thread in named:
+                return named
+            if thread not in named:
+                message = f"{request[0]} does not name the lane that calls it"
+            elif missing[0] not in lanes:
+                message = f"{request[0]} names lane {missing[0] % WARP}, but there is no such thread"
+            else:
+                message = f"{request[0]} names lane {missing[0] % WARP}, but {self.where(missing[0])}"
+            problem = problem or (f"{message}: its mask is {mask:#x}", thread, request[1])
+        if problem:
+            raise self.located(DivergentBarrier(problem[0]), *problem[1:])
+        return None
+
+    def exchange(self, group, first):
+        """Do a warp operation for the threads of ``group``; the first thread of the warp is ``first``."""
+        operation = self.waiting[group[0]][0]
+        given = {} if operation == "syncwarp" else {thread: self.waiting[thread][3] for thread in group}
+        if operation == "syncwarp":
+            # The only one that orders memory: what any of the threads knew to be over, all of them know now.
+            self.time += 1
+            known = [max(times) for times in zip(*(self.known[thread] for thread in group))]
+            for thread in group:
+                known[thread - first] = self.time
+                self.known[thread] = known
+            got = dict.fromkeys(group)
+        elif operation.startswith("shfl"):
+            got = {thread: given[self.source(thread, first, group)] for thread in group}
+        else:
+            votes = {"ballot_sync": sum(1 << thread - first for thread in group if given[thread]),
+                     "any_sync": any(given.values()), "all_sync": all(given.values())}
+            got = dict.fromkeys(group, votes[operation])
+        self.release(given, got)
+
+    def source(self, thread, first, group):
+        """The thread whose value a shuffle gives to ``thread``: its own if the lane would be beyond the warp."""
+        operation, line, _, _, amount = self.waiting[thread]
+        lane = thread - first
+        lane = {"shfl_sync": amount % WARP, "shfl_xor_sync": lane ^ amount,
+                "shfl_up_sync": lane - amount, "shfl_down_sync": lane + amount}[operation]
+        source = first + lane if 0 <= lane < WARP else thread
+        if source not in group:
+            raise self.located(DivergentBarrier(f"{operation} reads from lane {lane}, which is not in its mask"),
+                               thread, line)
+        return source
+
+    def release(self, given, got):
+        """Let the threads that wait run on, each with what it got."""
+        for thread, value in got.items():
+            if self.events is not None:
+                operation, line = self.waiting[thread][:2]
+                self.events.append((self.block, thread, operation, line, (given[thread], value) if given else None))
+            self.waiting[thread], self.answers[thread] = None, value
+            self.passed[thread] += 1
+
+    def meet(self, everyone):
+        """Let all threads of the block pass the barrier they wait at, if they have not all returned."""
+        for thread in everyone:
+            if self.waiting[thread][:2] != self.waiting[0][:2]:
+                waits, other = (thread, 0) if self.waiting[0] is _RETURNED else (0, thread)
+                raise self.located(DivergentBarrier(f"{self.where(waits)}, but {self.where(other)}"),
+                                   waits, self.waiting[waits][1])
+        if self.found:
+            raise self.found
+        operation = self.waiting[0][0]
+        if operation != "return":
+            given = {thread: self.waiting[thread][2] for thread in everyone} if operation != "syncthreads" else {}
+            answers = {"syncthreads": None, "syncthreads_count": sum(map(bool, given.values())),
+                       "syncthreads_and": int(all(given.values())), "syncthreads_or": int(any(given.values()))}
+            self.release(given, dict.fromkeys(everyone, answers[operation]))
+
+    def check_order(self, array, i, kind, other_kind, users, use):
+        """A race, unless a cuda.syncwarp lies between this use and each of those since the last barrier."""
+        me = self.thread
+        for other in users.values() if isinstance(users, dict) else (users,):
+            thread, time = other[:2]
+            if thread != me and not (thread // WARP == me // WARP and time < self.known[me][thread % WARP]):
+                self.race(array, i, kind, other_kind, use, other, self.block)
+
+    def race(self, array, i, kind, other_kind, use, other, other_block):
+        """Keep the first race for the next barrier: if that one diverges, it is the cause and the better news."""
+        if not isinstance(self.found, DataRace):
+            line = _position(*use[2:])[0]
+            rival = f"block {other_block}" if other is None else f"thread {other[0]}, line {_position(*other[2:])[0]}"
+            self.found = self.located(DataRace(f"{array.name}[{i}]: no barrier orders this {kind} and the "
+                                               f"{other_kind} by {rival}"), self.thread, line)
+
+    def log(self, array, kind, i, count, frame):
+        """Write down an access, or two if it is wider than 16 bytes."""
+        code, size = frame.f_code, array.dtype.itemsize
+        key = code.co_name, code.co_firstlineno, frame.f_lasti
+        if key not in self.places:
+            # Not the instruction's offset: that may move when Python specialises the code.
+            self.places[key] = code.co_name, *_position(code, frame.f_lasti)
+        step = min(count, max(1, 16 // size))
+        for part in range(0, count, step):
+            site = *self.places[key], kind, part
+            passed = self.passed[self.thread]
+            here = self.thread, site, array.name, passed
+            self.repeats[here] += 1
+            self.accesses.append(Access(self.block, self.thread, array.space, array.name, kind,
+                                        array.start + (i + part) * size, step * size, frame.f_lineno, site,
+                                        (passed, self.repeats[here])))
+
+
+def _position(code, instruction):
+    """Where in the source an instruction comes from: first line, last line, first column, last column."""
+    return list(code.co_positions())[instruction // 2]
+
+
+def _argument(name, value, machine):
+    """An argument of a launch as the kernel sees it."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.name not in TYPES or not value.dtype.isnative:
+            raise TypeError(f"{name}: found dtype {value.dtype}, expected one of {', '.join(TYPES)}")
+        if value.ndim != 1 or not value.flags.c_contiguous:
+            raise ValueError(f"{name}: found shape {value.shape} and strides {value.strides}, expected a flat "
+                             f"C-contiguous array (for example {name}.reshape(-1))")
+        whole = value
+        while isinstance(whole.base, np.ndarray):
+            whole = whole.base
+        start = value.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+        written = bytearray(b"\1") * value.size
+        if id(whole) in WRITTEN and whole.dtype == value.dtype:
+            written = memoryview(WRITTEN[id(whole)])[start // value.itemsize:]
+        return Memory(name, value, written, machine, "global", start)
+    if isinstance(value, INTEGER):
+        return int(value)
+    if isinstance(value, (float, *NARROW)):
+        return value if isinstance(value, NARROW) else np.float64(value)
+    raise TypeError(f"{name}: found {type(value).__name__}, expected a NumPy array or a number")
+
+
+def launch(kernel, grid, block, *arguments, log=False, checks=True):
+    """Run ``kernel[grid, block](*arguments)``. Arrays are written in place.
+
+    Parameters
+    ----------
+    kernel : function
+        A plain function, or what ``cuda.jit`` makes of one.
+    grid, block : int
+        How many blocks, and how many threads (1 to 1024) in each.
+    *arguments : array or number
+        Arrays are flat and C-contiguous; two that overlap in part are not noticed. Numbers have the types that Numba
+        gives them: a Python float is a float64.
+    log : bool
+        Whether to keep every access to memory, and every event.
+    checks : bool
+        Whether to look for data races. This takes about half of the time. Everything else is always checked.
+
+    Returns
+    -------
+    Run
+
+    Raises
+    ------
+    KernelError
+        One of its subclasses, for a mistake in the kernel.
+    TypeError, ValueError
+        For an argument that is not as described. The message names it.
+    """
+    function = plain(kernel)
+    if function is None:
+        raise TypeError(f"kernel: found {type(kernel).__name__}, expected a function or what cuda.jit makes of one")
+    for name, value, largest in (("grid", grid, 2**31 - 1), ("block", block, 1024)):
+        if not isinstance(value, INTEGER) or isinstance(value, bool):
+            raise TypeError(f"{name}: found {type(value).__name__}, expected one integer")
+        if not 1 <= value <= largest:
+            raise ValueError(f"{name}: found {value}, expected 1 to {largest}")
+    names = list(inspect.signature(function).parameters)
+    if len(arguments) != len(names):
+        raise TypeError(f"arguments: found {len(arguments)}, expected {len(names)}: {', '.join(names)}")
+    machine = _Machine(int(grid), int(block), log, checks)
+    seen, known = [], {}
+    for name, value in zip(names, arguments):
+        array = _argument(name, value, machine)
+        if isinstance(array, Memory):
+            # An array that is given twice is one array, and goes by its first name.
+            array = known.setdefault((value.__array_interface__["data"], value.size, value.dtype), array)
+        seen.append(array)
+    collecting = gc.isenabled()
+    gc.disable()  # the books are many small objects, and none of them form cycles
+    try:
+        with np.errstate(all="ignore"):  # a GPU says nothing about NaN and Inf
+            machine.run(generator(function, {"load4": Memory.load4, "store4": Memory.store4}), seen)
+    finally:
+        if collecting:
+            gc.enable()
+    return Run(int(grid), int(block), machine.accesses, machine.events)
+
+
+# What a log says.
+
+
+class Traffic(NamedTuple):
+    """Of one kind of access to one array: warp requests, and the sectors of 32 bytes they touch, added up."""
+
+    requests: int
+    sectors: int
+    bytes_used: int
+    sectors_per_request: float
+    efficiency: float
+
+
+def _requests(run, space):
+    """The accesses of a log, those of a warp at the same time together: a hardware request each."""
+    if run.accesses is None:
+        raise ValueError("run: found a launch without a log, expected one with log=True")
+    requests = defaultdict(list)
+    for access in run.accesses:
+        if access.space == space:
+            warp = access.block, access.thread // WARP
+            requests[access.array, access.kind, access.line, access.site, access.repeat, warp].append(access)
+    return requests.items()
+
+
+def _units(accesses, size):
+    """The numbers of the aligned units of ``size`` bytes that accesses touch."""
+    return {unit for a in accesses for unit in range(a.address // size, (a.address + a.size - 1) // size + 1)}
+
+
+def sectors(run):
+    """Global memory traffic between the warps and the first cache: {(array, kind): :class:`Traffic`}.
+
+    ``efficiency`` is the part of the bytes moved that is used, bytes_used / (32 sectors).
+    """
+    sums = defaultdict(lambda: np.zeros(3, int))
+    for (array, kind, *_), accesses in _requests(run, "global"):
+        sums[array, kind] += 1, len(_units(accesses, SECTOR)), len(_units(accesses, 1))
+    return {key: Traffic(n, moved, used, moved / n, used / (SECTOR * moved))
+            for key, (n, moved, used) in ((key, value.tolist()) for key, value in sums.items())}
+
+
+def compulsory(run):
+    """Bytes of global memory that must move with perfect caches: {(array, "load" or "store"): bytes}.
+
+    Every sector that is touched counts once. An atomic addition loads and stores.
+    """
+    touched = defaultdict(set)
+    for (array, kind, *_), accesses in _requests(run, "global"):
+        for direction in ("load", "store") if kind == "atomic" else (kind,):
+            touched[array, direction] |= _units(accesses, SECTOR)
+    return {key: SECTOR * len(units) for key, units in touched.items()}
+
+
+def bank_conflicts(run):
+    """Shared memory traffic: {(line, kind): (requests, wavefronts)}.
+
+    A request takes as many wavefronts as the busiest bank has different words of it: one if there is no conflict.
+    """
+    sums = defaultdict(lambda: [0, 0])
+    for (_, kind, line, *_), accesses in _requests(run, "shared"):
+        words = [word % BANKS for word in _units(accesses, 4)]
+        sums[line, kind][0] += 1
+        sums[line, kind][1] += max(map(words.count, words))
+    return {key: tuple(value) for key, value in sums.items()}

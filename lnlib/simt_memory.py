@@ -1,0 +1,191 @@
+"""Arrays as the kernels of :mod:`lnlib.simt` see them: each access is checked, and remembered to find races."""
+
+import sys
+import weakref
+
+import numpy as np
+
+from .simt_source import KernelError, Promotion, to_integer
+
+
+class DataRace(KernelError):
+    """Two threads use one element, one of them writes, and neither a barrier nor ``cuda.syncwarp`` orders the two."""
+
+
+class OutOfBounds(KernelError):
+    """An index below 0 or beyond the end. On a GPU nothing counts from the end."""
+
+
+class UninitialisedRead(KernelError):
+    """A read of an element of a shared or local array, or of :func:`uninitialised`, that nobody has written."""
+
+
+class Misaligned(KernelError):
+    """``load4`` or ``store4`` at an address that is not a multiple of the size of the access.
+
+    Every allocation counts as aligned to 256 bytes, as a GPU's are; a view starts where it lies in its allocation.
+    """
+
+
+#: id of an array that uninitialised made -> for each element, whether a kernel has written it.
+WRITTEN = {}
+
+
+def uninitialised(shape, dtype):
+    """Make an array in which every element counts as unwritten until a kernel writes it.
+
+    Reading one too early is an :class:`UninitialisedRead`, in any launch and through any view of the same dtype.
+    What the host writes is not noticed: use it for results.
+
+    Parameters
+    ----------
+    shape, dtype :
+        As in ``numpy.empty``. Floats are NaN at first.
+    """
+    array = np.empty(shape, dtype)
+    array.fill(np.nan if array.dtype.kind == "f" else 0)
+    WRITTEN[id(array)] = bytearray(array.size)
+    weakref.finalize(array, WRITTEN.pop, id(array), None)
+    return array
+
+
+class Array:
+    """What a kernel sees of an array: a name, a size and a type."""
+
+    def __init__(self, name, size, dtype):
+        self.name, self.size, self.shape, self.dtype, self.scalar = name, size, (size,), dtype, dtype.type
+
+    def __len__(self):
+        return self.size
+
+    def convert(self, value):
+        """``value`` as the array keeps it."""
+        if self.dtype.kind != "f":
+            return to_integer(self.dtype.name, value)
+        if isinstance(value, float) and self.dtype.itemsize < 8:
+            raise Promotion(f"float64 is stored into {self.name}, an array of {self.dtype}")
+        return self.scalar(value)
+
+    def refuse(self, i, count=1):
+        """Say what is wrong with element i: either there is none, or it is not written."""
+        if not 0 <= i <= self.size - count:
+            end = f":{i + count}" if count > 1 else ""
+            raise OutOfBounds(f"{self.name}[{i}{end}] is out of bounds, {self.name} has {self.size} elements")
+        raise UninitialisedRead(f"{self.name}[{i}] is read before it is written")
+
+
+class Local(Array, dict):
+    """A thread's own array. It is a dict so that reading what has been written takes no function call."""
+
+    __missing__ = Array.refuse
+
+    def __setitem__(self, i, value):
+        if not 0 <= i < self.size:
+            self.refuse(i)
+        dict.__setitem__(self, i, value if type(value) is self.scalar else self.convert(value))
+
+
+CONFLICTS = {"load": ("store", "atomic"), "store": ("load", "store", "atomic"), "atomic": ("load", "store")}
+
+
+class Memory(Array):
+    """A global or shared array. It checks each access and remembers who did what."""
+
+    def __init__(self, name, data, written, machine, space="shared", start=0):
+        super().__init__(name, data.size, data.dtype)
+        self.data, self.written, self.machine, self.space, self.start = data, written, machine, space, start
+        self.first = {kind: {} for kind in CONFLICTS}  # kind -> {i: the block that was first to do so}
+        self.forget()
+
+    def forget(self):
+        # kind -> {i: the one use since the last barrier, or {thread: use}}; a use: thread, time, code, instruction
+        self.recent = {kind: {} for kind in CONFLICTS}
+
+    def __getitem__(self, i):
+        if not 0 <= i < self.size:
+            self.refuse(i)
+        if self.machine.watching:
+            self.note("load", i)
+        if not self.written[i]:
+            self.unwritten(i)
+        value = self.data[i]
+        return value if self.dtype.kind == "f" else int(value)
+
+    def __setitem__(self, i, value):
+        if not 0 <= i < self.size:
+            self.refuse(i)
+        if type(value) is not self.scalar:
+            value = self.convert(value)
+        if self.machine.watching:
+            self.note("store", i)
+        self.data[i] = value
+        self.written[i] = 1
+
+    def atomic_add(self, i, value):
+        if not 0 <= i < self.size:
+            self.refuse(i)
+        value = self.convert(value)
+        if self.machine.watching:
+            self.note("atomic", i)
+        if not self.written[i]:
+            self.unwritten(i)
+        old = self.data[i]
+        self.data[i] += value
+        return old if self.dtype.kind == "f" else int(old)
+
+    def unwritten(self, i):
+        """Element i is read and not written. If somebody writes it before the next barrier, that will be a race."""
+        if not self.machine.found:
+            error = UninitialisedRead(f"{self.name}[{i}] is read before it is written")
+            self.machine.found = self.machine.located(error, self.machine.thread, sys._getframe(2).f_lineno)
+
+    def check_four(self, i):
+        if not 0 <= i <= self.size - 4:
+            self.refuse(i, 4)
+        address, width = self.start + i * self.dtype.itemsize, min(16, 4 * self.dtype.itemsize)
+        if address % width:
+            raise Misaligned(f"{self.name}[{i}:{i + 4}] is accessed at once, but starts {address} bytes into its "
+                             f"allocation, which is not a multiple of {width}")
+
+    def load4(self, i):
+        self.check_four(i)
+        if self.machine.watching:
+            self.note("load", i, 4)
+        if not all(self.written[i:i + 4]):
+            self.unwritten(i + bytes(self.written[i:i + 4]).index(0))
+        return tuple(self.data[i:i + 4])
+
+    def store4(self, i, *values):
+        self.check_four(i)
+        values = [self.convert(value) for value in values]
+        if self.machine.watching:
+            self.note("store", i, 4)
+        self.data[i:i + 4] = values
+        self.written[i:i + 4] = b"\1\1\1\1"
+
+    def note(self, kind, i, count=1):
+        """Look for races with what has been done, and write this down, too."""
+        frame, machine = sys._getframe(2), self.machine  # the kernel's frame, or that of a function it calls
+        if machine.accesses is not None:
+            machine.log(self, kind, i, count, frame)
+        if not machine.checks:
+            return
+        block, thread, mine, first = machine.block, machine.thread, self.recent[kind], self.first[kind]
+        use = thread, machine.time, frame.f_code, frame.f_lasti
+        for i in range(i, i + count):
+            for other in CONFLICTS[kind]:
+                users = self.recent[other].get(i)
+                if users is not None and (type(users) is dict or users[0] != thread):
+                    machine.check_order(self, i, kind, other, users, use)
+                if self.first[other].get(i, block) != block:
+                    machine.race(self, i, kind, other, use, None, self.first[other][i])
+            users = mine.get(i)
+            if users is None:
+                first.setdefault(i, block)
+                mine[i] = use
+            elif type(users) is dict:
+                users[thread] = use
+            elif users[0] == thread:
+                mine[i] = use
+            else:
+                mine[i] = {users[0]: users, thread: use}

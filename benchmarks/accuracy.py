@@ -30,7 +30,7 @@ except ImportError:
     HALVES = ("float16",)
 
 EPS = 1e-5
-RESULTS = FOLDER / "accuracy.json"
+RESULTS = FOLDER / "accuracy" / "frameworks.json"
 MEASURED = ("lnlib/layernorm.py", "lnlib/contract.py", "lnlib/reference.py", "benchmarks/accuracy.py",
             "benchmarks/provenance.py")
 PACKAGES = ("numpy", "ml_dtypes", "torch", "jax", "jaxlib", "flax", "tensorflow", "tensorflow-cpu", "keras")
@@ -392,7 +392,7 @@ def print_tables(records):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description="Accuracy of layer norms against exact arithmetic.")
     parser.add_argument("--quick", action="store_true", help="a tenth of the cases; writes nothing without --out")
-    parser.add_argument("--out", type=pathlib.Path, help="default: benchmarks/results/accuracy.json")
+    parser.add_argument("--out", type=pathlib.Path, help="default: benchmarks/results/accuracy/frameworks.json")
     options = parser.parse_args(arguments)
     contestants, left_out = peers()
     start = time.monotonic()

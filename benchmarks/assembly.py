@@ -54,7 +54,7 @@ def freedoms(kernel):
     """What the compiler was allowed: to add in any order, to take it that no arrays overlap."""
     options = kernel.targetoptions.get("fastmath") or ()
     return {"any_order": options is True or "reassoc" in options,
-            "no_alias": kernel._compiler.pipeline_class.__name__ == "_NoAlias"}
+            "no_alias": kernel._compiler.pipeline_class.__name__ == "NoAlias"}
 
 
 def report(module):

@@ -83,7 +83,7 @@ def lnlib_calls(case, a):
 
 
 def numpy_calls(case, a):
-    from lnlib import ladder
+    from lnlib.cpu import ladder
 
     if case.alignment != "ordinary":
         return
@@ -229,8 +229,8 @@ def contestants(case, a, left_out):
 # The sections beside the kernels: smaller calls that show one thing each
 
 def ladder_calls(case, a):
-    """The teaching kernels; in ``lnlib.ladder.STEPS`` each name has a (forward, backward) pair, one perhaps None."""
-    from lnlib import ladder
+    """The teaching kernels: each of ``lnlib.cpu.ladder.STEPS`` is a pair (forward, backward), one perhaps None."""
+    from lnlib.cpu import ladder
 
     r = a.rows()
     eps = r.x.dtype.type(EPS)
@@ -245,7 +245,7 @@ def ladder_calls(case, a):
 
 def thread_calls(case, a):
     """dgamma and dbeta in one part, and in a part for each thread whose sums lie side by side, or apart."""
-    from lnlib import ladder
+    from lnlib.cpu import ladder
 
     r = a.rows()
     for name, parts, padding in (("one-part", 1, 0), *((n, case.threads, p) for n, p in ladder.PADDINGS.items())):

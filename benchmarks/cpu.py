@@ -21,11 +21,11 @@ import numpy as np
 
 from . import assembly, timing
 from .contestants import ALIGNMENTS, EPS, Case, arrays, contestants, ladder_calls, thread_calls, trick_calls
-from .provenance import FOLDER, ROOT, cpu, provenance, save
+from .provenance import ROOT, machine_file, provenance, save
 from .tables import AGAINST, Progress, print_tables
 
-MEASURED = ("lnlib/cpu.py", "lnlib/contract.py", "lnlib/ladder.py", "benchmarks/cpu.py", "benchmarks/timing.py",
-            "benchmarks/contestants.py", "benchmarks/tricks.py", "benchmarks/assembly.py", "benchmarks/provenance.py")
+MEASURED = ("lnlib/cpu", "lnlib/contract.py", "benchmarks/cpu.py", "benchmarks/timing.py", "benchmarks/contestants.py",
+            "benchmarks/tricks.py", "benchmarks/assembly.py", "benchmarks/provenance.py")
 PACKAGES = ("numpy", "numba", "llvmlite", "torch", "jax", "jaxlib")
 
 SHAPES = ((1, 1, 64), (1, 1, 1024), (1, 1, 4096), (2, 128, 64), (2, 128, 1024), (2, 128, 4096), (4, 512, 1024),
@@ -120,7 +120,7 @@ def work(threads, state, shapes, dtypes, rounds):
         for case in thread_cases(threads, state):
             records = records_of(case, dict(thread_calls(case, arrays(case))), rounds, "threads")
             print(json.dumps({"records": records}), file=results, flush=True)
-        kernels = assembly.report("lnlib.cpu") + assembly.report("lnlib.ladder")
+        kernels = assembly.report("lnlib.cpu.kernels") + assembly.report("lnlib.cpu.ladder")
         print(json.dumps({"left_out": left_out, "kernels": kernels}), file=results)
 
 
@@ -156,11 +156,6 @@ def run(jobs, options, progress):
 
 # The file and the tables
 
-def slug(text):
-    """Lower-case letters, digits and hyphens: a part of a file name."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-
-
 def huge_pages():
     """The kernel's rule for huge pages; NumPy asks for them for large arrays, PyTorch does not."""
     with contextlib.suppress(OSError):
@@ -185,7 +180,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description="Speed of layer norms on the CPU.")
     parser.add_argument("--quick", action="store_true", help="three shapes, float32, one thread; prints only")
     parser.add_argument("--threads", type=int, nargs="+", help="default: 1 2, and 1 with --quick")
-    parser.add_argument("--output", type=pathlib.Path, help="default: benchmarks/results/cpu-MACHINE.json")
+    parser.add_argument("--output", type=pathlib.Path, help="default: benchmarks/results/cpu/MACHINE.json")
     parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.work:
@@ -209,7 +204,7 @@ def main(arguments=None):
     print_tables(records)
     print("\n".join(found))
     print(f"{len(records)} records; left out: {left_out or 'nobody'}")
-    output = options.output or (None if options.quick else FOLDER / f"cpu-{slug(cpu())}-{os.cpu_count()}-cores.json")
+    output = options.output or (None if options.quick else machine_file("cpu"))
     if output:
         save(output, {"title": "Speed of layer norms on the CPU", "provenance": ran, "left_out": left_out,
                       "warnings": found, "kernels": kernels, "records": records})

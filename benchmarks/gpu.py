@@ -16,13 +16,13 @@ import time
 import traceback
 
 from . import gpu_stages, gpu_tables
-from .cpu import slug
 from .gpu_contestants import EPS, FAMILIES, LADDER, LIMIT, OURS, PEERS, Notes
 from .gpu_correctness import correctness
 from .gpu_timing import Gpu
-from .provenance import FOLDER, ROOT, provenance, save
+from .provenance import FOLDER, ROOT, provenance, save, slug
 
-MEASURED = ("lnlib/gpu.py", "lnlib/gpu_kernels.py", "lnlib/gpu_ladder.py", "lnlib/cuda_access.py",
+MEASURED = ("lnlib/gpu/backend.py", "lnlib/gpu/devices.py", "lnlib/gpu/kernels.py", "lnlib/gpu/ladder.py",
+            "lnlib/gpu/plans.py", "lnlib/gpu/steps.py", "lnlib/simt/cuda_access.py",
             "lnlib/contract.py", "benchmarks/gpu.py", "benchmarks/gpu_stages.py", "benchmarks/gpu_correctness.py",
             "benchmarks/gpu_contestants.py", "benchmarks/gpu_timing.py", "benchmarks/timing.py",
             "benchmarks/triton_kernels.py", "benchmarks/provenance.py")
@@ -54,7 +54,7 @@ def missing(families):
             found.append(f"PyTorch {torch.__version__} finds no GPU (built for CUDA {torch.version.cuda})")
     if set(families) <= set(PEERS):
         return found
-    from lnlib.cuda_access import cuda
+    from lnlib.simt.cuda_access import cuda
 
     if cuda.implementation is None:
         found.append("Numba's CUDA target is not installed: requirements-gpu.txt has it")
@@ -85,7 +85,7 @@ def device():
     """The GPU, and what its programs are compiled with."""
     import torch
 
-    from lnlib.cuda_access import cuda
+    from lnlib.simt.cuda_access import cuda
 
     p = torch.cuda.get_device_properties(0)
     return {"name": p.name, "compute_capability": f"{p.major}.{p.minor}", "multiprocessors": p.multi_processor_count,
@@ -218,7 +218,7 @@ def parse(arguments=None):
                         help=f"some of {' '.join(FAMILIES)}, or ladder for all teaching steps; default: all")
     parser.add_argument("--tune", action="store_true", help="also time lnlib with other numbers of threads")
     parser.add_argument("--minutes", type=float, default=8.0, help="when to stop; default: 8")
-    parser.add_argument("--out", type=pathlib.Path, metavar="FOLDER", help="default: benchmarks/results")
+    parser.add_argument("--out", type=pathlib.Path, metavar="FOLDER", help="default: benchmarks/results/gpu")
     parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.minutes <= 0:
@@ -255,8 +255,8 @@ def main(arguments=None):
         "ladder_limit_seconds": LIMIT, "graph_calls": gpu_stages.GRAPH}
     result = {"title": "Speed of layer norms on a GPU", "provenance": ran, "stages": {}, "left_out": {},
               "failures": [], "records": []}
-    folder = options.out or (None if options.quick else FOLDER)
-    path = folder and folder / f"gpu-{slug(found['device']['name'])}.json"
+    folder = options.out or (None if options.quick else FOLDER / "gpu")
+    path = folder and folder / f"{slug(found['device']['name'])}.json"
     perform(options.stages, start, result, write_to(path) if path else lambda result: None)
     print("\n".join(gpu_tables.report(result)))
     wrong = any(r["implementation"] in OURS and not r["ok"] for r in result["records"] if "ok" in r)

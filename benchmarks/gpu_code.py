@@ -21,15 +21,16 @@ import tempfile
 from collections import Counter
 from typing import NamedTuple
 
-from lnlib import gpu_kernels, gpu_ladder
-from lnlib.cuda_access import float16, float32, float64
+from lnlib.gpu import kernels, ladder, plans
+from lnlib.simt.cuda_access import float16, float32, float64
 
 from . import provenance
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
 
-RESULT = provenance.FOLDER / "gpu-code.json"
-MEASURED = ("lnlib/gpu_kernels.py", "lnlib/gpu_ladder.py", "lnlib/cuda_access.py", "benchmarks/gpu_code.py")
+RESULT = provenance.FOLDER / "gpu-code" / "kernels.json"
+MEASURED = ("lnlib/gpu/kernels.py", "lnlib/gpu/ladder.py", "lnlib/gpu/plans.py", "lnlib/simt/cuda_access.py",
+            "benchmarks/gpu_code.py")
 PACKAGES = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-cuobjdump",
             "nvidia-cuda-nvdisasm")
 
@@ -98,26 +99,50 @@ def _planned(name, plan, short, long, arrays, scalars, D, real, storage, blocks,
 
 
 def _forward(D, real, storage):
-    plan = gpu_kernels.plan_forward(100_000, D, 1 if D % 4 else 4, _kept(real))
+    plan = plans.plan_forward(100_000, D, 1 if D % 4 else 4, _kept(real))
     scalars = ["int32"] * 2 + [_name(real)] * 3
-    return _planned("forward", plan, gpu_kernels.forward, gpu_kernels.forward_long, "xxxxr", scalars,
+    return _planned("forward", plan, kernels.forward, kernels.forward_long, "xxxxr", scalars,
                     D, real, storage, 1, 3, 1)  # x, gamma, beta; y
 
 
 def _backward(D, real, storage):
-    plan = gpu_kernels.plan_backward(100_000, D, 1 if D % 4 else 4, _kept(real), 132)
-    resident = max(1, gpu_kernels.RESIDENT // (plan.threads * plan.rows))
-    return _planned("backward", plan, gpu_kernels.backward, gpu_kernels.backward_long, "xxrxxrr", ["int32"] * 3,
+    plan = plans.plan_backward(100_000, D, 1 if D % 4 else 4, _kept(real), 132)
+    resident = max(1, plans.RESIDENT // (plan.threads * plan.rows))
+    return _planned("backward", plan, kernels.backward, kernels.backward_long, "xxrxxrr", ["int32"] * 3,
                     D, real, storage, resident, 4, 1)  # x, dy, gamma twice; dx
 
 
 def _kept(real):
-    return gpu_kernels.KEPT // (2 if real is float64 else 1)
+    return plans.KEPT // (2 if real is float64 else 1)
 
 
-KERNELS = [*_shipped(), Kernel("add_partials", gpu_kernels.add_partials, (8, 32),
-                               f"void({'float32[::1], ' * 4}int32, int32)", {"threads": 256}),
-           *(Kernel(*entry) for entry in gpu_ladder.KERNELS_TO_CHECK)]
+def _taught(name, arrays, numbers, threads, factory, *parameters, **expectations):
+    """A kernel of the ladder."""
+    signature = ", ".join(["float32[::1]"] * arrays + [numbers])
+    return Kernel(f"ladder {name}", factory, parameters, f"void({signature})", {"threads": threads, **expectations},
+                  {"launch_bounds": (threads, 1)})
+
+
+#: All kernels, as they are launched for usual shapes.
+KERNELS = [
+    *_shipped(),
+    Kernel("add_partials", kernels.add_partials, (8, 32), f"void({'float32[::1], ' * 4}int32, int32)",
+           {"threads": 256}),
+    _taught("thread_per_row", 6, "int64, int64, float32", 128, lambda: ladder.thread_per_row, none=("SHFL", "BAR")),
+    _taught("block_per_row", 6, "int64, int64, float32", 256, ladder.block_per_row, 256, none=("SHFL",)),
+    _taught("warp_per_row", 6, "int64, int64, float32", 256, lambda: ladder.warp_per_row, none=("BAR",)),
+    _taught("row_in_registers", 6, "int64, int64, float32", 256, ladder.row_in_registers, 256, 4, 4,
+           at_least={"LDG.E.128": 12, "STG.E.128": 4}),
+    _taught("row_in_registers narrow", 6, "int64, int64, float32", 512, ladder.row_in_registers, 512, 16, 1),
+    _taught("dx_per_warp", 6, "int64, int64", 256, lambda: ladder.dx_per_warp, none=("BAR",)),
+    _taught("column_sums", 6, "int64, int64", 1024, ladder.column_sums, 1024),
+    _taught("fused_atomics", 8, "int64, int64", 256, lambda: ladder.fused_atomics, at_least={"RED": 2}),
+    _taught("fused_partials", 8, "int64, int64", 256, ladder.fused_partials, 256, 4, 4,
+           at_least={"LDG.E.128": 12, "STG.E.128": 12}),
+    _taught("fused_partials narrow", 8, "int64, int64", 256, ladder.fused_partials, 256, 16, 1),
+    _taught("fused_partials_long", 8, "int64, int64", 256, lambda: ladder.fused_partials_long),
+    _taught("second_stage", 4, "int64, int64", 1024, ladder.second_stage, 1024),
+]
 
 
 def tool(name):
@@ -295,7 +320,7 @@ def table(records):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description="The machine code of the CUDA kernels, without a GPU.")
     parser.add_argument("--output", type=pathlib.Path, default=RESULT,
-                        help="default: benchmarks/results/gpu-code.json")
+                        help="default: benchmarks/results/gpu-code/kernels.json")
     output = parser.parse_args(arguments).output
     if why := missing():
         parser.error(why)

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from lnlib import gpu as lnlib_gpu
-from lnlib import gpu_ladder
-from lnlib.gpu_kernels import RESIDENT
+from lnlib.gpu.devices import compiled
+from lnlib.gpu.plans import RESIDENT
+from lnlib.gpu.steps import OUTPUTS, STEPS
 
 from .gpu_timing import SLEEP, once, sample
 
@@ -197,7 +198,7 @@ def ladder_call(step, launches, G, case, a):
     sizes = {"y": (M, D), "dx": (M, D), "dgamma": (D,), "dbeta": (D,), "dgamma_parts": (G, D), "dbeta_parts": (G, D),
              "mean": (M,), "rstd": (M,)}
     numbers = {"M": M, "D": D, "G": G, "eps": np.float32(EPS)}
-    outputs = gpu_ladder.OUTPUTS[step.direction]
+    outputs = OUTPUTS[step.direction]
 
     def call():
         stream = numba_stream()
@@ -210,7 +211,7 @@ def ladder_call(step, launches, G, case, a):
             for name in launch.atomics:
                 tensors[name] = torch.zeros(sizes[name], device="cuda")
             arguments = [cuda.as_cuda_array(tensors[name].view(-1), sync=False) for name in launch.arrays]
-            gpu_ladder.compiled(launch.kernel)[launch.grid, launch.block, stream](
+            compiled(launch.kernel, launch.block)[launch.grid, launch.block, stream](
                 *arguments, *(numbers[name] for name in launch.numbers))
         return tuple(tensors[name] for name in outputs)
 
@@ -220,7 +221,7 @@ def ladder_call(step, launches, G, case, a):
 def ladder_calls(case, a, gpu, notes, name):
     """The teaching step of this name, if it is one of the case's pass, and does not take too long."""
     M, D = case.shape
-    step = gpu_ladder.STEPS[name]
+    step = STEPS[name]
     if step.direction != case.which:
         return
     try:
@@ -239,7 +240,7 @@ def ladder_calls(case, a, gpu, notes, name):
         yield name, call
 
 
-LADDER = {name: partial(ladder_calls, name=name) for name in gpu_ladder.STEPS}
+LADDER = {name: partial(ladder_calls, name=name) for name in STEPS}
 
 FAMILIES = {"memory": memory_calls, "pytorch": pytorch_calls, "compile": compile_calls, "triton": triton_calls,
             "liger": liger_calls, "lnlib": lnlib_calls, "precise": partial(lnlib_calls, precise=True)} | LADDER

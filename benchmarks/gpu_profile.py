@@ -12,8 +12,9 @@ from unittest import mock
 
 import numpy as np
 
-from lnlib import gpu, gpu_ladder, simt
-from lnlib.cuda_access import cuda
+from lnlib import gpu, simt
+from lnlib.gpu import devices
+from lnlib.simt.cuda_access import cuda
 
 from .gpu_tables import grid
 
@@ -29,7 +30,7 @@ def inputs(M, D):
     return x, gamma, beta, dy, mean, 1 / np.sqrt(x.var(1, keepdims=True) + np.float32(1e-5))
 
 
-class Logged(gpu._Interpreter):
+class Logged(devices.Interpreter):
     """The interpreter in the place of the GPU, with as many multiprocessors; keeps what it sees."""
 
     runs = []
@@ -42,14 +43,14 @@ class Logged(gpu._Interpreter):
 def interpreted_lnlib(x, gamma, beta, dy, multiprocessors):
     """The interpreter's runs of lnlib.gpu: a forward, and the kernels of a backward."""
     machine = type("Machine", (Logged,), {"runs": [], "multiprocessors": multiprocessors})
-    with mock.patch.object(gpu, "_Gpu", machine), mock.patch.object(gpu, "_Interpreter", machine):
+    with mock.patch.object(devices, "Gpu", machine), mock.patch.object(devices, "Interpreter", machine):
         gpu.layer_norm_backward(dy, gpu.layer_norm_forward(x, gamma, beta)[1])
     return machine.runs
 
 
 def ladder_launches(x, gamma, beta, dy, mean, rstd, on_gpu):
     """(name, runs) of each teaching step; runs are empty from the GPU."""
-    for name, step in gpu_ladder.STEPS.items():
+    for name, step in gpu.steps.STEPS.items():
         arguments = (x, gamma, beta) if step.direction == "forward" else (dy, x, mean, rstd, gamma)
         yield name, step.run(*arguments, log=not on_gpu, gpu=on_gpu)[1]
 
@@ -88,7 +89,7 @@ def main(arguments=None):
     for name in ("rows", "length"):
         if getattr(options, name) < 1:
             parser.error(f"--{name}: found {getattr(options, name)}, expected at least 1")
-    multiprocessors = gpu.INTERPRETED_MULTIPROCESSORS
+    multiprocessors = devices.INTERPRETED_MULTIPROCESSORS
     if not options.interpret:
         if not cuda.is_available():
             print("benchmarks.gpu_profile: Numba finds no GPU; --interpret counts without one", file=sys.stderr)

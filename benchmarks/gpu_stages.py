@@ -122,7 +122,7 @@ def speed(work):
 
 def ladder(work):
     """The teaching kernels, beside lnlib and what their way of asking for memory makes one expect."""
-    from lnlib.gpu_ladder import STEPS
+    from lnlib.gpu.steps import STEPS
 
     for shape in SOME_SHAPES if work.quick else SHAPES:
         for which in PASSES:
@@ -151,11 +151,11 @@ def graphs(work):
 
 
 def patched(name, value, call):
-    """``call`` while a name of lnlib.gpu_kernels has another value."""
-    from lnlib import gpu_kernels
+    """``call`` while a name of lnlib.gpu.plans has another value."""
+    from lnlib.gpu import plans
 
     def run():
-        with mock.patch.object(gpu_kernels, name, value):
+        with mock.patch.object(plans, name, value):
             return call()
     return run
 
@@ -163,14 +163,14 @@ def patched(name, value, call):
 def tuning(shape, which):
     """Other choices than those of lnlib.gpu: {name: (coordinates, the name to patch, its value)}.
 
-    The number of threads of a row decides how many numbers each keeps, which :data:`lnlib.gpu_kernels.KEPT` limits.
+    The number of threads of a row decides how many numbers each keeps, which :data:`lnlib.gpu.plans.KEPT` limits.
     """
     D = shape[1]
     width = 4 if D % 4 == 0 else 1
     for threads in (32, 64, 128, 256, 512, 1024):
         chunks = -(-D // (threads * width))
         if threads * width < 2 * D and chunks * width <= (64 if which == "forward" else 32):
-            yield (f"{threads} threads", {"threads": threads, "kept": chunks * width}, "_share",
+            yield (f"{threads} threads", {"threads": threads, "kept": chunks * width}, "threads_and_chunks",
                    lambda *_, found=(threads, chunks): found)
     for resident in (256, 512, 1024, 2048) if which == "backward" else ():
         yield f"resident {resident}", {"resident": resident}, "RESIDENT", resident

@@ -6,7 +6,6 @@ Run from the repository's root: ``python -m benchmarks.machine`` (under a minute
 import argparse
 import os
 import pathlib
-import re
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from lnlib import cost
 
 from . import timing
 from .contestants import Case, arrays, memory_calls
-from .provenance import FOLDER, cpu, digits, provenance, save
+from .provenance import digits, machine_file, provenance, save
 
 MEASURED = ("lnlib/cost.py", "benchmarks/machine.py", "benchmarks/timing.py", "benchmarks/contestants.py")
 SIZES = tuple(2**k for k in range(15, 28))
@@ -66,13 +65,12 @@ def calls(shapes=SHAPES, rounds=11):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description="Rates of one core, and of NumPy's calls on it.")
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="default: the last allowed")
-    parser.add_argument("--output", type=pathlib.Path, help="default: benchmarks/results/machine-MACHINE.json")
+    parser.add_argument("--output", type=pathlib.Path, help="default: benchmarks/results/machine/MACHINE.json")
     options = parser.parse_args(arguments)
     os.sched_setaffinity(0, {options.core})
     ran = provenance("python -m benchmarks.machine", MEASURED, ("numpy", "numba"))
-    name = re.sub(r"[^a-z0-9]+", "-", f"{cpu()} {os.cpu_count()} cores".lower()).strip("-")
     records = [*machines(), *calls()]
-    save(options.output or FOLDER / f"machine-{name}.json",
+    save(options.output or machine_file("machine"),
          {"title": "Rates of one core, and of NumPy's calls on it", "provenance": ran, "records": records})
 
 

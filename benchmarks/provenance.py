@@ -5,12 +5,24 @@ import datetime
 import importlib.metadata
 import json
 import math
+import os
 import pathlib
 import platform
+import re
 import subprocess
 
 ROOT = pathlib.Path(__file__).parent.parent
 FOLDER = ROOT / "benchmarks" / "results"
+
+
+def slug(text):
+    """Lower-case letters, digits and hyphens: a part of a file name."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def machine_file(kind):
+    """Where the results of one kind from this machine belong."""
+    return FOLDER / kind / f"{slug(cpu())}-{os.cpu_count()}-cores.json"
 
 
 def digits(number, n=4):

@@ -1,15 +1,17 @@
-""":mod:`lnlib.cpu` without one of its measures: the module is compiled again from its text, with one thing changed."""
+""":mod:`lnlib.cpu` without one of its measures: a copy of the package is compiled, with one thing changed."""
 
 import functools
+import importlib
 import pathlib
-import sys
-import types
+import tempfile
 
-#: Name -> what to replace in lnlib/cpu.py, and by what: wherever it stands, and it must stand there.
+import lnlib
+
+#: Name -> what to replace in lnlib/cpu/, and by what: wherever it stands, and it must stand there.
 TRICKS = {
     "no-noalias": {"self.state.flags.noalias = True": "pass"},
     "no-head": {"head = (first_head - i * D) & (line - 1)": "head = 0"},
-    "no-prefetch": {"        _prefetch(array, i, j)\n": "        pass\n"},
+    "no-prefetch": {"        prefetch(array, i, j)\n": "        pass\n"},
     "no-tiles": {"WIDE_ROW = 8192": "WIDE_ROW = 2**60"},
     "float32-sums": {"w_sum = wx_sum = c_sum = 0.0": "w_sum = wx_sum = c_sum = first - first",
                      "np.float64(w) * np.float64(c)": "w * c"},
@@ -18,25 +20,27 @@ TRICKS = {
 #: Those that leave forward as it is.
 BACKWARD_ONLY = ("no-prefetch", "no-tiles", "float32-sums")
 
+#: The package by file name.
+SOURCE = {path.name: path.read_text(encoding="utf-8")
+          for path in pathlib.Path(lnlib.__file__).parent.glob("cpu/*.py")}
 
-def changed(text, replacements):
-    """``text`` with replacements; ValueError if one of them would change nothing."""
+
+def changed(texts, replacements):
+    """``texts`` with replacements; ValueError if one of them would change nothing."""
     for old, new in replacements.items():
-        if old not in text:
-            raise ValueError(f"TRICKS: found no {old!r} in lnlib/cpu.py, expected the text to replace")
-        text = text.replace(old, new)
-    # What comes from a text has no file that Numba's cache on disk could belong to.
-    return text.replace("cache=True, ", "")
+        if not any(old in text for text in texts.values()):
+            raise ValueError(f"TRICKS: found no {old!r} in lnlib/cpu, expected the text to replace")
+        texts = {name: text.replace(old, new) for name, text in texts.items()}
+    return texts
 
 
 @functools.cache
 def without(trick):
-    """The module ``lnlib.cpu`` without a measure."""
-    from lnlib import cpu
-
-    source = pathlib.Path(cpu.__file__)
-    module = types.ModuleType(f"lnlib.cpu_{trick.replace('-', '_')}")
-    module.__package__ = "lnlib"
-    sys.modules[module.__name__] = module  # Numba looks there for the globals of a function
-    exec(compile(changed(source.read_text(encoding="utf-8"), TRICKS[trick]), f"<{trick}>", "exec"), module.__dict__)
-    return module
+    """The package ``lnlib.cpu`` without a measure."""
+    name, folder = f"cpu_{trick.replace('-', '_')}", pathlib.Path(tempfile.mkdtemp())
+    (folder / name).mkdir()
+    for file, text in changed(SOURCE, TRICKS[trick]).items():
+        # Machine code in Numba's cache on disk would outlive the folder.
+        (folder / name / file).write_text(text.replace("cache=True, ", ""), encoding="utf-8")
+    lnlib.__path__.append(str(folder))
+    return importlib.import_module(f"lnlib.{name}")

@@ -1,7 +1,7 @@
 """Layer normalisation and its gradient: derived, checked, broken and fused.
 
 The library behind the book *Layer Norm, Backwards*. Importing it loads NumPy and nothing else;
-SymPy and Matplotlib load with :mod:`lnlib.symbolic` and :mod:`lnlib.plots`.
+SymPy and Matplotlib load with :mod:`lnlib.symbolic` and :mod:`lnlib.figures`.
 """
 
 from .layernorm import (

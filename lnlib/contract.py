@@ -2,10 +2,14 @@
 
 Errors name the argument, what was found and what was expected: ``TypeError`` for a wrong kind of
 thing (dtype, not a number, not a cache), ``ValueError`` for a wrong value (shape, sign, NaN).
+
+The functions ``require_...`` look at name, shape, dtype and flags of an array, never at its numbers. So they take
+what NumPy takes for an array, or the :class:`Description` that :func:`describe` makes of one on a device.
 """
 
 import math
 import numbers
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,35 +23,83 @@ COMPUTE_DTYPE = {
     "complex128": np.dtype(np.complex128),
 }
 
+#: Compute dtype -> (smallest, largest). A row is in range if smallest < variance + eps < largest (which NaN is not).
+#: Any other finite row is done again, scaled by a power of two, which rounds nothing. ``smallest`` is tiny / u: of a
+#: variance below it, underflow of squares may have taken a part that counts. Above ``largest`` there is room for sums
+#: of squares, and in float32 a row below ``smallest`` times 2**100 is below ``largest``.
+RANGE = {"float32": (2e-31, 1e30), "float64": (2e-292, 1e290)}
+
+
+class Description(NamedTuple):
+    """Of an array whose numbers lie on a device: what is required of it can be seen here."""
+
+    shape: tuple
+    dtype: np.dtype
+    writeable: bool
+
+
+def require_dtype(name, dtype, dtypes, expected="", found=""):
+    """Raise ``TypeError`` unless ``dtype`` is one of ``dtypes`` (names) in native byte order.
+
+    ``expected`` says in the message which those are, ``found`` is the name of a dtype that NumPy does not know.
+    """
+    if dtype.name not in dtypes or not dtype.isnative:
+        order = "" if dtype.isnative else " in foreign byte order"
+        raise TypeError(f"{name}: found dtype {found or dtype.name}{order}, expected "
+                        f"{expected or 'one of ' + ', '.join(dtypes) + ' (convert with .astype)'}")
+
+
+def require_shape(name, found, shape, of=""):
+    """Raise ``ValueError`` unless the shape ``found`` is ``shape``, which is ``of`` something, if that is said."""
+    if found != shape:
+        raise ValueError(f"{name}: found shape {found}, expected {shape}{of}")
+
+
+def describe(name, value, dtypes, expected=""):
+    """The :class:`Description` of a C-contiguous device array: of anything with ``__cuda_array_interface__``.
+
+    ``dtypes`` and ``expected`` are those of :func:`require_dtype`.
+    """
+    try:
+        interface = value.__cuda_array_interface__
+    except RuntimeError as error:  # PyTorch's, for a tensor that requires its gradient
+        raise TypeError(f"{name}: found {type(value).__name__}, expected it without a graph ({error})") from error
+    dtype, shape, strides = np.dtype(interface["typestr"]), tuple(interface["shape"]), interface.get("strides")
+    require_dtype(name, dtype, dtypes, expected, str(getattr(value, "dtype", dtype.name)).removeprefix("torch."))
+    dense = tuple(dtype.itemsize * math.prod(shape[k + 1:]) for k in range(len(shape)))
+    if strides is not None and tuple(strides) != dense and math.prod(shape):
+        raise ValueError(f"{name}: found strides {tuple(strides)}, expected a C-contiguous array")
+    return Description(shape, dtype, not interface["data"][1])
+
 
 def as_array(name, value, dtypes=tuple(COMPUTE_DTYPE)):
-    """Return ``value`` as an array without copying, or raise ``TypeError`` if its dtype is not in ``dtypes``."""
+    """Return ``value`` as an array without copying, or raise ``TypeError`` if its dtype is not in ``dtypes``.
+
+    A :class:`Description` stays one.
+    """
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name}: found a masked array, whose mask would be lost; expected an ordinary array "
                         f"(for example {name}.filled(...))")
     try:
-        array = np.asarray(value)
+        array = value if isinstance(value, Description) else np.asarray(value)
     except ValueError as error:  # NumPy's message names no argument
         raise ValueError(f"{name}: found a ragged {type(value).__name__}, expected an array or "
                          f"nested lists of equal lengths") from error
-    if array.dtype.name not in dtypes or not array.dtype.isnative:
-        order = "" if array.dtype.isnative else " in foreign byte order"
-        raise TypeError(f"{name}: found dtype {array.dtype.name}{order}, expected one of {', '.join(dtypes)} "
-                        f"(convert with .astype)")
+    require_dtype(name, array.dtype, dtypes)
     return array
 
 
-def check_x(value):
+def require_x(value):
     """Return ``x`` as an array of at least one axis whose last axis, D, is not empty."""
     x = as_array("x", value)
-    if x.ndim == 0:
+    if not x.shape:
         raise ValueError("x: found a 0-d array, expected shape (..., D) with at least one axis")
     if x.shape[-1] == 0:
         raise ValueError(f"x: found shape {x.shape}, so D = 0; expected at least one feature on the last axis")
     return x
 
 
-def check_like_x(name, value, shape, dtype):
+def require_like_x(name, value, shape, dtype):
     """Return a parameter or an upstream gradient whose shape is ``shape`` and whose dtype goes with x's ``dtype``.
 
     It may have x's dtype or x's compute dtype (so float16 x goes with float32 gamma). float64 and
@@ -59,24 +111,36 @@ def check_like_x(name, value, shape, dtype):
         allowed = ("float64", "complex128")
     else:
         allowed = tuple(dict.fromkeys((dtype.name, compute.name)))
-    if array.dtype.name not in allowed:
-        raise TypeError(f"{name}: found dtype {array.dtype.name}, expected {' or '.join(allowed)} "
-                        f"because x has dtype {dtype.name}")
-    if array.shape != shape:
-        raise ValueError(f"{name}: found shape {array.shape}, expected {shape}")
+    require_dtype(name, array.dtype, allowed, f"{' or '.join(allowed)} because x has dtype {dtype.name}")
+    require_shape(name, array.shape, shape)
     return array
 
 
-def check_parameters(gamma, beta, x):
+def require_parameters(gamma, beta, x):
     """Return gamma and beta of shape (D,), of one dtype (complex128 may meet float64)."""
-    gamma = check_like_x("gamma", gamma, x.shape[-1:], x.dtype)
-    beta = check_like_x("beta", beta, x.shape[-1:], x.dtype)
-    if COMPUTE_DTYPE[x.dtype.name].name == "float32" and beta.dtype != gamma.dtype:
-        raise TypeError(f"beta: found dtype {beta.dtype.name}, expected {gamma.dtype.name}, the dtype of gamma")
+    gamma = require_like_x("gamma", gamma, x.shape[-1:], x.dtype)
+    beta = require_like_x("beta", beta, x.shape[-1:], x.dtype)
+    if COMPUTE_DTYPE[x.dtype.name].name == "float32":
+        require_dtype("beta", beta.dtype, (gamma.dtype.name,), f"{gamma.dtype.name}, the dtype of gamma")
     return gamma, beta
 
 
-def check_eps(eps):
+def require_out(out, x, rows_in_order=False):
+    """Raise unless ``out``, an array of x's shape and dtype, can be written; ``rows_in_order``: row after row."""
+    if not isinstance(out, (np.ndarray, Description)):
+        raise TypeError(f"out: found {type(out).__name__}, expected a NumPy array")
+    as_array("out", out, (out.dtype.name,))  # no mask, no foreign byte order
+    require_dtype("out", out.dtype, (x.dtype.name,), f"{x.dtype.name}, the dtype of x")
+    require_shape("out", out.shape, x.shape, ", the shape of x")
+    flags = out if isinstance(out, Description) else out.flags
+    if rows_in_order and not flags.carray:
+        raise ValueError("out: found an array that is read-only, not C-contiguous or not aligned, "
+                         "expected one that can be written row after row")
+    if not flags.writeable:
+        raise ValueError("out: found a read-only array, expected one that can be written")
+
+
+def require_eps(eps):
     """Return ``eps`` as a float: one finite number, zero or positive."""
     if isinstance(eps, (bool, np.bool_)) or not isinstance(eps, numbers.Real):
         shape = f" of shape {eps.shape}" if isinstance(eps, np.ndarray) else ""
@@ -90,23 +154,23 @@ def check_eps(eps):
     return value
 
 
-def check_bool(name, value):
+def require_bool(name, value):
     """Return ``value``, which must be True or False."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name}: found {type(value).__name__}, expected True or False")
     return bool(value)
 
 
-def check_precise(precise, x):
+def require_precise(precise, x):
     """Return ``precise``; it may be True only for x whose arithmetic is not float64 (or complex128) already."""
-    if check_bool("precise", precise) and x.dtype.itemsize > 4:
+    if require_bool("precise", precise) and x.dtype.itemsize > 4:
         name = x.dtype.name
         raise ValueError(f"precise: found True with x of dtype {name}, expected x of dtype float32, float16 "
                          f"or bfloat16; the arithmetic of {name} is float64 already")
     return bool(precise)
 
 
-def check_cache(cache, *kinds):
+def require_cache(cache, *kinds):
     """Raise ``TypeError`` unless ``cache`` is an instance of one of the named tuples ``kinds``, of one backend."""
     if not isinstance(cache, kinds):
         backend = getattr(cache, "backend", None)
@@ -115,3 +179,9 @@ def check_cache(cache, *kinds):
         raise TypeError(f"cache: found {found}, expected the {names} of backend {kinds[0].backend!r} "
                         f"that the matching forward returned")
     return cache
+
+
+def require_choice(name, value, choices):
+    """Raise ``ValueError`` unless ``value`` is one of ``choices``, strings."""
+    if value not in tuple(choices):  # which may be a dict: a list is no key, and not one of them either
+        raise ValueError(f"{name}: found {value!r}, expected one of {', '.join(choices)}")

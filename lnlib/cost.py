@@ -28,7 +28,8 @@ stays in a cache.
 
 The roofline is due to Williams, Waterman and Patterson, *Roofline: an insightful visual performance model for
 multicore architectures*, Communications of the ACM 52(4), 2009; bytes of copy and triad are counted as in
-McCalpin's STREAM.
+McCalpin's STREAM. A wrong argument raises ``TypeError`` or ``ValueError``, naming it, what was found and what was
+expected.
 """
 
 import functools
@@ -42,18 +43,22 @@ from typing import NamedTuple
 
 import numpy as np
 
+from . import contract
 from .rounding import FORMATS
 
-_STATISTICS = """\
+_FORWARD = """\
+mean = sum(x)
+mean = mean / D
+c = x - mean
+square = c * c
 var = sum(square)
-var = var / D
-del square
+var = var / D; del square
 shifted = var + eps
-std = sqrt(shifted)
-del shifted
-rstd = 1 / std
-del std
-"""
+std = sqrt(shifted); del shifted
+rstd = 1 / std; del std
+xhat = c * rstd
+scaled = gamma * xhat
+y = scaled + beta"""
 
 _BACKWARD = """\
 g = gamma * dy
@@ -61,54 +66,26 @@ mean_g = sum(g)
 mean_g = mean_g / D
 gx = g * xhat
 mean_gx = sum(gx)
-mean_gx = mean_gx / D
-del gx
+mean_gx = mean_gx / D; del gx
 along = xhat * mean_gx
-removed = mean_g + along
-del along
-rest = g - removed
-del removed
-dx = rstd * rest
-del rest
+removed = mean_g + along; del along
+rest = g - removed; del removed
+dx = rstd * rest; del rest
 per_row = dy * xhat
-dgamma = sum_rows(per_row)
-del per_row
-dbeta = sum_rows(dy)
-"""
+dgamma = sum_rows(per_row); del per_row
+dbeta = sum_rows(dy)"""
 
-#: The calls of :mod:`lnlib.ladder`'s idiomatic and recomputing functions, by pass and by what is kept. ``del`` marks
-#: where NumPy frees a temporary; the rest lives until the function returns. A mean is a sum, divided in place.
+_XHAT = "xhat = c * rstd"
+_XHAT_AGAIN = f"c = x - mean\n{_XHAT}; del c"
+
+#: The calls of :mod:`lnlib.cpu.ladder`'s idiomatic and recomputing functions, by pass and by what is kept. ``del``
+#: marks where NumPy frees a temporary; the rest lives until the function returns. A mean is a sum, divided in place.
 PROGRAMS = {
-    ("forward", "xhat"): """\
-mean = sum(x)
-mean = mean / D
-c = x - mean
-square = c * c
-""" + _STATISTICS + """\
-xhat = c * rstd
-scaled = gamma * xhat
-y = scaled + beta
-""",
-    ("forward", "x"): """\
-mean = sum(x)
-mean = mean / D
-c = x - mean
-square = c * c
-del c
-""" + _STATISTICS + """\
-c = x - mean
-xhat = c * rstd
-del c
-scaled = gamma * xhat
-del xhat
-y = scaled + beta
-""",
+    ("forward", "xhat"): _FORWARD,
+    ("forward", "x"): _FORWARD.replace("c * c", "c * c; del c").replace(_XHAT, _XHAT_AGAIN)
+                              .replace("gamma * xhat", "gamma * xhat; del xhat"),
     ("backward", "xhat"): _BACKWARD,
-    ("backward", "x"): """\
-c = x - mean
-xhat = c * rstd
-del c
-""" + _BACKWARD,
+    ("backward", "x"): f"{_XHAT_AGAIN}\n{_BACKWARD}",
 }
 
 #: The calls of the reused_buffers functions, which keep x. In them y, dx and the scratch array exist already.
@@ -120,14 +97,11 @@ y = x - mean
 var = sum(y * y)
 var = var / D
 shifted = var + eps
-std = sqrt(shifted)
-del shifted
-rstd = 1 / std
-del std
+std = sqrt(shifted); del shifted
+rstd = 1 / std; del std
 y = y * rstd
 y = y * gamma
-y = y + beta
-""",
+y = y + beta""",
     "backward": """\
 scratch = x - mean
 scratch = scratch * rstd
@@ -141,8 +115,7 @@ mean_gx = mean_gx / D
 scratch = scratch * mean_gx
 dx = dx - mean_g
 dx = dx - scratch
-dx = dx * rstd
-""",
+dx = dx * rstd""",
 }
 
 _CACHE = {"xhat": ("xhat", "rstd", "gamma"), "x": ("x", "mean", "rstd", "gamma")}
@@ -152,17 +125,12 @@ _NO_ARRAY = {"sum", "sum_rows", "sqrt", "eps"}
 
 
 class Operation(NamedTuple):
-    """One pass over memory, or a total of several.
+    """One pass over memory, or a total of several."""
 
-    * ``name``: the line of the program.
-    * ``flops``: operations.
-    * ``read``, ``written``: bytes.
-    """
-
-    name: str
-    flops: int
-    read: int
-    written: int
+    name: str  #: the line of the program
+    flops: int  #: operations
+    read: int  #: bytes
+    written: int  #: bytes
 
     @property
     def bytes(self):
@@ -184,11 +152,6 @@ def _check_count(name, value, least=1, most=None):
     return int(value)
 
 
-def _check_choice(name, value, choices):
-    if value not in tuple(choices):
-        raise ValueError(f"{name}: found {value!r}, expected one of {', '.join(map(repr, choices))}")
-
-
 class _Plan(NamedTuple):
     """A checked question: a program, its arguments and results by name, the bytes of an array by its name."""
 
@@ -200,14 +163,14 @@ class _Plan(NamedTuple):
 
 
 def _plan(which, rows, D, dtype, keep, fused, out):
-    _check_choice("which", which, ("forward", "backward"))
-    _check_choice("keep", keep, _CACHE)
+    contract.require_choice("which", which, ("forward", "backward"))
+    contract.require_choice("keep", keep, _CACHE)
     name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
-    _check_choice("dtype", name, FORMATS)
+    contract.require_choice("dtype", name, FORMATS)
     rows, D, itemsize = _check_count("rows", rows), _check_count("D", D), FORMATS[name].bits // 8
     if out and not fused and keep != "x":
         raise ValueError(f"keep: found {keep!r} with out=True and fused=False, expected 'x', which is what "
-                         f"lnlib.ladder.reused_buffers_forward keeps")
+                         f"lnlib.cpu.ladder.reused_buffers_forward keeps")
     program = REUSED[which] if out and not fused else PROGRAMS[which, keep]
     if which == "forward":
         arguments, results = ("x", "gamma", "beta"), ("y", *_CACHE[keep])
@@ -220,17 +183,28 @@ def _plan(which, rows, D, dtype, keep, fused, out):
     return _Plan(program, arguments, tuple(a for a in results if a not in arguments), bytes_of, itemsize)
 
 
-def _operation(line, plan):
-    """What one line costs. Each operator in it works once on each element of its largest array."""
-    result, expression = line.split(" = ")
-    arrays = set(re.findall(r"[a-z]\w*", expression)) - _NO_ARRAY
-    operators = len(re.findall(r"[-+*/]|sum|sqrt", expression))
-    largest = max(map(plan.bytes_of, arrays)) // plan.itemsize
-    return Operation(line, operators * largest, sum(map(plan.bytes_of, arrays)), plan.bytes_of(result))
+def _calls(program):
+    """Of each line of a program: the call, and the name of the temporary that it frees, or an empty string."""
+    return [line.partition("; del ")[::2] for line in program.splitlines()]
+
+
+def count(program, bytes_of, itemsize):
+    """What each call of a program costs: a list of :class:`Operation`.
+
+    An operator works once on each element of the largest array of its line. ``bytes_of(name)`` is the size of an
+    array of the program, ``itemsize`` that of a number in it.
+    """
+    counted = []
+    for call, _ in _calls(program):
+        result, expression = call.split(" = ")
+        sizes = [bytes_of(name) for name in set(re.findall(r"[a-z]\w*", expression)) - _NO_ARRAY]
+        operators = len(re.findall(r"[-+*/]|sum|sqrt", expression))
+        counted.append(Operation(call, operators * max(sizes) // itemsize, sum(sizes), bytes_of(result)))
+    return counted
 
 
 def operations(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out=False):
-    """The passes over memory of layer norm's forward or backward.
+    """The passes over memory of layer norm's forward or backward, a list of :class:`Operation`.
 
     Parameters
     ----------
@@ -244,20 +218,11 @@ def operations(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out
     fused : bool
         One pass that reads its arguments once and writes its results once, instead of one pass per NumPy call.
     out : bool
-        Not fused: the calls of :func:`lnlib.ladder.reused_buffers_forward`, which need ``keep="x"``, instead of
-        those of :func:`lnlib.ladder.idiomatic_forward`. Fused: changes nothing here.
-
-    Returns
-    -------
-    list of Operation
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was found and what was expected.
+        Not fused: the calls of :func:`lnlib.cpu.ladder.reused_buffers_forward`, which need ``keep="x"``, instead of
+        those of :func:`lnlib.cpu.ladder.idiomatic_forward`. Fused: changes nothing here.
     """
     plan = _plan(which, rows, D, dtype, keep, fused, out)
-    calls = [_operation(line, plan) for line in plan.program.splitlines() if not line.startswith("del ")]
+    calls = count(plan.program, plan.bytes_of, plan.itemsize)
     if not fused:
         return calls
     return [Operation(f"fused {which}", total(calls).flops, sum(map(plan.bytes_of, plan.arguments)),
@@ -273,7 +238,7 @@ def total(operations):
 def memory(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out=False):
     """Bytes alive beyond the arguments, call by call.
 
-    Arguments and errors as :func:`operations`; the cache is an argument of backward. With ``out`` the arrays that
+    Arguments as :func:`operations`; the cache is an argument of backward. With ``out`` the arrays that
     receive y, dx and (not fused) scratch are the caller's, and so not counted. Nor are NumPy's own buffers, at most
     64 KB during a call that broadcasts.
 
@@ -290,14 +255,13 @@ def memory(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out=Fal
     if fused:
         return [(f"fused {which}", kept), ("return", kept)]
     alive, moments = {}, []
-    for line in plan.program.splitlines():
-        if line.startswith("del "):
-            del alive[line.removeprefix("del ")]
-            continue
-        result = line.split(" = ")[0]
+    for call, freed in _calls(plan.program):
+        result = call.split(" = ")[0]
         if result not in callers:
             alive[result] = plan.bytes_of(result)
-        moments.append((line, sum(alive.values())))
+        moments.append((call, sum(alive.values())))
+        if freed:
+            del alive[freed]
     return [*moments, ("return", kept)]
 
 
@@ -307,18 +271,12 @@ def peak_memory(which, rows, D, dtype="float32", *, keep="xhat", fused=False, ou
 
 
 class Machine(NamedTuple):
-    """What a roofline needs to know of a machine.
+    """What a roofline needs to know of a machine."""
 
-    * ``name``: a label.
-    * ``copy``: byte/s of a[i] = b[i], read and written bytes together.
-    * ``triad``: byte/s of a[i] = b[i] + s * c[i], the same.
-    * ``flops``: FLOP/s; a fused multiply-add is two.
-    """
-
-    name: str
-    copy: float
-    triad: float
-    flops: float
+    name: str  #: a label
+    copy: float  #: byte/s of a[i] = b[i], read and written bytes together
+    triad: float  #: byte/s of a[i] = b[i] + s * c[i], the same
+    flops: float  #: FLOP/s; a fused multiply-add is two
 
 
 def roofline(flops, nbytes, machine, pattern="copy"):
@@ -330,14 +288,14 @@ def roofline(flops, nbytes, machine, pattern="copy"):
     one, as ``pattern="triad"`` does. Passes that are not fused run one after another: add up their times.
     ``flops`` and ``nbytes`` may be arrays.
     """
-    _check_choice("pattern", pattern, ("copy", "triad"))
+    contract.require_choice("pattern", pattern, ("copy", "triad"))
     if not all(rate > 0 for rate in machine[1:]):
         raise ValueError(f"machine: found {machine}, expected three positive rates")
     return np.maximum(np.divide(flops, machine.flops), np.divide(nbytes, getattr(machine, pattern)))
 
 
 @functools.cache
-def _kernels(parallel):
+def kernels(parallel):
     """Compiled loops; compiled without ``parallel``, prange is range."""
     from numba import njit, prange
 
@@ -367,7 +325,7 @@ def _kernels(parallel):
     return copy, triad, multiply_add
 
 
-def _aligned(n):
+def aligned(n):
     """n float32 ones that begin on a cache line of 64 bytes, where NumPy's own arrays need not begin."""
     a = np.empty(n + 16, np.float32)
     start = -a.ctypes.data % 64 // a.itemsize
@@ -375,7 +333,7 @@ def _aligned(n):
     return a[start:start + n]
 
 
-def _median_rate(amount, call, rounds=11):
+def median_rate(amount, call, rounds=11):
     """``amount`` per second: the median of rounds of at least about 2 ms, so that the clock does not matter."""
     call()  # compiles
     start = time.perf_counter()
@@ -391,8 +349,9 @@ def _median_rate(amount, call, rounds=11):
 
 
 def measure_machine(threads=1, size=2**27):
-    """Measure this CPU's :class:`Machine` in float32; needs Numba, and about two seconds once it is compiled.
+    """Measure this CPU's :class:`Machine` in float32: about two seconds once it is compiled.
 
+    It needs Numba; ``ImportError`` without, as in a browser: write down a :class:`Machine` of your own there.
     Each rate is the median of eleven rounds. Bytes are counted as STREAM counts them, two arrays for copy and three
     for triad: the line that a CPU reads before it overwrites part of it is traffic that nobody asked for.
 
@@ -405,17 +364,6 @@ def measure_machine(threads=1, size=2**27):
         give the rate of that cache, often several times the rate of main memory. For main memory STREAM asks for
         arrays of four times the last cache. Take the size of the x you want to predict. Below some 16 KB the
         time to call a compiled function shows; with several threads, below some MB the time to start them.
-
-    Returns
-    -------
-    Machine
-
-    Raises
-    ------
-    ImportError
-        Without Numba, as in a browser: write down a :class:`Machine` of your own there.
-    TypeError, ValueError
-        Naming the argument, what was found and what was expected.
     """
     try:
         import numba
@@ -424,17 +372,17 @@ def measure_machine(threads=1, size=2**27):
                           "by Machine(name, copy, triad, flops)") from error
     threads = _check_count("threads", threads, most=numba.config.NUMBA_NUM_THREADS)
     size = _check_count("size", size, least=64)
-    copy, triad, multiply_add = _kernels(threads > 1)
+    copy, triad, multiply_add = kernels(threads > 1)
     n, lanes, repeats, half = size // 4, 512, 2**14, np.float32(0.5)  # 0.1 GFLOP a thread
-    a, b, c = (_aligned(n) for _ in range(3))
+    a, b, c = (aligned(n) for _ in range(3))
     work = np.ones((threads, lanes), np.float32)  # 2 KB each: the nearest cache
     before = numba.get_num_threads()
     numba.set_num_threads(threads)
     try:
         return Machine(f"this {platform.machine()} CPU, threads: {threads}, arrays of {size / 1e6:.3g} MB",
-                       copy=_median_rate(2 * a.nbytes, lambda: copy(a, b)),
-                       triad=_median_rate(3 * a.nbytes, lambda: triad(a, b, c, half)),
-                       flops=_median_rate(16 * work.size * repeats,
+                       copy=median_rate(2 * a.nbytes, lambda: copy(a, b)),
+                       triad=median_rate(3 * a.nbytes, lambda: triad(a, b, c, half)),
+                       flops=median_rate(16 * work.size * repeats,
                                           lambda: multiply_add(work, half, half, repeats)))
     finally:
         numba.set_num_threads(before)

@@ -29,7 +29,8 @@ x is not its length. h is rounded up to a power of two, so that x + h and x - h 
 there. (One that rounds its mean, and only once, ruins it by as much again.) A parameter whose elements are all
 nearly the same has a short l for no reason: pass a larger h there.
 
-Numeric differences run in x's dtype: float64 to check a gradient, float32 to see why one should not.
+Numeric differences run in x's dtype: float64 to check a gradient, float32 to see why one should not. A wrong
+argument raises ``TypeError`` or ``ValueError``, naming it, what was found and what was expected.
 """
 
 import math
@@ -44,9 +45,6 @@ import numpy as np
 from . import contract, reference
 from .rounding import FORMATS
 
-#: Unit roundoff u (half the distance from 1 to the next number) by name of dtype.
-UNIT_ROUNDOFF = {name: form.u for name, form in FORMATS.items()}
-
 #: How many unit roundoffs one value of f may be off by, after the several roundings that made it.
 ROUNDINGS = 4
 
@@ -56,7 +54,7 @@ _REAL = ("float32", "float64")
 USELESS = 1e-2
 
 
-class _Rule(NamedTuple):
+class Rule(NamedTuple):
     """How to estimate phi'(0): ``derivative(phi, h)``, and the p, C and R of its errors C h^p and R w / h."""
 
     derivative: Callable
@@ -64,6 +62,14 @@ class _Rule(NamedTuple):
     truncation: float
     rounding: float
     dtypes: tuple = _REAL
+
+    def balance(self, u):
+        """The step h, for the length 1, where the sum of the two errors is smallest; ``u`` is the unit roundoff."""
+        return (self.rounding * ROUNDINGS * u / (self.order * self.truncation)) ** (1 / (self.order + 1))
+
+    def step(self, u, length=1.0):
+        """The default step: the power of two after ``length`` times the balance; 1e-30 if nothing is rounded."""
+        return 1e-30 if self.rounding == 0 else 2.0 ** math.ceil(math.log2(length * self.balance(u)))
 
 
 def _one_sided(phi, h):
@@ -107,22 +113,19 @@ def _richardson_rule(levels):
         raise ValueError(f"levels: found {levels!r}, expected an integer >= 1")
     order = 2 * levels
     truncation = 2.0 ** (-levels * (levels - 1)) / math.factorial(order + 1)
-    return _Rule(partial(_richardson, levels=levels), order, truncation, 2.0 ** (levels - 1))
+    return Rule(partial(_richardson, levels=levels), order, truncation, 2.0 ** (levels - 1))
 
 
-_RULES = {
-    "one_sided": _Rule(_one_sided, 1, 1 / 2, 2.0),
-    "central": _Rule(_central, 2, 1 / 6, 1.0),
-    "five_point": _Rule(_five_point, 4, 1 / 30, 1.5),
+#: The table at the head of this module, a :class:`Rule` for each name.
+#:
+#: :meta hide-value:
+RULES = {
+    "one_sided": Rule(_one_sided, 1, 1 / 2, 2.0),
+    "central": Rule(_central, 2, 1 / 6, 1.0),
+    "five_point": Rule(_five_point, 4, 1 / 30, 1.5),
     "richardson": _richardson_rule(3),
-    "complex": _Rule(_complex, 2, 1 / 6, 0.0, ("float64",)),
+    "complex": Rule(_complex, 2, 1 / 6, 0.0, ("float64",)),
 }
-
-
-def _rule(method):
-    if method not in _RULES:
-        raise ValueError(f"method: found {method!r}, expected one of {', '.join(_RULES)}")
-    return _RULES[method]
 
 
 def _finite(name, value, dtypes=_REAL):
@@ -134,7 +137,7 @@ def _finite(name, value, dtypes=_REAL):
 
 
 def _unit_roundoff(x):
-    return UNIT_ROUNDOFF[x.dtype.name]
+    return FORMATS[x.dtype.name].u
 
 
 def _length(x):
@@ -145,18 +148,8 @@ def _length(x):
     return float(wide.std())
 
 
-def _power_of_two(h):
-    return 2.0 ** math.ceil(math.log2(h))
-
-
-def _relative_step(rule, u):
-    return (rule.rounding * ROUNDINGS * u / (rule.order * rule.truncation)) ** (1 / (rule.order + 1))
-
-
 def _default_step(rule, x):
-    if rule.rounding == 0:
-        return 1e-30
-    return _power_of_two(_length(x) * _relative_step(rule, _unit_roundoff(x)))
+    return rule.step(_unit_roundoff(x), _length(x))
 
 
 def _check_step(h):
@@ -200,7 +193,7 @@ def _gradient(rule, f, x, h, dy):
 
 
 def one_sided_difference(f, x, h=None, *, dy=None):
-    r"""Gradient of f at x by :math:`(f(x + h e_i) - f(x)) / h` for every element i of x.
+    r"""Gradient of f at x, of its shape and dtype, by :math:`(f(x + h e_i) - f(x)) / h` for every element i of x.
 
     Parameters
     ----------
@@ -213,17 +206,8 @@ def one_sided_difference(f, x, h=None, *, dy=None):
     dy : array, optional
         Differentiate :math:`\langle dy, f(x) \rangle`. The outputs are then subtracted before they are
         summed, which is more accurate than a difference of two sums.
-
-    Returns
-    -------
-    gradient : array, x's shape and dtype
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was found and what was expected.
     """
-    return _gradient(_RULES["one_sided"], f, x, h, dy)
+    return _gradient(RULES["one_sided"], f, x, h, dy)
 
 
 def central_difference(f, x, h=None, *, dy=None):
@@ -232,7 +216,7 @@ def central_difference(f, x, h=None, *, dy=None):
     Default :math:`h = (12u)^{1/3}` times the length of x. Other arguments, result and errors as
     :func:`one_sided_difference`. Relative error about :math:`u^{2/3}` at best.
     """
-    return _gradient(_RULES["central"], f, x, h, dy)
+    return _gradient(RULES["central"], f, x, h, dy)
 
 
 def five_point_difference(f, x, h=None, *, dy=None):
@@ -241,7 +225,7 @@ def five_point_difference(f, x, h=None, *, dy=None):
     Default :math:`h = (45u)^{1/5}` times the length of x. Other arguments, result and errors as
     :func:`one_sided_difference`. Relative error about :math:`u^{4/5}` at best.
     """
-    return _gradient(_RULES["five_point"], f, x, h, dy)
+    return _gradient(RULES["five_point"], f, x, h, dy)
 
 
 def richardson(f, x, h=None, levels=3, *, dy=None):
@@ -258,8 +242,10 @@ def complex_step(f, x, h=1e-30, *, dy=None):
     r"""Gradient of f at x by :math:`\mathrm{Im}\, f(x + i h e_i) / h`: no difference, so no cancellation.
 
     f must be analytic in x, as computed: sums, products, quotients, roots of complex numbers. A cast to
-    float is detected. A conjugate is not: ``x.var()``, ``abs``, ``np.linalg.norm`` and ``np.vdot`` contain
-    one, and give a wrong gradient without a word.
+    float is detected, and a ``TypeError``. A conjugate is not: ``x.var()``, ``abs``, ``np.linalg.norm`` and
+    ``np.vdot`` contain one, and give a wrong gradient without a word. Result as :func:`one_sided_difference`.
+    Source: Squire and Trapp, *Using complex variables to estimate derivatives of real functions*, SIAM Review 40
+    (1998), 110-112.
 
     Parameters
     ----------
@@ -269,34 +255,13 @@ def complex_step(f, x, h=1e-30, *, dy=None):
     h : float
         The truncation error :math:`h^2 f'''/6` vanishes for any :math:`h < 10^{-8}`; nothing is lost
         until h reaches subnormal numbers, near 1e-308.
-
-    Returns
-    -------
-    gradient : array, x's shape and dtype
-
-    Raises
-    ------
-    TypeError
-        Also where f drops the imaginary part.
-    ValueError
-        Naming the argument, what was found and what was expected.
-
-    References
-    ----------
-    Squire and Trapp, *Using complex variables to estimate derivatives of real functions*, SIAM Review 40
-    (1998), 110-112.
     """
-    return _gradient(_RULES["complex"], f, x, h, dy)
+    return _gradient(RULES["complex"], f, x, h, dy)
 
 
 #: Name of a rule -> the function that computes a gradient by it.
-METHODS = {
-    "one_sided": one_sided_difference,
-    "central": central_difference,
-    "five_point": five_point_difference,
-    "richardson": richardson,
-    "complex": complex_step,
-}
+METHODS = {"one_sided": one_sided_difference, "central": central_difference, "five_point": five_point_difference,
+           "richardson": richardson, "complex": complex_step}
 
 
 def step_curve(f, x, exact, steps, methods=METHODS, *, dy=None):
@@ -322,15 +287,11 @@ def step_curve(f, x, exact, steps, methods=METHODS, *, dy=None):
             for name, method in methods.items()}
 
 
-def _inner(a, b):
-    """The inner product <a, b>, and its size: |<a, b>| or the L2 norm of the terms, whichever is larger."""
-    terms = np.multiply(a, b, dtype=np.float64)
-    return float(terms.sum()), float(max(abs(terms.sum()), np.linalg.norm(terms)))
-
-
-def _mismatch(left, left_size, right, right_size):
-    size = left_size + right_size
-    return 0.0 if size == 0 else abs(left - right) / size
+def _mismatch(left, right):
+    """How far <a, b> is from <c, d>, over their sizes: |<a, b>| or the L2 norm of its terms, whichever is larger."""
+    terms = [np.multiply(*pair, dtype=np.float64) for pair in (left, right)]
+    size = sum(max(abs(t.sum()), np.linalg.norm(t)) for t in terms)
+    return 0.0 if size == 0 else float(abs(terms[0].sum() - terms[1].sum()) / size)
 
 
 def adjoint_test(jvp, vjp, u, dy):
@@ -356,29 +317,24 @@ def adjoint_test(jvp, vjp, u, dy):
     Returns
     -------
     mismatch : float
-        Relative; NaN if anything is NaN. Compare with :func:`tolerance`: the size of both sums bounds the
-        condition number.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was found and what was expected.
+        NaN if anything is NaN. Compare with :func:`tolerance`: the size of both sums bounds the condition number.
     """
     u, dy = _finite("u", u), _finite("dy", dy)
     Ju = contract.as_array("jvp(u)", jvp(u), _REAL)
     JTdy = contract.as_array("vjp(dy)", vjp(dy), _REAL)
-    for name, value, like, shape in (("jvp(u)", Ju, "dy", dy.shape), ("vjp(dy)", JTdy, "u", u.shape)):
-        if value.shape != shape:
-            raise ValueError(f"{name}: found shape {value.shape}, expected {shape}, the shape of {like}")
-    return _mismatch(*_inner(dy, Ju), *_inner(JTdy, u))
+    contract.require_shape("jvp(u)", Ju.shape, dy.shape, ", the shape of dy")
+    contract.require_shape("vjp(dy)", JTdy.shape, u.shape, ", the shape of u")
+    return _mismatch((dy, Ju), (JTdy, u))
 
 
-def _check_lists(args, dy, grads, rule):
+def _check_lists(args, dy, grads, method):
+    contract.require_choice("method", method, RULES)
+    rule = RULES[method]
     args = [_finite(f"args[{k}]", a, rule.dtypes) for k, a in enumerate(args)]
     grads = [contract.as_array(f"grads[{k}]", g, _REAL) for k, g in enumerate(grads)]
     if len(grads) != len(args):
         raise ValueError(f"grads: found {len(grads)} arrays, expected {len(args)}, one for each of args")
-    return args, _finite("dy", dy), grads
+    return args, _finite("dy", dy), grads, rule
 
 
 def random_projection(f, args, dy, grads, *, rng, method="complex"):
@@ -411,29 +367,21 @@ def random_projection(f, args, dy, grads, *, rng, method="complex"):
     -------
     mismatch : float
         Relative; a few u for ``"complex"``, about :math:`u^{2/3}` for ``"central"``; NaN if anything is NaN.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was found and what was expected.
     """
-    rule = _rule(method)
-    args, dy, grads = _check_lists(args, dy, grads, rule)
+    args, dy, grads, rule = _check_lists(args, dy, grads, method)
     for k, (arg, grad) in enumerate(zip(args, grads)):
-        if grad.shape != arg.shape:
-            raise ValueError(f"grads[{k}]: found shape {grad.shape}, expected {arg.shape}, the shape of args[{k}]")
+        contract.require_shape(f"grads[{k}]", grad.shape, arg.shape, f", the shape of args[{k}]")
     v = [(_length(a) * rng.standard_normal(a.shape)).astype(a.dtype) for a in args]
-    u = max(map(_unit_roundoff, args), default=UNIT_ROUNDOFF["float64"])
+    u = max(map(_unit_roundoff, args), default=FORMATS["float64"].u)
 
     def phi(t):
         return _check_result(f(*(a + t * w for a, w in zip(args, v))), dy)
 
-    h = 1e-30 if rule.rounding == 0 else _power_of_two(_relative_step(rule, u))
-    flat = [np.concatenate([a.ravel() for a in arrays]) if arrays else np.zeros(0) for arrays in (grads, v)]
-    return _mismatch(*_inner(dy, rule.derivative(phi, h)), *_inner(*flat))
+    flat = [np.concatenate([np.zeros(0), *(a.ravel() for a in arrays)]) for arrays in (grads, v)]
+    return _mismatch((dy, rule.derivative(phi, rule.step(u))), flat)
 
 
-def _chain(D):
+def longest_chain(D):
     """Longest chain of additions in NumPy's sum of D numbers: 8 accumulators in blocks of 128, then a tree."""
     if D < 8:
         return D - 1
@@ -452,7 +400,8 @@ def tolerance(dtype, D, condition=1.0):
     have random signs, so p of them amount to :math:`\sqrt p\, u`; the factor 2 counts the variance and the
     two sums of backward. :math:`\kappa`, the condition number, is how much larger the parts are than what is
     left after their subtraction. Storage in half precision adds one rounding of the result (above its
-    subnormal numbers).
+    subnormal numbers). Source of the square root: Higham and Mary, *A new approach to probabilistic rounding error
+    analysis*, SIAM J. Sci. Comput. 41 (2019), A2815-A2835.
 
     Parameters
     ----------
@@ -462,31 +411,17 @@ def tolerance(dtype, D, condition=1.0):
         Number of features.
     condition : float
         :math:`\kappa = \|r g\| / \|dx\|`, see :func:`lnlib.reference.kappa`; at least about 1.
-
-    Returns
-    -------
-    tolerance : float
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was found and what was expected.
-
-    References
-    ----------
-    Higham and Mary, *A new approach to probabilistic rounding error analysis*, SIAM J. Sci. Comput. 41
-    (2019), A2815-A2835, for the square root.
     """
     name = dtype if isinstance(dtype, str) else np.dtype(dtype).name  # NumPy may not know "bfloat16"
-    if name not in UNIT_ROUNDOFF:
-        raise TypeError(f"dtype: found {name}, expected one of {', '.join(UNIT_ROUNDOFF)}")
+    if name not in FORMATS:
+        raise TypeError(f"dtype: found {name}, expected one of {', '.join(FORMATS)}")
     if D < 1:
         raise ValueError(f"D: found {D}, expected at least 1")
     if not condition >= 0:
         raise ValueError(f"condition: found {condition}, expected a number >= 0")
     compute = contract.COMPUTE_DTYPE[name].name
-    storage = UNIT_ROUNDOFF[name] if name != compute else 0.0
-    return storage + (8 + 2 * math.sqrt(_chain(D))) * max(condition, 1.0) * UNIT_ROUNDOFF[compute]
+    storage = FORMATS[name].u if name != compute else 0.0
+    return storage + (8 + 2 * math.sqrt(longest_chain(D))) * max(condition, 1.0) * FORMATS[compute].u
 
 
 class GradientRow(NamedTuple):
@@ -560,6 +495,7 @@ def _check_one(name, f, arg, dy, grad, rule, rtol):
 def check_gradients(f, args, dy, grads, *, names=None, method="central", rtol=None):
     r"""Compare each gradient of :math:`\langle dy, f(args) \rangle` with its numeric gradient, element by element.
 
+    Returns a :class:`GradientReport`.
     The error of a gradient is :math:`\|grad - numeric\| / \max(\|numeric\|, \|T\|)`, where :math:`T_i` is the
     L2 norm of the terms :math:`dy_j\, \partial f_j / \partial x_i` that element i sums. Where nothing cancels
     this is the relative L2 error. Where a gradient is zero because its terms cancel, it is the error relative
@@ -581,8 +517,7 @@ def check_gradients(f, args, dy, grads, *, names=None, method="central", rtol=No
 
     Parameters
     ----------
-    f : callable
-        Takes ``*args``, returns an array of dy's shape.
+    f : as in :func:`random_projection`
     args : sequence of arrays
         float64; float32 to see what it does. Never modified.
     dy : array
@@ -596,18 +531,8 @@ def check_gradients(f, args, dy, grads, *, names=None, method="central", rtol=No
         for ``"complex"``, twice that with the default tolerance.
     rtol : float, optional
         A tolerance for all gradients, in place of the default.
-
-    Returns
-    -------
-    report : GradientReport
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was found and what was expected.
     """
-    rule = _rule(method)
-    args, dy, grads = _check_lists(args, dy, grads, rule)
+    args, dy, grads, rule = _check_lists(args, dy, grads, method)
     names = [f"grads[{k}]" for k in range(len(grads))] if names is None else list(names)
     if len(names) != len(grads):
         raise ValueError(f"names: found {len(names)}, expected {len(grads)}, one for each of grads")

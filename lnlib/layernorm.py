@@ -83,9 +83,7 @@ class RMSNormCache(NamedTuple):
     backend = "numpy"
 
 
-def _shape(cache):
-    """x's shape."""
-    return *cache.rstd.shape[:-1], *cache.gamma.shape
+_LAYER_NORM = LayerNormCache, PreciseLayerNormCache
 
 
 def _rows(array, dtype):
@@ -98,7 +96,7 @@ def _mean(a):
     return np.mean(a, axis=-1, keepdims=True)
 
 
-def _wide_mean(a):
+def wide_mean(a):
     """Mean over D, in float64 also where ``a`` is float32.
 
     A statistic that multiplies a whole row is wrong in the same way in every element, and that does not average
@@ -107,7 +105,7 @@ def _wide_mean(a):
     return np.mean(a, axis=-1, keepdims=True, dtype=np.float64 if a.dtype == np.float32 else None)
 
 
-def _centre(a):
+def centred(a):
     """Rows of ``a`` minus their mean, recentred: subtract the mean, then the mean of what is left."""
     d = a - _mean(a)
     return d - _mean(d)
@@ -124,48 +122,48 @@ def _exponent(a, least=0.0):
 
 
 def _normalise(x, eps, centre):
-    """xhat and rstd of each row, as long as the squares neither overflow nor underflow."""
+    """xhat, rstd and var + eps of each row, as long as the squares neither overflow nor underflow."""
     c = centre(x)
-    rstd = 1 / np.sqrt(_wide_mean(c * c) + eps)
-    return (c * rstd).astype(x.dtype), rstd.astype(x.dtype)
+    var_eps = wide_mean(c * c) + eps
+    rstd = 1 / np.sqrt(var_eps)
+    return (c * rstd).astype(x.dtype), rstd.astype(x.dtype), var_eps
 
 
 def _normalise_any(x, eps, centre):
-    """xhat and rstd of each row; a finite row whose squares leave the range is done again as x / 2^e."""
-    xhat, rstd = _normalise(x, eps, centre)
+    """xhat and rstd of each row; a finite row out of :data:`lnlib.contract.RANGE` is done again as x / 2^e."""
+    xhat, rstd, var_eps = _normalise(x, eps, centre)
     if x.dtype.kind == "c":
         return xhat, rstd
-    limits = np.finfo(x.dtype)
-    # Of a variance below tiny / eps, underflow may have taken a part that counts. Both tests are false for NaN.
-    in_range = (rstd > 0) & (rstd < np.sqrt(limits.eps / limits.tiny))
+    smallest, largest = contract.RANGE[x.dtype.name]
+    in_range = (smallest < var_eps) & (var_eps < largest)
     redo = ~in_range[:, 0] & np.isfinite(x).all(axis=-1)
     if redo.any():
         e = _exponent(x[redo], math.sqrt(eps))
         # A positive eps must stay positive, so that a constant row is 0 and not 0 / 0.
-        scaled_eps = np.maximum(np.ldexp(eps, -2 * e), limits.tiny if eps > 0 else 0.0)
-        xhat[redo], scaled_rstd = _normalise(np.ldexp(x[redo], -e), scaled_eps, centre)
+        scaled_eps = np.maximum(np.ldexp(eps, -2 * e), np.finfo(x.dtype).tiny if eps > 0 else 0.0)
+        xhat[redo], scaled_rstd, _ = _normalise(np.ldexp(x[redo], -e), scaled_eps, centre)
         rstd[redo] = np.ldexp(scaled_rstd, -e)
     return xhat, rstd
 
 
-def _apply_jacobian(v, xhat, rstd, centre):
+def apply_jacobian(v, xhat, rstd, centre):
     """J v for each row, J = d xhat / d x. J is symmetric, so this is J transposed times v as well."""
     w = centre(v)
-    return rstd * (w - xhat * _wide_mean(w * xhat))
+    return rstd * (w - xhat * wide_mean(w * xhat))
 
 
 def _apply_jacobian_any(v, xhat, rstd, centre):
     """J v for each row; where a sum or a product overflows, 2^e J (v / 2^e)."""
-    result = _apply_jacobian(v, xhat, rstd, centre)
+    result = apply_jacobian(v, xhat, rstd, centre)
     lost = ~np.isfinite(result).all(axis=-1)
     if lost.any() and v.dtype.kind != "c":
         redo = lost & np.isfinite(v).all(axis=-1)
         e = _exponent(v[redo])
-        result[redo] = np.ldexp(_apply_jacobian(np.ldexp(v[redo], -e), xhat[redo], rstd[redo], centre), e)
+        result[redo] = np.ldexp(apply_jacobian(np.ldexp(v[redo], -e), xhat[redo], rstd[redo], centre), e)
     return result
 
 
-def _sum_rows(a):
+def sum_rows(a):
     """Sum over axis 0 with an error that does not grow with the number of rows; may overwrite ``a``.
 
     float32 is added in float64. Wider dtypes are added pairwise: their error grows like log2(rows).
@@ -184,9 +182,9 @@ def _compute_dtype(*arrays):
     return np.result_type(*(contract.COMPUTE_DTYPE[a.dtype.name] for a in arrays))
 
 
-def _result_dtype(dtype, compute):
-    """x's own dtype, unless a complex argument made the arithmetic complex."""
-    return compute if compute.kind == "c" else dtype
+def _given_back(result, dtype, shape=-1):
+    """``result`` in the caller's ``dtype``, unless a complex argument made the arithmetic complex, and ``shape``."""
+    return (result if result.dtype.kind == "c" else result.astype(dtype, copy=False)).reshape(shape)
 
 
 def _forward(x, gamma, beta, eps, centre, kind):
@@ -194,8 +192,7 @@ def _forward(x, gamma, beta, eps, centre, kind):
     # NaN, Inf and underflow are data here: they stay in their row, silently, whatever np.seterr says.
     with np.errstate(all="ignore"):
         xhat, rstd = _normalise_any(_rows(x, compute), eps, centre)
-        y = gamma.astype(compute) * xhat + beta.astype(compute)
-        y = y.astype(_result_dtype(x.dtype, compute), copy=False).reshape(x.shape)
+        y = _given_back(gamma.astype(compute) * xhat + beta.astype(compute), x.dtype, x.shape)
     cache = kind(xhat.reshape(x.shape), rstd.reshape(*x.shape[:-1], 1), gamma.copy(), x.dtype)
     return y, cache
 
@@ -206,8 +203,8 @@ def _forward_precise(x, gamma, beta, eps):
         mean = _mean(rows)
         d = rows - mean
         residual = _mean(d)
-        xhat, rstd = _normalise(d - residual, eps, _keep)
-        y = (gamma.astype(np.float64) * xhat + beta.astype(np.float64)).astype(x.dtype).reshape(x.shape)
+        xhat, rstd, _ = _normalise(d - residual, eps, _keep)
+        y = _given_back(gamma.astype(np.float64) * xhat + beta.astype(np.float64), x.dtype, x.shape)
     mean, residual, rstd = (a.reshape(*x.shape[:-1], 1) for a in (mean, residual, rstd))
     return y, PreciseLayerNormCache(x.copy(), mean, residual, rstd, gamma.copy(), x.dtype)
 
@@ -248,33 +245,31 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False):
     ----------
     Ba, Kiros and Hinton, *Layer Normalization*, 2016, arXiv:1607.06450, equation 4.
     """
-    x = contract.check_x(x)
-    gamma, beta = contract.check_parameters(gamma, beta, x)
-    eps = contract.check_eps(eps)
-    if contract.check_precise(precise, x):
+    x = contract.require_x(x)
+    gamma, beta = contract.require_parameters(gamma, beta, x)
+    eps = contract.require_eps(eps)
+    if contract.require_precise(precise, x):
         return _forward_precise(x, gamma, beta, eps)
-    return _forward(x, gamma, beta, eps, _centre, LayerNormCache)
+    return _forward(x, gamma, beta, eps, centred, LayerNormCache)
 
 
-def _unpack(cache, *arrays):
-    """xhat and rstd as rows, and the dtype of the arithmetic with ``arrays``."""
+def _unpack(cache, kinds, **arrays):
+    """gamma in the dtype of the arithmetic with ``arrays``, of x's shape; as rows xhat, rstd and these; x's shape."""
+    contract.require_cache(cache, *kinds)
+    shape = *cache.rstd.shape[:-1], *cache.gamma.shape
+    arrays = [contract.require_like_x(name, value, shape, cache.dtype) for name, value in arrays.items()]
     with np.errstate(all="ignore"):
         xhat = cache.xhat
     compute = _compute_dtype(xhat, cache.gamma, *arrays)
-    return _rows(xhat, compute), _rows(cache.rstd, compute), compute
+    return cache.gamma.astype(compute), *(_rows(a, compute) for a in (xhat, cache.rstd, *arrays)), shape
 
 
-def _backward(dy, cache, centre):
-    dy = contract.check_like_x("dy", dy, _shape(cache), cache.dtype)
-    xhat, rstd, compute = _unpack(cache, dy)
+def _backward(dy, cache, kinds, centre):
+    gamma, xhat, rstd, upstream, shape = _unpack(cache, kinds, dy=dy)
     with np.errstate(all="ignore"):
-        upstream = _rows(dy, compute)
-        dx = _apply_jacobian_any(upstream * cache.gamma.astype(compute), xhat, rstd, centre)
-        dgamma = _sum_rows(upstream * xhat)
-        dbeta = _sum_rows(upstream.copy())
-        dx = dx.astype(_result_dtype(cache.dtype, compute), copy=False).reshape(dy.shape)
-        dtype = _result_dtype(cache.gamma.dtype, compute)
-        return dx, dgamma.astype(dtype), dbeta.astype(dtype)
+        dx = _apply_jacobian_any(upstream * gamma, xhat, rstd, centre)
+        dgamma, dbeta = sum_rows(upstream * xhat), sum_rows(upstream.copy())
+        return _given_back(dx, cache.dtype, shape), *(_given_back(a, cache.gamma.dtype) for a in (dgamma, dbeta))
 
 
 def layer_norm_backward(dy, cache):
@@ -309,7 +304,7 @@ def layer_norm_backward(dy, cache):
     and along xhat is subtracted away, and its rounding error stays. From a PreciseLayerNormCache u is
     float64's.
     """
-    return _backward(dy, contract.check_cache(cache, LayerNormCache, PreciseLayerNormCache), _centre)
+    return _backward(dy, cache, _LAYER_NORM, centred)
 
 
 def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
@@ -345,12 +340,9 @@ def layer_norm_jvp(u, cache):
     ``u`` has x's shape, and so has the result. The Jacobian of xhat is symmetric, so this is the
     backward formula with gamma applied last instead of first.
     """
-    contract.check_cache(cache, LayerNormCache, PreciseLayerNormCache)
-    u = contract.check_like_x("u", u, _shape(cache), cache.dtype)
-    xhat, rstd, compute = _unpack(cache, u)
+    gamma, xhat, rstd, u, shape = _unpack(cache, _LAYER_NORM, u=u)
     with np.errstate(all="ignore"):
-        y_dot = cache.gamma.astype(compute) * _apply_jacobian_any(_rows(u, compute), xhat, rstd, _centre)
-        return y_dot.astype(_result_dtype(cache.dtype, compute), copy=False).reshape(u.shape)
+        return _given_back(gamma * _apply_jacobian_any(u, xhat, rstd, centred), cache.dtype, shape)
 
 
 def layer_norm_double_backward(u, dy, cache):
@@ -375,22 +367,14 @@ def layer_norm_double_backward(u, dy, cache):
     -------
     grad_x, grad_gamma, grad_dy : arrays of shapes (..., D), (D,), (..., D)
     """
-    contract.check_cache(cache, LayerNormCache, PreciseLayerNormCache)
-    u = contract.check_like_x("u", u, _shape(cache), cache.dtype)
-    dy = contract.check_like_x("dy", dy, _shape(cache), cache.dtype)
-    xhat, rstd, compute = _unpack(cache, u, dy)
+    gamma, xhat, rstd, u, upstream, shape = _unpack(cache, _LAYER_NORM, u=u, dy=dy)
     with np.errstate(all="ignore"):
-        gamma, upstream = cache.gamma.astype(compute), _rows(dy, compute)
-        w, g = _centre(_rows(u, compute)), _centre(upstream * gamma)
-        wx, gx = _wide_mean(w * xhat), _wide_mean(g * xhat)
-        grad_x = -rstd**2 * (xhat * _wide_mean(w * g) + w * gx + g * wx - 3 * xhat * wx * gx)
-        Ju = _apply_jacobian(w, xhat, rstd, _keep)  # w is centred already
-        grad_gamma = _sum_rows(upstream * Ju)
-        grad_dy = gamma * Ju
-        dtype = _result_dtype(cache.dtype, compute)
-        return (grad_x.astype(dtype, copy=False).reshape(u.shape),
-                grad_gamma.astype(_result_dtype(cache.gamma.dtype, compute)),
-                grad_dy.astype(dtype, copy=False).reshape(u.shape))
+        w, g = centred(u), centred(upstream * gamma)
+        wx, gx = wide_mean(w * xhat), wide_mean(g * xhat)
+        grad_x = -rstd**2 * (xhat * wide_mean(w * g) + w * gx + g * wx - 3 * xhat * wx * gx)
+        Ju = apply_jacobian(w, xhat, rstd, _keep)  # w is centred already
+        return (_given_back(grad_x, cache.dtype, shape), _given_back(sum_rows(upstream * Ju), cache.gamma.dtype),
+                _given_back(gamma * Ju, cache.dtype, shape))
 
 
 def rms_norm_forward(x, gamma, eps=1e-5):
@@ -399,9 +383,9 @@ def rms_norm_forward(x, gamma, eps=1e-5):
     Arguments, results and errors as :func:`layer_norm_forward`; the cache is a :class:`RMSNormCache`.
     Source: Zhang and Sennrich, *Root Mean Square Layer Normalization*, 2019, arXiv:1910.07467.
     """
-    x = contract.check_x(x)
-    gamma = contract.check_like_x("gamma", gamma, x.shape[-1:], x.dtype)
-    return _forward(x, gamma, np.zeros_like(gamma), contract.check_eps(eps), _keep, RMSNormCache)
+    x = contract.require_x(x)
+    gamma = contract.require_like_x("gamma", gamma, x.shape[-1:], x.dtype)
+    return _forward(x, gamma, np.zeros_like(gamma), contract.require_eps(eps), _keep, RMSNormCache)
 
 
 def rms_norm_backward(dy, cache):
@@ -409,5 +393,5 @@ def rms_norm_backward(dy, cache):
 
     Arguments and errors as :func:`layer_norm_backward`; returns (dx, dgamma).
     """
-    dx, dgamma, _ = _backward(dy, contract.check_cache(cache, RMSNormCache), _keep)
+    dx, dgamma, _ = _backward(dy, cache, (RMSNormCache,), _keep)
     return dx, dgamma

@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .summation import by_halves
+
 #: How many sums run side by side, as in one AVX2 register of float32. It changes digits, not where things fail.
 LANES = 8
 
@@ -30,7 +32,7 @@ def _rows(a):
 def _lane_sum(a, lanes):
     """Sum over D as a SIMD loop does it, shape (rows, 1): running sums side by side, added up at the end."""
     padded = np.pad(a, [(0, 0), (0, -a.shape[-1] % lanes)]).reshape(len(a), -1, lanes)
-    return _tree_sum(np.add.accumulate(padded, axis=1)[:, -1].T)[:, None]
+    return by_halves(np.add.accumulate(padded, axis=1)[:, -1].T)[:, None]
 
 
 def _sum(a):
@@ -48,14 +50,6 @@ def _sequential_sum(terms, dtype):
     for term in terms:
         total = (total + term).astype(dtype, copy=False)
     return total
-
-
-def _tree_sum(a):
-    """Sum over the first axis by halves: the error grows like log2(n) u."""
-    while len(a) > 1:
-        half = len(a) // 2
-        a = np.concatenate([a[:half] + a[half:2 * half], a[2 * half:]])
-    return a[0]
 
 
 # PyTorch
@@ -177,10 +171,9 @@ def _flax_forward(x, gamma, beta, eps, fast):
             raw = _multiply_add(_sum(rows * rows), share, -(mean * mean))
         else:
             raw = _sum((rows - mean)**2) * share
-        var = np.maximum(raw, 0)
-        rstd = 1 / np.sqrt(var + rows.dtype.type(eps))
+        rstd = 1 / np.sqrt(np.maximum(raw, 0) + rows.dtype.type(eps))
         y = (rows - mean) * (rstd * gamma.astype(rows.dtype)) + beta.astype(rows.dtype)
-    return y.astype(x.dtype).reshape(x.shape), (x, mean, raw, rstd, gamma, eps)
+    return y.astype(x.dtype).reshape(x.shape), (x, mean, raw, rstd, gamma, eps, fast)
 
 
 def flax_forward(x, gamma, beta, eps=1e-5):
@@ -197,21 +190,26 @@ def flax_forward(x, gamma, beta, eps=1e-5):
 def flax_two_pass_forward(x, gamma, beta, eps=1e-5):
     """Flax 0.12.8 with ``use_fast_variance=False``: the mean of (x - mean)**2; only the mean is rounded.
 
-    Source: ``flax/linen/normalization.py``, ``_compute_stats`` and ``_normalize``.
+    Source: as :func:`flax_forward`.
     """
     return _flax_forward(x, gamma, beta, eps, fast=False)
 
 
-def _flax_backward(dy, cache, fast):
-    """The chain rule through ``_flax_forward``, one line per value, from y back to x."""
-    x, mean, raw, rstd, gamma, eps = cache
+def flax_backward(dy, cache):
+    """Gradients of :func:`flax_forward` and :func:`flax_two_pass_forward` as automatic differentiation forms them.
+
+    The chain rule, one line per value, from y back to x; of a fast variance, x squared and its mean apart.
+
+    Source: as :func:`flax_forward`, differentiated step by step.
+    """
+    x, mean, raw, rstd, gamma, eps, fast = cache
     rows, upstream = _rows(x), _rows(dy)
     kind = rows.dtype.type
     share = kind(1) / kind(x.shape[-1])
     with np.errstate(all="ignore"):
         c = rows - mean
         dmul = upstream * c
-        dgamma, dbeta = _tree_sum(dmul * rstd), _tree_sum(upstream)
+        dgamma, dbeta = by_halves(dmul * rstd), by_halves(upstream)
         dc = upstream * (rstd * gamma.astype(rows.dtype))
         drstd = _sum(dmul * gamma.astype(rows.dtype))
         dvar = drstd * kind(-0.5) * (rstd / (np.maximum(raw, 0) + kind(eps)))
@@ -225,22 +223,6 @@ def _flax_backward(dy, cache, fast):
             dmean = -_sum(dc) - _sum(dsquare)
             dx = dc + dsquare + dmean * share
     return dx.astype(x.dtype).reshape(x.shape), dgamma.astype(gamma.dtype), dbeta.astype(gamma.dtype)
-
-
-def flax_backward(dy, cache):
-    """Gradients of :func:`flax_forward` as automatic differentiation forms them: x squared and its mean apart.
-
-    Source: ``flax/linen/normalization.py``, differentiated step by step.
-    """
-    return _flax_backward(dy, cache, fast=True)
-
-
-def flax_two_pass_backward(dy, cache):
-    """Gradients of :func:`flax_two_pass_forward` as automatic differentiation forms them.
-
-    Source: ``flax/linen/normalization.py``, differentiated step by step.
-    """
-    return _flax_backward(dy, cache, fast=False)
 
 
 # Keras
@@ -294,7 +276,7 @@ def keras_backward(dy, cache):
     with np.errstate(all="ignore"):
         inv = rstd * gamma.astype(rows.dtype)
         dinv = upstream * rows + upstream * -mean
-        dgamma, dbeta = _tree_sum(dinv * rstd), _tree_sum(upstream)
+        dgamma, dbeta = by_halves(dinv * rstd), by_halves(upstream)
         dvar = kind(-0.5) * _sum(dinv * gamma.astype(rows.dtype)) * (rstd * rstd * rstd)
         dmean = -_sum(upstream * inv)
         dx = upstream * inv + 2 * (rows - mean) * (dvar / kind(D)) + dmean / kind(D)
@@ -316,12 +298,12 @@ _PYTORCH = "aten/src/ATen/native/cpu/layer_norm_kernel.cpp"
 _FLAX = "flax/linen/normalization.py"
 _KERAS = "keras/src/ops/nn.py"
 
-#: All of them; the names are those of the results file ``benchmarks/results/accuracy.json``.
+#: All of them; the names are those of the results of ``benchmarks.accuracy``.
 RECREATIONS = (
     Recreation("pytorch", "PyTorch, CPU", "2.13.0", pytorch_forward, pytorch_backward, _PYTORCH),
     Recreation("flax", "Flax, default", "0.12.8", flax_forward, flax_backward, _FLAX),
-    Recreation("flax-two-pass", "Flax, use_fast_variance=False", "0.12.8", flax_two_pass_forward,
-               flax_two_pass_backward, _FLAX),
+    Recreation("flax-two-pass", "Flax, use_fast_variance=False", "0.12.8", flax_two_pass_forward, flax_backward,
+               _FLAX),
     Recreation("keras", "Keras on TensorFlow", "3.15.1", keras_forward, keras_backward, _KERAS),
     Recreation("keras-numpy", "Keras on NumPy", "3.15.1", keras_numpy_forward, None, _KERAS),
 )

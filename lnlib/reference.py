@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from . import contract
+
 #: Fractional bits of a fixed-point number. float32 needs 149; below 2**-347 a float64 loses bits, and so do the
 #: variance of rows below 1e-50 and rstd of rows above 1e100.
 BITS = 400
@@ -98,8 +100,7 @@ def relative_error(value, exact):
     where the exact tensor is zero, the error is 0.0 if ``value`` is too, else ``inf``.
     """
     value, exact = np.asarray(value), to_fixed(exact)
-    if value.shape != exact.shape:
-        raise ValueError(f"value: found shape {value.shape}, expected {exact.shape}, the shape of exact")
+    contract.require_shape("value", value.shape, exact.shape, ", the shape of exact")
     if value.dtype != object and not np.isfinite(value.astype(np.float64)).all():
         return math.inf
     return _root_ratio(_norm2(to_fixed(value) - exact), _norm2(exact))

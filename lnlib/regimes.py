@@ -16,7 +16,7 @@ medians of the error agree with them to a factor of about two, and they say whic
 
 import numpy as np
 
-from . import reference
+from . import contract, reference
 from .layernorm import layer_norm_forward
 from .rounding import TYPICAL, find, round_to
 
@@ -30,7 +30,7 @@ def _store(a, dtype):
 
 
 def rows(rng, count, D, ratio, sigma=1.0, dtype="float32"):
-    r"""Normal rows whose mean is ``ratio`` * ``sigma``, within 1 %, and whose standard deviation is ``sigma``.
+    r"""Normal rows, shape (count, D), of mean ``ratio`` * ``sigma``, within 1 %, and standard deviation ``sigma``.
 
     .. math:: x = \sigma\,\bigl((1 + j)\,\text{ratio} + z\bigr), \qquad \overline z = 0, \quad \overline{z^2} = 1,
               \quad |j| \le 0.01
@@ -46,10 +46,6 @@ def rows(rng, count, D, ratio, sigma=1.0, dtype="float32"):
     ratio, sigma : float
     dtype : str
         A key of :data:`lnlib.rounding.FORMATS`. Half formats are numbers of the format in a float32 array.
-
-    Returns
-    -------
-    array of shape (count, D)
     """
     if D < 2:
         raise ValueError(f"D: found {D}, expected at least 2, because one number has no standard deviation")
@@ -106,8 +102,7 @@ def parts(target, energy, towards):
     ``towards`` is "ones" or "along", the part that is made large. ``ValueError`` for a target below 1, and for one
     not below 1 + energy along xhat.
     """
-    if towards not in ("ones", "along"):
-        raise ValueError(f"towards: found {towards!r}, expected 'ones' or 'along'")
+    contract.require_choice("towards", towards, ("ones", "along"))
     limit = 1 + energy if towards == "along" else np.inf
     if not 1 <= target < limit:
         raise ValueError(f"target: found {target:g}, expected at least 1 and below {limit:g} towards {towards!r}")
@@ -217,8 +212,7 @@ def sum_roundings(D, order):
     """
     D = np.asarray(D)
     table = {"sequential": D / 3, "accumulators": D / 192 + 8 / 3, "pairwise": 2.0, "exact": 1.0}
-    if order not in table:
-        raise ValueError(f"order: found {order!r}, expected one of {', '.join(table)}")
+    contract.require_choice("order", order, table)
     return table[order]
 
 
@@ -270,8 +264,7 @@ def backward_loss(kappa, towards, dtype="float32", wide=False):
     to rows is gone, and so is the rounding of xhat * mean(g * xhat): n = 5. The 2 for centring g is for a g with a
     mean; without one it is next to nothing.
     """
-    if towards not in ("ones", "along"):
-        raise ValueError(f"towards: found {towards!r}, expected 'ones' or 'along'")
+    contract.require_choice("towards", towards, ("ones", "along"))
     return TYPICAL * find(dtype).u * np.sqrt({"ones": 3, "along": 5 if wide else 19}[towards]) * np.asarray(kappa)
 
 

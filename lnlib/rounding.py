@@ -21,22 +21,14 @@ TYPICAL = (8 * math.log(2)) ** -0.5
 
 
 class Format(NamedTuple):
-    """A binary floating-point format. One rounding changes a normal number by at most ``u`` times itself.
+    """A binary floating-point format. One rounding changes a normal number by at most ``u`` times itself."""
 
-    * ``bits``: storage, sign included.
-    * ``precision``: p, significant bits with the leading one.
-    * ``u``: unit roundoff 2**-p, half the distance from 1 to the next number.
-    * ``largest``: the largest finite number.
-    * ``smallest_normal``: below it, precision is lost.
-    * ``smallest_subnormal``: half of it or less rounds to zero.
-    """
-
-    bits: int
-    precision: int
-    u: float
-    largest: float
-    smallest_normal: float
-    smallest_subnormal: float
+    bits: int  #: storage, sign included
+    precision: int  #: p, significant bits with the leading one
+    u: float  #: unit roundoff 2**-p, half the distance from 1 to the next number
+    largest: float  #: the largest finite number
+    smallest_normal: float  #: below it, precision is lost
+    smallest_subnormal: float  #: half of it or less rounds to zero
 
 
 def _format(bits, precision):
@@ -52,41 +44,26 @@ FORMATS = {"bfloat16": _format(16, 8), "float16": _format(16, 11), "float32": _f
 
 def find(name):
     """The :class:`Format` called ``name``; ``ValueError`` if there is none."""
-    if name not in tuple(FORMATS):
-        raise ValueError(f"format: found {name!r}, expected one of {', '.join(FORMATS)}")
+    contract.require_choice("format", name, FORMATS)
     return FORMATS[name]
 
 
 def round_to(a, name):
-    """Every number of ``a`` rounded to the format ``name``: to nearest, ties to even.
+    """Every number of ``a`` rounded to the format ``name``, to nearest, ties to even; a's shape and dtype.
+
+    Beyond the largest number of the format results are Inf, near zero subnormal; NaN stays NaN and the sign of zero
+    stays. ``round_to(a + b, name)`` on float32 numbers of a half format is the sum as that format's own adder would
+    give it: rounding twice does no harm, because float32 has 2p + 2 bits or more. Product, quotient and square root
+    likewise, where the result is a normal number.
+    Source: S. A. Figueroa, *When is double rounding innocuous?*, SIGNUM Newsletter 30(3), 1995.
 
     Parameters
     ----------
     a : array of float32 or float64
-        Any shape. Rounded once, straight to the format: float64 numbers do not pass through float32.
+        Any shape. Rounded once, straight to the format: float64 numbers do not pass through float32. ``TypeError``
+        for another dtype.
     name : str
-        A key of :data:`FORMATS`.
-
-    Returns
-    -------
-    array of a's shape and dtype
-        Numbers of the format. Beyond its largest number they are Inf, near zero subnormal; NaN stays NaN
-        and the sign of zero stays.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For another dtype, and for an unknown format.
-
-    Notes
-    -----
-    ``round_to(a + b, name)`` on float32 numbers of a half format is the sum as that format's own
-    adder would give it: rounding twice does no harm, because float32 has 2p + 2 bits or more. Product,
-    quotient and square root likewise, where the result is a normal number.
-
-    References
-    ----------
-    S. A. Figueroa, *When is double rounding innocuous?*, SIGNUM Newsletter 30(3), 1995.
+        A key of :data:`FORMATS`, else ``ValueError``.
     """
     form = find(name)
     a = contract.as_array("a", a, ("float32", "float64"))

@@ -3,14 +3,15 @@ r"""The order of a sum over rows, and what it costs: the two parameter gradients
 .. math:: d\gamma = \sum_{n=1}^{N} dy_n\, \hat x_n, \qquad d\beta = \sum_{n=1}^{N} dy_n
 
 Every order adds the same N numbers with N - 1 additions; they differ in how large the partial sums are
-when they are rounded. Rows lie on axis 0; the other axes are summed independently of each other.
+when they are rounded. Rows lie on axis 0; the other axes are summed independently of each other. A wrong argument
+raises ``TypeError`` or ``ValueError``, naming it, what was found and what was expected.
 """
 
 import math
 
 import numpy as np
 
-from . import rounding
+from . import contract, rounding
 
 #: Rows that one block of the order "blocks" adds one after the other.
 BLOCK = 128
@@ -38,36 +39,34 @@ def running_sums(a, dtype="float32"):
     return sums
 
 
-def _sequential(a, dtype, rng):
+def _sequential(a, dtype):
     return running_sums(a, dtype)[-1]
 
 
-def _pairwise(a, dtype, rng):
+def by_halves(a, dtype=None):
+    """Sum over the first axis: the second half of the rows is added to the first, until one row is left.
+
+    Every sum is rounded to a's dtype, or in a float32 array to "bfloat16". Its error grows like log2(n) u.
+    """
     while len(a) > 1:
         half = len(a) // 2
         a = np.concatenate([_add(a[:half], a[half:2 * half], dtype), a[2 * half:]])
     return a[0]
 
 
-def _blocks(a, dtype, rng):
+def _blocks(a, dtype):
     blocks = -(-len(a) // BLOCK)
     padded = np.zeros((blocks * BLOCK, *a.shape[1:]), np.float32)  # adding a zero is exact
     padded[:len(a)] = a
     within = padded.reshape(blocks, BLOCK, *a.shape[1:]).swapaxes(0, 1)
-    return _pairwise(running_sums(within, dtype)[-1], dtype, rng)
+    return by_halves(running_sums(within, dtype)[-1], dtype)
 
 
-def _random(a, dtype, rng):
-    if rng is None:
-        raise ValueError("rng: found None, expected a numpy.random.Generator, which order 'random' draws from")
-    return _sequential(rng.permutation(a), dtype, rng)
-
-
-def _wide(a, dtype, rng):
+def _wide(a, dtype):
     return a.sum(axis=0, dtype=np.float64)
 
 
-def _neumaier(a, dtype, rng):
+def _neumaier(a, dtype):
     # The compensation is only added at the end. So the running sums are the plain ones, and the error of each step
     # (Dekker: a number of the format, and exact when taken from the larger summand) is known for all steps at once.
     sums = running_sums(a, dtype)
@@ -79,19 +78,19 @@ def _neumaier(a, dtype, rng):
 
 #: The orders by name. "random" is the order in which atomic additions arrive, another one in every run; "wide" adds
 #: in float64 and rounds once; "neumaier" is sequential and carries the lost parts along.
-ROW_ORDERS = {"sequential": _sequential, "random": _random, "blocks": _blocks, "pairwise": _pairwise,
+ROW_ORDERS = {"sequential": _sequential, "random": _sequential, "blocks": _blocks, "pairwise": by_halves,
               "neumaier": _neumaier, "wide": _wide}
 
 
 def _check(order, dtype):
-    if order not in tuple(ROW_ORDERS):
-        raise ValueError(f"order: found {order!r}, expected one of {', '.join(ROW_ORDERS)}")
-    if dtype not in ("float32", "bfloat16"):
-        raise ValueError(f"dtype: found {dtype!r}, expected float32 or bfloat16")
+    contract.require_choice("order", order, ROW_ORDERS)
+    contract.require_choice("dtype", dtype, ("float32", "bfloat16"))
 
 
 def sum_rows(a, order, dtype="float32", rng=None):
-    """Sum over axis 0 in a given order, every partial sum rounded to ``dtype``.
+    """Sum over axis 0 in a given order, every partial sum rounded to ``dtype``: float32 array of shape (...).
+
+    Source: N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., 2002, chapter 4.
 
     Parameters
     ----------
@@ -102,42 +101,26 @@ def sum_rows(a, order, dtype="float32", rng=None):
     dtype : {"float32", "bfloat16"}
     rng : numpy.random.Generator
         For order "random" only.
-
-    Returns
-    -------
-    float32 array of shape (...)
-        Numbers of the format ``dtype``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was found and what was expected.
-
-    References
-    ----------
-    N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., 2002, chapter 4.
     """
     _check(order, dtype)
-    a = np.asarray(a)
-    if a.dtype != np.float32:
-        raise TypeError(f"a: found dtype {a.dtype}, expected float32")
+    a = contract.as_array("a", a, ("float32",))
     if a.ndim == 0 or len(a) == 0:
         raise ValueError(f"a: found shape {a.shape}, expected at least one row")
     if not np.isfinite(a).all():
         raise ValueError("a: found NaN or Inf, expected finite numbers only")
-    total = ROW_ORDERS[order](rounding.round_to(a, dtype), dtype, rng)
+    if order == "random":
+        if rng is None:
+            raise ValueError("rng: found None, expected a numpy.random.Generator, which order 'random' draws from")
+        a = rng.permutation(a)
+    total = ROW_ORDERS[order](rounding.round_to(a, dtype), dtype)
     return rounding.round_to(total, dtype).astype(np.float32)
 
 
 def row_sum_errors(orders, counts, columns, dtype="float32", *, rng, mean=0.0):
-    """Relative L2 error over ``columns`` sums of n rows, for each order and each n in ``counts``.
+    """Relative L2 error over ``columns`` sums of n rows, for each order an array over the n in ``counts``.
 
     The numbers are ``mean`` plus standard normal, rounded to ``dtype``; a longer sum begins with the
     terms of the shorter ones. The judge is ``math.fsum``, which adds exactly and rounds once, to float64.
-
-    Returns
-    -------
-    dict of str to array of shape (len(counts),)
     """
     terms = rng.standard_normal((max(counts), columns), np.float32)
     terms = rounding.round_to(terms + np.float32(mean), dtype)

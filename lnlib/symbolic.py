@@ -10,7 +10,8 @@ The first half of the module takes no arguments and works with the symbols ``D``
 ``g[i]`` (the gradient at xhat, which is gamma * dy), ``u[i]`` (any other vector), ``mu``, ``v``, ``s``,
 ``epsilon`` and indices that run from 1 to D. The second half takes a :class:`Row`: one row of D numbers,
 spelled out. What is derived and what is typed in are kept apart: :data:`FORMULAS` and the functions whose
-names begin with ``compact`` hold the formulas of :mod:`lnlib.layernorm`, everything else derives.
+names begin with ``compact`` hold the formulas of :mod:`lnlib.layernorm`, everything else derives. A wrong argument
+raises ``TypeError`` or ``ValueError``, naming it, what was found and what was expected.
 """
 
 from functools import lru_cache
@@ -63,12 +64,7 @@ def collapse(total, known=()):
     Returns
     -------
     Expr
-        For the example, ``D*mu + D``.
-
-    Raises
-    ------
-    ValueError
-        If a summand depends on the index and is not in ``known``.
+        For the example, ``D*mu + D``. ``ValueError`` if a summand depends on the index and is not in ``known``.
     """
     limits, result = total.limits[0], 0
     known = {S.One: D, **dict(known)}
@@ -133,8 +129,6 @@ def spectrum():
         ``"ones"``: J times the vector of ones, ``"xhat"``: J times xhat, ``"orthogonal"``: J times a vector u
         with :math:`\sum u = \sum u \hat x = 0`, each as its entry i; ``"trace"``: the sum of the D eigenvalues.
 
-    Notes
-    -----
     Only two facts about xhat are used: it sums to 0, and its squares sum to
     :math:`D v/s^2 = D(1 - \varepsilon/s^2)`.
     """
@@ -204,7 +198,7 @@ def _vector(name, D):
     return Matrix(symbols(f"{name}_1:{D + 1}", real=True))
 
 
-def _d(node):
+def gradient_of(node):
     """The symbol for the gradient of the loss with respect to ``node``."""
     return Symbol(f"d{latex(node)}", real=True)
 
@@ -223,7 +217,7 @@ def row(D=3):
     var = c.dot(c) / D
     s = sqrt(var + epsilon)
     xhat = c / s
-    dy = _vector("y", D).applyfunc(_d)
+    dy = _vector("y", D).applyfunc(gradient_of)
     return Row(x, gamma, beta, dy, u, epsilon, mean, var, s, xhat, _times(gamma, xhat) + beta)
 
 
@@ -258,10 +252,7 @@ def jacobian_route(row):
 def graph(row):
     r"""The computational graph: each node's symbol and its expression in earlier nodes, in forward order.
 
-    Returns
-    -------
-    dict
-        Symbols mu, c_1 .. c_D, v, s, xhat_1 .. xhat_D, y_1 .. y_D, mapped to expressions.
+    A dict of the symbols mu, c_1 .. c_D, v, s, xhat_1 .. xhat_D, y_1 .. y_D, mapped to expressions.
     """
     D = len(row.x)
     c, xhat, y = _vector("c", D), _vector("xhat", D), _vector("y", D)
@@ -276,16 +267,13 @@ def graph(row):
 def graph_steps(row):
     r"""One line of backward per node, from y back to x: :math:`dn = \sum_m dm\, \partial m/\partial n`.
 
-    Returns
-    -------
-    dict
-        Symbols dxhat_1, ..., ds, dv, dc_1, ..., dmu, dx_1, ..., dgamma_1, ..., dbeta_1, ... mapped to
-        expressions in earlier keys, in dy and in the nodes of :func:`graph`.
+    A dict of the symbols dxhat_1, ..., ds, dv, dc_1, ..., dmu, dx_1, ..., dgamma_1, ..., dbeta_1, ... mapped to
+    expressions in earlier keys, in dy and in the nodes of :func:`graph`.
     """
     nodes = graph(row)
-    inner = [n for n in nodes if _d(n) not in row.dy]  # dy is given
+    inner = [n for n in nodes if gradient_of(n) not in row.dy]  # dy is given
     targets = [*reversed(inner), *row.x, *row.gamma, *row.beta]
-    return {_d(n): sum(m_value.diff(n) * _d(m) for m, m_value in nodes.items()) for n in targets}
+    return {gradient_of(n): sum(m_value.diff(n) * gradient_of(m) for m, m_value in nodes.items()) for n in targets}
 
 
 def graph_route(row):
@@ -293,7 +281,7 @@ def graph_route(row):
     value = {}
     for name, step in graph_steps(row).items():
         value[name] = step.subs(value)
-    gradients = [Matrix([value[_d(n)] for n in leaves]) for leaves in (row.x, row.gamma, row.beta)]
+    gradients = [Matrix([value[gradient_of(n)] for n in leaves]) for leaves in (row.x, row.gamma, row.beta)]
     for node, expression in reversed(graph(row).items()):
         gradients = [d.subs(node, expression) for d in gradients]
     return Gradients(*gradients)
@@ -312,11 +300,8 @@ def compact(row):
 def compact_steps(row):
     r"""The target in the order in which one would run it: g, its two means, then the gradients.
 
-    Returns
-    -------
-    dict
-        Symbols g_1, ..., the two means, dx_1, ..., dgamma_1, ..., dbeta_1, ... mapped to expressions in earlier
-        keys, in dy and in the nodes of :func:`graph`.
+    A dict of the symbols g_1, ..., the two means, dx_1, ..., dgamma_1, ..., dbeta_1, ... mapped to expressions in
+    earlier keys, in dy and in the nodes of :func:`graph`.
     """
     D = len(row.x)
     h, a = _vector("xhat", D), _vector("g", D)
@@ -324,25 +309,15 @@ def compact_steps(row):
     return {**dict(zip(a, _times(row.gamma, row.dy))),
             mean(g): sum(a) / D,
             mean(g, xhat): a.dot(h) / D,
-            **{_d(leaf): value for leaf, value in zip([*row.x, *row.gamma, *row.beta],
-                                                      [*dx, *_times(row.dy, h), *row.dy])}}
+            **dict(zip(map(gradient_of, [*row.x, *row.gamma, *row.beta]), [*dx, *_times(row.dy, h), *row.dy]))}
 
 
 def equal(a, b, row):
     r"""Prove that ``a`` and ``b`` are the same function of the symbols of ``row``.
 
-    Parameters
-    ----------
-    a, b : expressions, matrices of one shape, or equally long tuples of these
-    row : Row
+    They are expressions, matrices of one shape, or equally long tuples of these. True is a proof. False means that
+    the simplified difference is not 0.
 
-    Returns
-    -------
-    bool
-        True is a proof. False means that the simplified difference is not 0.
-
-    Notes
-    -----
     The root :math:`s = \sqrt{v + \varepsilon}` is removed first, by putting :math:`\varepsilon = s^2 - v` with
     s a new free symbol. What is left is a ratio of polynomials, for which reducing to lowest terms decides.
     """
@@ -356,11 +331,8 @@ def equal(a, b, row):
 def prove_spectrum(row):
     r"""The claims of :func:`spectrum` for one :class:`Row`, with J differentiated by SymPy.
 
-    Returns
-    -------
-    dict
-        Claim mapped to True where :func:`equal` proves it. The vector orthogonal to **1** and to xhat is
-        u minus its parts along them, so every such vector is meant.
+    A dict of claims, mapped to True where :func:`equal` proves it. The vector orthogonal to **1** and to xhat is
+    u minus its parts along them, so every such vector is meant.
     """
     J, one = row.xhat.jacobian(row.x), ones(len(row.x), 1)
     D, c = len(row.x), row.s * row.xhat
@@ -396,7 +368,7 @@ def compact_double_backward(row):
 
 
 @lru_cache
-def _compiled(D):
+def to_numpy(D):
     """NumPy function of (D arrays of one shape, eps) returning SymPy's xhat, (D, 1, ...), and J, (D, D, ...)."""
     r = row(D)
     return lambdify([list(r.x), r.epsilon], [r.xhat, r.xhat.jacobian(r.x)], modules="numpy", cse=True)
@@ -406,7 +378,7 @@ def _evaluate(x, eps):
     """xhat (..., D) and J (..., D, D) of an array x (..., D)."""
     if x.shape[-1] not in range(2, 9):
         raise ValueError(f"x: found shape {x.shape}, expected (..., D) with D from 2 to 8")
-    xhat, J = _compiled(x.shape[-1])(np.moveaxis(x, -1, 0), contract.check_eps(eps))
+    xhat, J = to_numpy(x.shape[-1])(np.moveaxis(x, -1, 0), contract.require_eps(eps))
     return np.moveaxis(xhat[:, 0], 0, -1), np.moveaxis(J, (0, 1), (-2, -1))
 
 
@@ -423,16 +395,10 @@ def numeric_jacobian(D):
     function
         Takes x of shape (..., D), float64 or complex128, and a float eps; returns an array of shape
         (..., D, D), the :math:`J_{ij} = \partial\hat x_i/\partial x_j` of each row.
-
-    Raises
-    ------
-    ValueError
-        If D is not an int from 2 to 8. The function returned raises ``TypeError`` or ``ValueError`` for a
-        wrong x or eps.
     """
     if not isinstance(D, int) or not 2 <= D <= 8:
         raise ValueError(f"D: found {D!r}, expected an int from 2 to 8")
-    _compiled(D)  # once per D and process, and here rather than at the first call
+    to_numpy(D)  # once per D and process, and here rather than at the first call
 
     def jacobian_at(x, eps):
         x = contract.as_array("x", x, ("float64", "complex128"))
@@ -458,15 +424,10 @@ def numeric_backward(dy, x, gamma, eps=1e-5):
     -------
     dx : array, shape (..., D)
     dgamma, dbeta : arrays, shape (D,)
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was found and what was expected.
     """
-    x = contract.check_x(contract.as_array("x", x, ("float64", "complex128")))
-    gamma = contract.check_like_x("gamma", gamma, x.shape[-1:], x.dtype)
-    dy = contract.check_like_x("dy", dy, x.shape, x.dtype)
+    x = contract.require_x(contract.as_array("x", x, ("float64", "complex128")))
+    gamma = contract.require_like_x("gamma", gamma, x.shape[-1:], x.dtype)
+    dy = contract.require_like_x("dy", dy, x.shape, x.dtype)
     xhat, J = _evaluate(x, eps)
     rows = tuple(range(x.ndim - 1))
     return np.einsum("...i,...ij->...j", gamma * dy, J), (dy * xhat).sum(axis=rows), dy.sum(axis=rows)

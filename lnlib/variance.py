@@ -21,6 +21,8 @@ grows like D.
 
 No bound for v bounds the error of xhat. The rounded mean m is off by up to :math:`u |\mu|`, so with a
 perfect variance xhat is still off by up to :math:`u |\mu| / \sigma`.
+
+A wrong argument raises ``TypeError`` or ``ValueError``, naming it, what was found and what was expected.
 """
 
 import functools
@@ -63,24 +65,13 @@ ORDERS = {"sequential": _sequential, "accumulators": _accumulators, "pairwise": 
 
 
 def total(a, order="pairwise"):
-    r"""Sum over the last axis, every partial sum rounded to the dtype of ``a``.
+    r"""Sum over the last axis, every partial sum rounded to the dtype of ``a``, which has shape (..., D), D >= 1.
 
-    Parameters
-    ----------
-    a : array of shape (..., D), D >= 1
-    order : str
-        A key of ``ORDERS``.
-
-    Returns
-    -------
-    array of shape (..., 1) and the dtype of ``a``
-
-    Notes
-    -----
-    The error is at most :math:`E u \sum |a_i|`, with E = D - 1 (sequential), ceil(D / 8) + 6 (accumulators)
-    or ceil(log2(D / 128)) + 22 (pairwise). Higham 2002, section 4.2.
+    The result has shape (..., 1) and the dtype of ``a``; ``order`` is a key of ``ORDERS``. The error is at most
+    :math:`E u \sum |a_i|`, with E = D - 1 (sequential), ceil(D / 8) + 6 (accumulators) or ceil(log2(D / 128)) + 22
+    (pairwise). Higham 2002, section 4.2.
     """
-    _check_order(order)
+    contract.require_choice("order", order, ORDERS)
     return ORDERS[order](a)
 
 
@@ -112,17 +103,12 @@ def mean(a, order="pairwise"):
 # ---- The algorithms ---------------------------------------------------------------------------------
 
 
-def _check_order(order):
-    if order not in tuple(ORDERS):
-        raise ValueError(f"order: found {order!r}, expected one of {', '.join(ORDERS)}")
-
-
 def _algorithm(function):
     """Check the arguments of an algorithm; NaN, Inf and overflow are data, and pass silently."""
     @functools.wraps(function)
     def checked(x, order="pairwise"):
-        x = contract.check_x(contract.as_array("x", x, _REAL))
-        _check_order(order)
+        x = contract.require_x(contract.as_array("x", x, _REAL))
+        contract.require_choice("order", order, ORDERS)
         with np.errstate(all="ignore"):
             return function(x, order)
     return checked
@@ -179,11 +165,8 @@ def corrected_two_pass(x, order="pairwise"):
     The error of v is :math:`E u + E^3 \kappa^2 u^3`. xhat is no better than with :func:`two_pass`: m is the same.
     It can be worse: on a constant row v is now zero, or nearly, and what m is off by is divided by the root of eps.
     """
-    m = mean(x, order)
-    d = x - m
-    r = mean(d, order)
-    v = mean(d * d, order) - r * r
-    return m, np.zeros_like(m), v
+    m, r, v = recentred_short(x, order)
+    return m, np.zeros_like(r), v
 
 
 @_algorithm
@@ -334,19 +317,14 @@ def recentred_short(x, order="pairwise"):
 
 
 class Algorithm(NamedTuple):
-    """One way to compute mean and variance.
+    """One way to compute mean and variance."""
 
-    * ``name``: str, for tables and legends.
-    * ``function``: function (x, order) -> (mean, correction, var), each of shape (..., 1) and x's dtype.
-    * ``passes``: int, how often x is read for the statistics when nothing stays in cache; writing xhat reads it once
-      more. A row that fits into cache is read from memory once, whatever the algorithm.
-    * ``known_for``: str, one line.
-    """
-
-    name: str
-    function: Callable
+    name: str  #: for tables and legends
+    function: Callable  #: (x, order) -> (mean, correction, var), each of shape (..., 1) and x's dtype
+    #: How often x is read for the statistics when nothing stays in cache; writing xhat reads it once more. A row that
+    #: fits into cache is read from memory once, whatever the algorithm.
     passes: int
-    known_for: str
+    known_for: str  #: one line
 
 
 #: The algorithms in teaching order, by a short id.
@@ -366,16 +344,8 @@ ALGORITHMS = {
 }
 
 
-def _look_up(algorithm):
-    if isinstance(algorithm, Algorithm):
-        return algorithm
-    if algorithm not in tuple(ALGORITHMS):
-        raise ValueError(f"algorithm: found {algorithm!r}, expected an Algorithm or one of {', '.join(ALGORITHMS)}")
-    return ALGORITHMS[algorithm]
-
-
 def normalise(x, algorithm="recentred", eps=1e-5, order="pairwise", var=None):
-    r"""Layer norm without gamma and beta, with mean and variance from ``algorithm``, all in x's dtype.
+    r"""Layer norm without gamma and beta, with mean and variance from ``algorithm``; x's shape, all in its dtype.
 
     .. math:: \bigl((x - m) - c\bigr) / \sqrt{v + \varepsilon}
 
@@ -391,22 +361,15 @@ def normalise(x, algorithm="recentred", eps=1e-5, order="pairwise", var=None):
         A key of ``ORDERS``.
     var : array of shape (..., 1), optional
         Used in place of the algorithm's variance, after rounding to x's dtype: to see what the mean alone costs.
-
-    Returns
-    -------
-    array of x's shape and dtype
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was found and what was expected.
     """
-    x = contract.check_x(x)
-    eps = contract.check_eps(eps)
-    m, c, v = _look_up(algorithm).function(x, order)
+    x = contract.require_x(x)
+    eps = contract.require_eps(eps)
+    if not isinstance(algorithm, Algorithm):
+        contract.require_choice("algorithm", algorithm, ALGORITHMS)
+        algorithm = ALGORITHMS[algorithm]
+    m, c, v = algorithm.function(x, order)
     if var is not None:
-        if np.shape(var) != m.shape:
-            raise ValueError(f"var: found shape {np.shape(var)}, expected {m.shape}, one variance per row of x")
+        contract.require_shape("var", np.shape(var), m.shape, ", one variance per row of x")
         v = np.asarray(var)
     with np.errstate(all="ignore"):
         return ((x - m) - c) / np.sqrt(v.astype(x.dtype) + x.dtype.type(eps))

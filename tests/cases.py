@@ -4,12 +4,14 @@ A case is a name, a shape, a dtype and a regime. Its arrays depend on the name a
 changes no other. ``judge(case)`` adds the exact result and the errors an implementation may make.
 """
 
+import contextlib
 import math
 import zlib
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 
 from lnlib import reference
 from lnlib.contract import COMPUTE_DTYPE
@@ -160,6 +162,15 @@ def judge(case):
 def errors(results, exact):
     """Relative L2 error of each named tensor of ``results``."""
     return {name: reference.relative_error(value, getattr(exact, name)) for name, value in results.items()}
+
+
+@contextlib.contextmanager
+def threads(n):
+    """lnlib.cpu deals rows out to ``n`` threads, however few the elements and the cores."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lnlib.cpu.backend.PARALLEL_SIZE", 0)
+        patch.setattr("numba.get_num_threads", lambda: n)
+        yield
 
 
 SHAPES = ((2, 3, 8), (4, 8, 16), (4, 16, 64), (3, 5, 32))

@@ -7,11 +7,12 @@ import matplotlib
 
 matplotlib.use("svg")
 matplotlib.rcParams["svg.hashsalt"] = "layer norm, backwards"
+import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
 
 ROOT = Path(__file__).resolve().parent.parent
 page = (ROOT / "book/01-forward-pass.md").read_text(encoding="utf-8")
 cell = re.search(r"```\{code-cell\} ipython3\n---\n.*?\n---\n(.*?)```", page, re.S)[1]
-exec(cell)  # defines `plots` and draws one figure
-fig = plots.plt.gcf()
+exec(cell)  # draws one figure
+fig = plt.gcf()
 # A light ground: the README has no dark variant of it.
 fig.savefig(ROOT / "book/_static/geometry.svg", facecolor="white", bbox_inches="tight", metadata={"Date": None})

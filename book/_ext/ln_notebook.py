@@ -39,10 +39,10 @@ KEEP = ("*In the browser, what you change stays in this browser and ends with th
 
 
 def without_glue(code):
-    """The cell's code without ``plots.glue(...)``, which serves the page only; ``None`` if nothing else is left."""
+    """The cell's code without ``glue(...)``, which serves the page only; ``None`` if nothing else is left."""
     plain = re.sub(r"^(\s*)[%!]", r"\1#", code, flags=re.M)
     body = ast.parse(plain).body
-    glue = [s for s in body if isinstance(s, ast.Expr) and ast.unparse(s).startswith("plots.glue(")]
+    glue = [s for s in body if isinstance(s, ast.Expr) and ast.unparse(s).startswith("glue(")]
     lines = code.split("\n")
     if glue and glue[-1] is body[-1]:
         kept = [s for s in body if s not in glue]

@@ -4,7 +4,7 @@ from typing import Callable, NamedTuple
 
 import numpy as np
 
-from ..ladder import ANY_ORDER, Kernel
+from ..cpu.ladder import ANY_ORDER, Kernel
 from ..layernorm import rms_norm_backward, rms_norm_forward
 from ..mistakes import change
 from . import Call, Exercise, Ran, each, expect, expect_close, expect_number

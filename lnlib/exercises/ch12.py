@@ -3,10 +3,10 @@
 import numpy as np
 
 from .. import simt
-from ..cuda_access import cuda, float32
 from ..diagnose import diagnose
-from ..gpu_ladder import block_sum, warp_sum
+from ..gpu.ladder import block_sum, warp_sum
 from ..layernorm import rms_norm_backward, rms_norm_forward
+from ..simt.cuda_access import cuda, float32
 from . import Exercise, Mistake, expect, expect_close, expect_parts
 from .backward import RMS_NORM
 from .ch11 import noted

@@ -16,7 +16,7 @@ class Out(NamedTuple):
     start : what it holds at first; what is still NaN afterwards was never written.
     """
 
-    shape: tuple
+    shape: tuple | int
     dtype: type = np.float32
     start: float = np.nan
 
@@ -50,7 +50,7 @@ def launch(shape, kernel_of=lambda answer: answer, measure=lambda run: ()):
             raise raised(error, answer, re.sub(r", line \d+|^\w+(?=\[)", "", str(error)), telling=True) from error
         except RecursionError:
             raise Mismatch("your function calls itself, which the interpreter cannot follow; use a loop") from None
-        return Ran((outputs, measure(run)), run)
+        return Ran((*outputs, *measure(run)), run)
     return call
 
 
@@ -60,8 +60,10 @@ def expect_written(array, name, case=""):
     expect(not missing, f"{case}{missing} of {array.size} numbers of {name} were not written")
 
 
-def expect_few_sectors(traffic, name, kind, most=4):
-    """Raise :class:`Mismatch` if a request of this kind touches more sectors on average."""
-    expect(traffic.sectors_per_request <= most,
-           f"{kind}s of {name} touch {traffic.sectors_per_request:.1f} sectors a request, {most} will do; "
-           "neighbouring threads should take neighbouring columns")
+def expect_few_sectors(run, arrays, most=4):
+    """Raise :class:`Mismatch` if a request for one of the arrays touches more sectors of memory on average."""
+    for (name, kind), traffic in simt.sectors(run).items():
+        touched = traffic.sectors_per_request
+        expect(name not in arrays or touched <= most,
+               f"{kind}s of {name} touch {touched:.1f} sectors a request, {most} will do; "
+               "do neighbouring threads ask for neighbouring numbers?")

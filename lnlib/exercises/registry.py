@@ -17,15 +17,15 @@ from .report import Report
 class Exercise(NamedTuple):
     """One exercise. Its title and its stub stand on its chapter's page.
 
-    id : kebab-case name, unique in the book.
-    minutes : what a reader needs who has just read the chapter, rounded to five.
-    trains : one or two of "derive", "implement", "test" and "measure".
-    solution : a function that passes.
-    checks : :class:`lnlib.exercises.run.Check` tuples, in order.
-    diagnose : function (answer) -> :class:`lnlib.mistakes.Diagnosis` or None, called where a check failed. It calls
-        the answer through :func:`lnlib.exercises.run.reply`, so that the answer's exceptions are told from its own.
-    mistakes : wrong answers that readers give (:func:`lnlib.mistakes.change`), compared where ``diagnose`` is None or
-        says nothing.
+    * ``id``: kebab-case name, unique in the book.
+    * ``minutes``: what a reader needs who has just read the chapter, rounded to five.
+    * ``trains``: one or two of "derive", "implement", "test" and "measure".
+    * ``solution``: a function that passes.
+    * ``checks``: :class:`lnlib.exercises.run.Check` tuples, in order.
+    * ``diagnose``: function (answer) -> :class:`lnlib.mistakes.Diagnosis` or None, called where a check failed. It
+      calls the answer through :func:`lnlib.exercises.run.reply`, so that the answer's exceptions are told from its own.
+    * ``mistakes``: wrong answers that readers give (:func:`lnlib.mistakes.change`), compared where ``diagnose`` is None
+      or says nothing.
     """
 
     id: str

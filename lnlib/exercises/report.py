@@ -7,11 +7,11 @@ from typing import NamedTuple
 class Report(NamedTuple):
     """What a check of an answer found; text where it is printed, HTML in a notebook.
 
-    passed : descriptions of the checks passed.
-    failed : (description, message) of the one that failed, or None.
-    total : number of checks; those after the one that failed were not run.
-    diagnosis : which mistake it is, a :class:`lnlib.mistakes.Diagnosis`, or None.
-    written : False if the stub was returned as it is.
+    * ``passed``: descriptions of the checks passed.
+    * ``failed``: (description, message) of the one that failed, or None.
+    * ``total``: number of checks; those after the one that failed were not run.
+    * ``diagnosis``: which mistake it is, a :class:`lnlib.mistakes.Diagnosis`, or None.
+    * ``written``: False if the stub was returned as it is.
     """
 
     id: str

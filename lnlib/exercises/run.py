@@ -22,8 +22,8 @@ from .expect import Mismatch
 class Call:
     """One call of an answer.
 
-    arguments : dict, name -> value, in the order in which they are passed.
-    about : dict of what only the judge needs to know, such as the right result.
+    * ``arguments``: dict, name -> value, in the order in which they are passed.
+    * ``about``: dict of what only the judge needs to know, such as the right result.
     """
 
     def __init__(self, arguments, **about):
@@ -33,8 +33,8 @@ class Call:
 class Ran(NamedTuple):
     """What a call gave where results alone say too little; known mistakes are compared by ``results``.
 
-    results : what was returned or filled.
-    log : how it came about, for the judge.
+    * ``results``: what was returned or filled.
+    * ``log``: how it came about, for the judge.
     """
 
     results: object
@@ -49,13 +49,13 @@ def plainly(answer, arguments):
 class Check(NamedTuple):
     """One thing that is checked about an answer.
 
-    title : a few words.
-    ask : function (rng) -> the :class:`Call` to make, or several.
-    judge : function (found, asked), which raises :class:`Mismatch` or returns. ``found`` yields the results one by
-        one; a call is made when its result is taken.
-    call : function (answer, arguments) -> result; it works on copies.
-    replay : the same while known mistakes are looked for, where ``call`` would be slow.
-    unchanged : whether the arguments must come back as they were.
+    * ``title``: a few words.
+    * ``ask``: function (rng) -> the :class:`Call` to make, or several.
+    * ``judge``: function (found, asked), which raises :class:`Mismatch` or returns. ``found`` yields the results one
+      by one; a call is made when its result is taken.
+    * ``call``: function (answer, arguments) -> result; it works on copies.
+    * ``replay``: the same while known mistakes are looked for, where ``call`` would be slow.
+    * ``unchanged``: whether the arguments must come back as they were.
     """
 
     title: str

@@ -8,7 +8,7 @@ import cases
 import numpy as np
 import pytest
 
-from lnlib import cpu, gpu, reference
+from lnlib import contract, cpu, gpu, reference
 from lnlib import layernorm as ln
 
 X = np.random.default_rng(1).standard_normal((2, 3))
@@ -205,6 +205,49 @@ def test_bad_input_is_refused_by_name(function, arguments, name, error, found, e
 def test_the_good_arguments_of_the_table_are_good():
     for function, good in (*FORWARDS, *BACKWARDS):
         function(**good)
+
+
+class Device:
+    """What the protocol of device arrays says of a NumPy array."""
+
+    def __init__(self, array, writeable=True):
+        self.__cuda_array_interface__ = {"typestr": array.dtype.str, "shape": array.shape, "strides": array.strides,
+                                         "data": (0, not writeable)}
+
+
+# (require_..., bad argument, further ones): the message for an array and for its description are the same.
+@pytest.mark.parametrize("require, name, bad, rest", [
+    (contract.require_x, None, np.ones(()), ()), (contract.require_x, None, np.ones((2, 0)), ()),
+    (contract.require_x, None, np.ones((2, 3), int), ()),
+    (contract.require_like_x, "dy", np.ones((3, 2)), ((2, 3), X.dtype)),
+    (contract.require_like_x, "dy", np.ones((2, 3), "f4"), ((2, 3), X.dtype)),
+    (contract.require_out, None, np.ones((3, 2)), (X,)), (contract.require_out, None, np.ones((2, 3), "f4"), (X,)),
+    (contract.require_out, None, read_only(np.ones((2, 3))), (X,)),
+])
+def test_what_is_required_of_a_device_array(require, name, bad, rest):
+    messages = []
+    for value in (bad, contract.describe("a", Device(bad, bad.flags.writeable), (bad.dtype.name,))):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            require(*(() if name is None else (name,)), value, *rest)
+        messages.append((type(caught.value), str(caught.value)))
+    assert messages[0] == messages[1]
+
+
+def test_descriptions():
+    """Good ones pass through every function; strides are those of rows, where there is more than nothing."""
+    names = tuple(contract.COMPUTE_DTYPE)
+    x, gamma, out = (contract.describe("a", Device(a), names) for a in (X, GAMMA, X))
+    assert (x.shape, x.dtype, x.writeable) == ((2, 3), np.dtype("f8"), True)
+    assert contract.require_x(x) is x and contract.require_parameters(gamma, gamma, x) == (gamma, gamma)
+    assert contract.require_like_x("dy", x, x.shape, x.dtype) is x
+    contract.require_out(out, x)
+    assert contract.describe("a", Device(np.ones((2, 0, 3))[..., ::2]), names).shape == (2, 0, 2)
+    for bad, error, message in (
+            (X.T, ValueError, r"a: found strides \(8, 24\), expected a C-contiguous array"),
+            (X.astype("f4"), TypeError, r"a: found dtype float32, expected doubles"),
+            (X.astype(">f8"), TypeError, r"a: found dtype float64 in foreign byte order, expected doubles")):
+        with pytest.raises(error, match=f"^{message}$"):
+            contract.describe("a", Device(bad), ("float64",), "doubles")
 
 
 # Good input

@@ -4,7 +4,6 @@ That it refuses the same input as every backend is in test_contract.py, the ends
 the accuracy of ordinary rows in test_all_backends.py.
 """
 
-import contextlib
 import json
 import math
 import os
@@ -12,20 +11,23 @@ import platform
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import cases
 import numba
 import numpy as np
 import pytest
+from cases import threads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llvmlite import binding
 from numba import float32, int64
 from numba.core.compiler import Flags
 from numba.core.dispatcher import Dispatcher
+from pages import ROOT
 
 from lnlib import cpu, layernorm, reference
+from lnlib.cpu import kernels
+from lnlib.cpu.backend import PARALLEL_SIZE
 
 
 # Both sides of every limit: 16 and 64 (vectors), LONG_ROW, CHUNK / itemsize, WIDE_ROW / itemsize.
@@ -52,18 +54,10 @@ def bits(results):
     return [a.tobytes() for a in results]
 
 
-@contextlib.contextmanager
-def threads(n):
-    """Rows are dealt out to ``n`` threads, however few the elements and the cores."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "PARALLEL_SIZE", 0)
-        patch.setattr(cpu.numba, "get_num_threads", lambda: n)
-        yield
-
-
 def child(code, cache_folder, **environment):
     """What ``code`` prints, as JSON, in a fresh interpreter that compiles everything anew; warnings are errors."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache_folder), "PYTHONPATH": "tests", **environment}
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache_folder), "PYTHONPATH": "tests:tests/backends",
+                   **environment}
     run = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, env=environment, capture_output=True,
                          text=True)
     assert run.returncode == 0, run.stderr[-3000:]
@@ -108,11 +102,11 @@ def test_nothing_is_written_outside_the_results(dtype, items):
             guarded = Guarded((rows, D), (3 * rows + D,), (rows, D), (D,), (D,), dtype=dtype, items=items)
             y, saved, dx, dgamma, dbeta = guarded.arrays
             expected = bits(run(x, gamma, beta, dy))
-            assert cpu._forward_serial(x, gamma, beta, 1e-5, y, saved) == 0
-            assert cpu._backward_serial(dy, x, saved, dx, dgamma, dbeta) == (0, 0)
+            assert kernels.forward_serial(x, gamma, beta, 1e-5, y, saved) == 0
+            assert kernels.backward_serial(dy, x, saved, dx, dgamma, dbeta) == (0, 0)
             assert guarded.intact() and bits([y, dx, dgamma, dbeta]) == expected
-            assert cpu._forward_threads(x, gamma, beta, 1e-5, y, saved, 3) == 0
-            assert cpu._backward_threads(dy, x, saved, dx, dgamma, dbeta, 3) == (0, 0)
+            assert kernels.forward_threads(x, gamma, beta, 1e-5, y, saved, 3) == 0
+            assert kernels.backward_threads(dy, x, saved, dx, dgamma, dbeta, 3) == (0, 0)
             assert guarded.intact()
 
 
@@ -239,9 +233,9 @@ def test_rows_are_cut_at_cache_lines(dtype):
     line = LINE // np.dtype(dtype).itemsize
     for k in range(line):
         rows = at(np.zeros((3, 300), dtype), k)
-        head = cpu._head(rows)
+        head = kernels.head_of(rows)
         assert 0 <= head < line and (rows.ctypes.data + head * rows.itemsize) % LINE == 0
-        copy = cpu._copy_for(rows, np.arange(300, dtype=dtype))
+        copy = kernels.copy_for(rows, np.arange(300, dtype=dtype))
         assert np.array_equal(copy, np.arange(300)) and copy.ctypes.data % LINE == rows.ctypes.data % LINE
 
 
@@ -428,10 +422,10 @@ def test_no_view_needs_a_kernel_of_its_own(view):
     """Numba would compile one, in seconds, for every layout of every argument."""
     a = arrays((3, 40))
     run(*a)
-    kernels = cpu._forward_serial, cpu._backward_serial
-    before = [kernel.signatures for kernel in kernels]
+    entries = kernels.forward_serial, kernels.backward_serial
+    before = [kernel.signatures for kernel in entries]
     run(*map(VIEWS[view], a))
-    assert [kernel.signatures for kernel in kernels] == before
+    assert [kernel.signatures for kernel in entries] == before
 
 
 @settings(max_examples=150)
@@ -492,7 +486,7 @@ def test_the_number_of_threads(dtype):
 @pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="needs two threads")
 def test_real_threads_give_the_same_bits_every_time():
     a = arrays((400, 300))
-    assert a[0].size > cpu.PARALLEL_SIZE
+    assert a[0].size > PARALLEL_SIZE
     before = numba.get_num_threads()
     try:
         for n in (1, 2):
@@ -610,13 +604,14 @@ import json, time
 import numpy as np
 from pages import ROOT
 from lnlib import cpu
+from lnlib.cpu import kernels
 x, g = np.random.default_rng(1).standard_normal((2, 8)).astype("f4"), np.ones(8, "f4")
 start = time.process_time()
 y, cache = cpu.layer_norm_forward(x, g, g)
 middle = time.process_time()
 dx, _, _ = cpu.layer_norm_backward(x, cache)
 seconds = [middle - start, time.process_time() - middle]
-stats = [kernel.stats for kernel in (cpu._forward_serial, cpu._backward_serial)]
+stats = [kernel.stats for kernel in (kernels.forward_serial, kernels.backward_serial)]
 print(json.dumps([[sum(s.cache_hits.values()), sum(s.cache_misses.values())] for s in stats]
                  + [seconds, y.tolist(), dx.tolist()]))
 """
@@ -651,7 +646,7 @@ def test_narrower_vectors_are_as_accurate(target, tmp_path):
     code = f"""
 import json
 import cases, test_cpu, test_all_backends
-from lnlib import cpu
+from lnlib.cpu import kernels
 dtypes = {dtypes}
 names = [f"{{kind}} {{dtype}}" for dtype in dtypes for kind in (
     "4x16x64", "D=1", "D=129", "offset 1e+06", "outlier", "constant_rows")]
@@ -665,7 +660,7 @@ for case in chosen:
         failed.append(str(error))
 for dtype in dtypes:
     refused += test_cpu.never_refused(dtype, False, (0, 1e7), (300, 2500, 65536))
-assembly = cpu._backward_serial.inspect_asm().values()
+assembly = kernels.backward_serial.inspect_asm().values()
 print(json.dumps([failed, refused, test_cpu.large_offset_errors(), [test_cpu.vector_loops(a) for a in assembly],
                   [any(name in a for a in assembly) for name in ("xmm", "ymm", "zmm")]]))
 """
@@ -681,8 +676,8 @@ def noalias_marks():
     """How many pointers LLVM was told to be the only way to their memory, in the loop with three outputs."""
     rows, row = float32[:, ::1], float32[::1]
     signature = (rows, rows, int64, int64, int64, row, *[float32] * 5, rows, row, row)
-    cpu._write_gradients.compile(signature)
-    code = cpu._write_gradients.inspect_llvm(signature).splitlines()
+    kernels.write_gradients.compile(signature)
+    code = kernels.write_gradients.inspect_llvm(signature).splitlines()
     return next(line for line in code if line.startswith("define")).count("noalias")
 
 
@@ -715,11 +710,11 @@ def test_no_function_takes_its_flags_from_a_caller(tmp_path):
     """Numba gives a flag that is not set the value of the caller compiled first: bits would depend on the order.
 
     Here the loop whose products may be fused with sums comes before the loops over rows, with which every other
-    test begins. ``_times`` must not be fused either way.
+    test begins. ``times`` must not be fused either way.
     """
-    kernels = [value for value in vars(cpu).values() if isinstance(value, Dispatcher)]
-    assert len(kernels) > 20
-    for kernel in kernels:
+    compiled = [value for value in vars(kernels).values() if isinstance(value, Dispatcher)]
+    assert len(compiled) > 20
+    for kernel in compiled:
         assert {"fastmath", "forceinline", "error_model"} <= kernel.targetoptions.keys(), kernel
     code = """
 import json, test_cpu

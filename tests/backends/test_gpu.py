@@ -18,11 +18,13 @@ from typing import NamedTuple
 import cases
 import numpy as np
 import pytest
+from pages import ROOT
 
 from lnlib import cpu, gpu, layernorm, reference, simt
-from lnlib import gpu_kernels as kernels
-from lnlib.cuda_access import cuda, float16, float32, float64
-from lnlib.gpu_kernels import Plan
+from lnlib.gpu import devices, kernels, plans
+from lnlib.gpu.backend import scaled_eps, width_of_access
+from lnlib.gpu.plans import Plan
+from lnlib.simt.cuda_access import cuda, float16, float32, float64
 
 U = cases.U["float32"]
 TYPES = {"float16": float16, "float32": float32, "float64": float64}
@@ -117,7 +119,7 @@ def launch_forward(plan, x, gamma, beta, eps=1e-5, real=np.float32, module=kerne
     y = simt.uninitialised(x.size, x.dtype) if y is None else y
     statistics = simt.uninitialised(4 * rows, real)
     ran = simt.launch(kernel, plan.blocks, plan.threads * plan.rows, x.reshape(-1), gamma, beta, y, statistics,
-                      np.int32(rows), np.int32(D), *gpu._scaled_eps(eps, np.dtype(real)), **options)
+                      np.int32(rows), np.int32(D), *scaled_eps(eps, np.dtype(real)), **options)
     return y, statistics, ran
 
 
@@ -138,7 +140,7 @@ def launch_backward(plan, dy, x, statistics, gamma, module=kernels, rows=None, o
 def launch_add(partial_dgamma, partial_dbeta, D, dtype=np.float32, module=kernels, **options):
     """dgamma, dbeta and the launch."""
     partials = partial_dgamma.size // D
-    columns, lanes = module.plan_add(partials)
+    columns, lanes = plans.plan_add(partials)
     kernel = module.add_partials(columns, lanes, TYPES[partial_dgamma.dtype.name], TYPES[np.dtype(dtype).name])
     dgamma, dbeta = (simt.uninitialised(D, dtype) for _ in range(2))
     ran = simt.launch(kernel, -(-D // columns), columns * lanes, partial_dgamma, partial_dbeta, dgamma, dbeta,
@@ -324,8 +326,8 @@ def logged(D, width, M, long=False):
     """A forward and a backward launch and the second stage, with logs; the backward plan, and the arrays."""
     x, gamma, beta, dy = arrays((M, D))
     x -= x.mean(1, keepdims=True)
-    forward = kernels.plan_forward(M, D, width)
-    backward = kernels.plan_backward(M, D, width)
+    forward = plans.plan_forward(M, D, width)
+    backward = plans.plan_backward(M, D, width)
     if long:
         forward, backward = Plan(64, 0, width, 1, M), Plan(64, 0, width, 1, 2, 2)
     y, statistics, first = launch_forward(forward, x, gamma, beta, log=True)
@@ -407,9 +409,9 @@ def test_half_precision_traffic():
     """Of 2 bytes: 8 sectors a request of four numbers, and half of all the bytes."""
     M, D = 8, 1024
     x, gamma, beta, dy = arrays((M, D), "float16", "float32")
-    plan = kernels.plan_forward(M, D, 4)
+    plan = plans.plan_forward(M, D, 4)
     y, statistics, forward = launch_forward(plan, x, gamma, beta, log=True)
-    _, backward = launch_backward(kernels.plan_backward(M, D, 4), dy, x, statistics, gamma, log=True)
+    _, backward = launch_backward(plans.plan_backward(M, D, 4), dy, x, statistics, gamma, log=True)
     for ran, names in ((forward, {"x", "y"}), (backward, {"x", "dy", "dx"})):
         traffic, sizes = chunks_only(ran, 4)
         assert sizes == {8} and {t.sectors_per_request for t in traffic.values()} == {8}
@@ -502,8 +504,8 @@ def test_plans_cover_the_row(width, asked, kept):
     for D in PLAN_WIDTHS:
         if D % width:
             continue
-        for most, plan in ((1024, kernels.plan_forward(77, D, width, asked)),
-                           (512, kernels.plan_backward(77, D, width, asked, 3))):
+        for most, plan in ((1024, plans.plan_forward(77, D, width, asked)),
+                           (512, plans.plan_backward(77, D, width, asked, 3))):
             T, V, W, R = plan[:4]
             assert T in (32, 64, 128, 256, 512, 1024) and W == width and R in (1, 4) and (R == 1 or T == 32)
             if D <= most * kept:
@@ -518,8 +520,8 @@ def test_plans_cover_the_row(width, asked, kept):
 
 def test_where_long_rows_begin():
     """After 1024 * 16 and 512 * 16 numbers; 1024 * 12 and 512 * 12 where chunks are of one."""
-    for plan, width, longest in ((kernels.plan_forward, 4, 16384), (kernels.plan_forward, 1, 12288),
-                                 (kernels.plan_backward, 4, 8192), (kernels.plan_backward, 1, 6144)):
+    for plan, width, longest in ((plans.plan_forward, 4, 16384), (plans.plan_forward, 1, 12288),
+                                 (plans.plan_backward, 4, 8192), (plans.plan_backward, 1, 6144)):
         assert plan(1, longest, width).chunks and not plan(1, longest + width, width).chunks
 
 
@@ -527,30 +529,30 @@ def test_plans_cover_the_rows():
     for rows in (1, 2, 3, 4, 5, 63, 64, 65, 131, 132, 133, 1000, 8192, 10**6, 2**31 - 1):
         for D in (1, 100, 512, 516, 1024, 4096, 8192, 20000):
             width = 4 if D % 4 == 0 else 1
-            plan = kernels.plan_forward(rows, D, width)
+            plan = plans.plan_forward(rows, D, width)
             assert (plan.blocks - 1) * plan.rows < rows <= plan.blocks * plan.rows
             for multiprocessors in (1, 2, 40, 132):
-                plan = kernels.plan_backward(rows, D, width, multiprocessors=multiprocessors)
+                plan = plans.plan_backward(rows, D, width, multiprocessors=multiprocessors)
                 groups = plan.blocks * plan.rows
-                assert 1 <= plan.partials <= rows <= plan.partials * kernels.ROWS_ADDED
+                assert 1 <= plan.partials <= rows <= plan.partials * plans.ROWS_ADDED
                 # Nobody idles: each group has a partial sum, or (of the last block) there are fewer rows than groups.
                 assert (plan.blocks - 1) * plan.rows < plan.partials
                 # All run at once; at least one block a multiprocessor is allowed whatever it needs.
-                assert plan.blocks <= multiprocessors * max(1, kernels.RESIDENT // (plan.threads * plan.rows))
+                assert plan.blocks <= multiprocessors * max(1, plans.RESIDENT // (plan.threads * plan.rows))
                 # Whole rounds: no group has two partial sums more than another.
                 assert plan.partials == rows or plan.partials % groups == 0
 
 
 def test_no_rows_no_launch():
-    assert kernels.plan_backward(0, 100, 4)[4:] == (0, 0)
-    columns, lanes = kernels.plan_add(0)
+    assert plans.plan_backward(0, 100, 4)[4:] == (0, 0)
+    columns, lanes = plans.plan_add(0)
     assert columns * lanes >= 32
 
 
 def test_plan_of_the_second_stage():
     """8 columns are a sector; a block is at least a warp and at most 256 threads; lanes are a power of two."""
     for partials in range(1, 3000):
-        columns, lanes = kernels.plan_add(partials)
+        columns, lanes = plans.plan_add(partials)
         assert columns >= 8 and columns % 8 == 0 and 32 <= columns * lanes <= 256
         assert lanes & (lanes - 1) == 0 and lanes // 2 < partials and lanes >= min(partials, 32)
 
@@ -558,8 +560,9 @@ def test_plan_of_the_second_stage():
 def test_width():
     """Rows begin where four numbers may be read at once only if D is a multiple of 4 and the array begins so."""
     machine = types.SimpleNamespace(address=lambda array: array)
-    assert [gpu._width(machine, D, 0, 256, 512) for D in (4, 8, 1024, 1, 2, 3, 6, 1027)] == [4, 4, 4, 1, 1, 1, 1, 1]
-    assert [gpu._width(machine, 1024, 512, address, 0) for address in (16, 32, 4, 8, 12, 2, 260)] == [
+    assert [width_of_access(machine, D, 0, 256, 512) for D in (4, 8, 1024, 1, 2, 3, 6, 1027)] == [
+        4, 4, 4, 1, 1, 1, 1, 1]
+    assert [width_of_access(machine, 1024, 512, address, 0) for address in (16, 32, 4, 8, 12, 2, 260)] == [
         4, 4, 1, 1, 1, 1, 1]
 
 
@@ -568,17 +571,17 @@ def test_each_misaligned_array_counts(misaligned, monkeypatch):
     """x, gamma, beta, y in forward, dy, x, gamma, dx in backward: one that begins elsewhere, and width is 1."""
     widths, asked = [], Counter()
     for name in ("plan_forward", "plan_backward"):
-        plan = getattr(kernels, name)
-        monkeypatch.setattr(kernels, name, lambda rows, D, width, *rest, plan=plan: (
+        plan = getattr(plans, name)
+        monkeypatch.setattr(plans, name, lambda rows, D, width, *rest, plan=plan: (
             widths.append(width) or plan(rows, D, width, *rest)))
 
-    class Machine(gpu._Interpreter):
+    class Machine(devices.Interpreter):
         def address(self, array):
             asked[len(widths)] += 1
             return 4 if asked[len(widths)] == misaligned + 1 else 256
 
-    monkeypatch.setattr(gpu, "_Interpreter", Machine)
-    monkeypatch.setattr(gpu.cuda, "is_available", lambda: False, raising=False)
+    monkeypatch.setattr(devices, "Interpreter", Machine)
+    monkeypatch.setattr(cuda, "is_available", lambda: False, raising=False)
     a = arrays((3, 8))
     assert cases.errors({"y": run(*a)[0]}, reference.layer_norm(*a))["y"] <= cases.BAR["float32"]
     assert widths == [1, 1]
@@ -588,12 +591,12 @@ def test_each_misaligned_array_counts(misaligned, monkeypatch):
 
 
 def mutant(old, new):
-    """lnlib.gpu_kernels with a piece of its source replaced, wherever it stands."""
+    """lnlib.gpu.kernels with a piece of its source replaced, wherever it stands."""
     source = Path(kernels.__file__).read_text(encoding="utf-8")
     assert old in source
     source = source.replace(old, new)
-    module = types.ModuleType("lnlib.mutant_of_gpu_kernels")
-    module.__package__ = "lnlib"
+    module = types.ModuleType("lnlib.gpu.mutant_of_kernels")
+    module.__package__ = "lnlib.gpu"
     name = f"<mutant {abs(hash((old, new)))}>"
     # The interpreter reads a kernel's source, and finds it here.
     linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
@@ -759,7 +762,7 @@ class OnHost(OnDevice):
         return self.array
 
 
-class Pretended(gpu._Interpreter):
+class Pretended(devices.Interpreter):
     """The interpreter in the place of a GPU."""
 
     def empty(self, shape, dtype):
@@ -777,8 +780,8 @@ class Pretended(gpu._Interpreter):
 @pytest.fixture
 def interpreted(monkeypatch):
     """No GPU, whatever the machine has; and the interpreter for arrays on the device."""
-    monkeypatch.setattr(gpu.cuda, "is_available", lambda: False, raising=False)
-    monkeypatch.setattr(gpu, "_Gpu", Pretended)
+    monkeypatch.setattr(cuda, "is_available", lambda: False, raising=False)
+    monkeypatch.setattr(devices, "Gpu", Pretended)
 
 
 X, GAMMA, BETA, DY = arrays((3, 8))
@@ -824,8 +827,8 @@ def refused():
         for out, error, found, expected in (
                 (X.tolist(), TypeError, "found list", "expected a NumPy array"),
                 (ON_DEVICE[0], TypeError, "found OnDevice", "expected a NumPy array"),
-                (X.astype("f8"), TypeError, "found dtype float64", "expected one of float32"),
-                (X.astype("f2"), TypeError, "found dtype float16", "expected one of float32"),
+                (X.astype("f8"), TypeError, "found dtype float64", "expected float32, the dtype of x"),
+                (X.astype("f2"), TypeError, "found dtype float16", "expected float32, the dtype of x"),
                 (X.astype(">f4"), TypeError, "foreign byte order", "expected one of float32"),
                 (np.ma.array(X), TypeError, "found a masked array", "expected an ordinary array"),
                 (X.T, ValueError, "found shape (8, 3)", "expected (3, 8), the shape of x"),
@@ -843,7 +846,7 @@ def refused():
     yield (forward, {**DEVICE_FORWARD, "x": X}, "gamma", TypeError, "found an array on the device", "on the host")
     yield backward, {"dy": DY, "cache": DEVICE_CACHE}, "dy", TypeError, "found ndarray", "on the device, where x is"
     yield (backward, {"dy": ON_DEVICE[3], "cache": CACHE}, "dy", TypeError, "found an array on the device",
-           "where x was")
+           "where x is")
 
     # What a device array may not be.
     for name, a in (("x", X), ("gamma", GAMMA), ("beta", BETA), ("dy", DY), ("out", X)):
@@ -1051,9 +1054,8 @@ sys.modules["numba"] = sys.modules["llvmlite"] = None
 import lnlib
 assert not {name for name in sys.modules if name.startswith(("lnlib.gpu", "lnlib.simt", "lnlib.cuda"))}
 import numpy as np
-from pages import ROOT
 from lnlib import gpu, layernorm
-from lnlib.cuda_access import cuda
+from lnlib.simt.cuda_access import cuda
 assert cuda.implementation is None and not cuda.is_available()
 rng = np.random.default_rng(0)
 for M, D, dtype, precise in ((5, 100, "f4", False), (5, 33, "f4", True), (2, 600, "f2", False)):
@@ -1248,13 +1250,13 @@ def test_on_the_gpu_what_pytorch_has_of_its_own():
 @pytest.fixture
 def streams(monkeypatch):
     """The numbers of the streams on which kernels are launched."""
-    used, launch = [], gpu._Gpu.launch
+    used, launch = [], devices.Gpu.launch
 
     def noted(self, *arguments):
         used.append(int(self.stream))
         launch(self, *arguments)
 
-    monkeypatch.setattr(gpu._Gpu, "launch", noted)
+    monkeypatch.setattr(devices.Gpu, "launch", noted)
     return used
 
 
@@ -1342,7 +1344,7 @@ def test_on_the_gpu_the_interpreters_results(monkeypatch):
         a = arrays(shape)
         found = run(*a)
         with monkeypatch.context() as patch:
-            patch.setattr(gpu.cuda, "is_available", lambda: False)
+            patch.setattr(cuda, "is_available", lambda: False)
             interpreted = run(*a)
         for b, c in zip(found, interpreted, strict=True):
             assert np.linalg.norm(b.astype("f8") - c) <= 2.1 * 6 * U * np.linalg.norm(c)

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import gpu_code
 from benchmarks.gpu_code import ARCHITECTURES, KERNELS, compile_kernel, complaints, count, family, fits
-from lnlib.cuda_access import FULL, cuda, device, float32, int32, libdevice, load4, store4
+from lnlib.simt.cuda_access import FULL, cuda, device, float32, int32, libdevice, load4, store4
 
 
 @pytest.fixture(scope="module")
@@ -292,7 +292,7 @@ def test_order_of_the_subtractions(compiler):
 def test_division_and_root_are_rounded_correctly_unless_fastmath(compiler):
     ptx = compile_kernel(root, FIVE, "sm_80").ptx
     assert "div.rn.f32" in ptx and "sqrt.rn.f32" in ptx and ".ftz" not in ptx and ".approx" not in ptx
-    # A set of fastmath's flags is taken for all of them: the docstring of lnlib.cuda_access says so.
+    # A set of fastmath's flags is taken for all of them: the docstring of lnlib.simt.cuda_access says so.
     for setting in (True, {"contract"}):
         ptx, _ = cuda.compile_ptx(root, FIVE, cc=(8, 0), fastmath=setting)
         assert "div.approx.ftz.f32" in ptx and "sqrt.approx.ftz.f32" in ptx

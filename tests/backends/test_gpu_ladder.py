@@ -8,10 +8,11 @@ import re
 import numpy as np
 import pytest
 
-from lnlib import gpu_ladder, reference, simt
+from lnlib import gpu, reference, simt
+from lnlib.gpu.devices import compiled
 from lnlib.summation import sum_rows
 
-STEPS = gpu_ladder.STEPS
+STEPS = gpu.steps.STEPS
 FORWARD = [name for name, step in STEPS.items() if step.direction == "forward"]
 BACKWARD = [name for name, step in STEPS.items() if step.direction == "backward"]
 EPS = 0.1  # large: a forgotten or misplaced eps shows
@@ -30,11 +31,11 @@ def arguments(M, D, eps=EPS):
     return arrays
 
 
-def run(name, M, D, steps=STEPS, **options):
+def run(name, M, D, **options):
     x, gamma, beta, dy, mean, rstd = arguments(M, D)
-    if steps[name].direction == "forward":
-        return steps[name].run(x, gamma, beta, eps=EPS, **options)
-    return steps[name].run(dy, x, mean, rstd, gamma, **options)
+    if STEPS[name].direction == "forward":
+        return STEPS[name].run(x, gamma, beta, eps=EPS, **options)
+    return STEPS[name].run(dy, x, mean, rstd, gamma, **options)
 
 
 # Layer norm
@@ -100,7 +101,7 @@ def test_steps_are_layer_norm(name, M, D):
 def test_long_rows():
     """256 threads keep 16 numbers each, and as many of their parts of dgamma; or, without parts, 512 threads."""
     kernels = {D: STEPS["fused-partials"].plan(8, D, 4)[0].kernel for D in (4095, 4096, 4097, 4100)}
-    assert [D for D, kernel in kernels.items() if kernel is gpu_ladder.fused_partials_long] == [4097, 4100]
+    assert [D for D, kernel in kernels.items() if kernel is gpu.ladder.fused_partials_long] == [4097, 4100]
     check("fused-partials", run("fused-partials", 2, 4097)[0], 2, 4097)
     assert [STEPS["row-in-registers"].plan(8, D, 4)[0].block for D in (8191, 8192)] == [512, 512]
     with pytest.raises(ValueError, match="D: found 8193, expected at most 8192"):
@@ -109,8 +110,8 @@ def test_long_rows():
 
 @pytest.mark.parametrize("M, D, G", [(7, 1, 4), (7, 33, 3), (16, 64, 5)])
 def test_the_kernel_for_long_rows(M, D, G, monkeypatch):
-    monkeypatch.setattr(gpu_ladder, "_chunks", lambda D, most: (64, 100, 1))
-    assert STEPS["fused-partials"].plan(M, D, G)[0].kernel is gpu_ladder.fused_partials_long
+    monkeypatch.setattr(gpu.steps, "chunks_of_row", lambda D, most: (64, 100, 1))
+    assert STEPS["fused-partials"].plan(M, D, G)[0].kernel is gpu.ladder.fused_partials_long
     outputs, runs = run("fused-partials", M, D, G=G, log=True)
     check("fused-partials", outputs, M, D)
     check_traffic("fused-partials", runs, M, D, G=G)
@@ -125,7 +126,7 @@ def test_any_number_of_blocks(G):
     check_traffic("fused-partials", runs, 37, 40, G=G)
 
 
-@pytest.mark.skipif(not gpu_ladder.cuda.is_available(), reason="no GPU")
+@pytest.mark.skipif(not gpu.devices.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("M, D", [(1, 128), (33, 31), (7, 1000), (300, 1024)])
 def test_steps_on_a_gpu(name, M, D):
@@ -136,10 +137,9 @@ def test_steps_on_a_gpu(name, M, D):
 
 def test_a_kernel_is_compiled_once():
     pytest.importorskip("numba.cuda")
-    kernel = gpu_ladder.block_per_row(64)
-    assert kernel is gpu_ladder.block_per_row(64)
-    assert gpu_ladder.compiled(kernel) is gpu_ladder.compiled(kernel)
-    assert gpu_ladder.compiled(kernel).py_func is kernel
+    kernel = gpu.ladder.block_per_row(64)
+    assert kernel is gpu.ladder.block_per_row(64)
+    assert compiled(kernel, 64) is compiled(kernel, 64) and compiled(kernel, 64).py_func is kernel
 
 
 def test_any_strides_and_alignment():
@@ -171,23 +171,24 @@ def test_bad_input():
 
 # Barriers
 
-SOURCE = inspect.getsource(gpu_ladder)
+SOURCE = inspect.getsource(gpu.ladder)
 BARRIERS = [match.start() for match in re.finditer(r"cuda\.syncthreads\(\)", SOURCE)]
 
 
-def test_no_barrier_too_many(tmp_path):
+def test_no_barrier_too_many(tmp_path, monkeypatch):
     """Without any one of the barriers in block_sum, tree_sum and sum_over_warps, some step has a race."""
     assert len(BARRIERS) == 2 + 3 + 2
     for k, start in enumerate(BARRIERS):
         path = tmp_path / f"mutant{k}.py"
         path.write_text(SOURCE[:start] + "pass" + SOURCE[start + len("cuda.syncthreads()"):])
-        spec = importlib.util.spec_from_file_location(f"lnlib.mutant{k}", path)
+        spec = importlib.util.spec_from_file_location(f"lnlib.gpu.mutant{k}", path)
         mutant = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(mutant)
+        monkeypatch.setattr(gpu.steps, "ladder", mutant)
         races = 0
         for name in ("block-per-row", "row-in-registers", "fused-partials"):
             try:
-                run(name, 4, 600, steps=mutant.STEPS)
+                run(name, 4, 600)
             except (simt.DataRace, simt.UninitialisedRead):
                 races += 1
         assert races
@@ -212,7 +213,8 @@ def check_sectors(name, runs, M, D):
 
 
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("M, D", [(7, 1), (7, 33), (32, 3), (32, 31), (32, 36), (33, 40), (32, 128), (3, 1000), (7, 1000)])
+@pytest.mark.parametrize("M, D", [(7, 1), (7, 33), (32, 3), (32, 31), (32, 36), (33, 40), (32, 128), (3, 1000),
+                                  (7, 1000)])
 def test_predictions_hold(name, M, D):
     _, runs = run(name, M, D, log=True)
     check_traffic(name, runs, M, D)
@@ -242,7 +244,7 @@ def test_sectors_of_neighbours(W):
     for D in range(W, 300, W):
         requests = [(row * D + c, row * D + min(c + 32 * W, D)) for row in range(8) for c in range(0, D, 32 * W)]
         sectors = sum((end - 1) // 8 - first // 8 + 1 for first, end in requests)
-        assert gpu_ladder.side_by_side(D, W) == pytest.approx(sectors / len(requests), rel=1e-14)
+        assert gpu.steps.side_by_side(D, W) == pytest.approx(sectors / len(requests), rel=1e-14)
 
 
 def test_sectors_a_row_apart():
@@ -250,7 +252,7 @@ def test_sectors_a_row_apart():
         for M in (1, 31, 32, 64, 100):
             requests = [(c, range(first, min(first + 32, M))) for first in range(0, M, 32) for c in range(D)]
             sectors = sum(len({(row * D + c) // 8 for row in rows}) for c, rows in requests)
-            error = abs(gpu_ladder.a_row_apart(M, D) - sectors / len(requests))
+            error = abs(gpu.steps.a_row_apart(M, D) - sectors / len(requests))
             assert error < (1e-12 if D >= 8 or M % 32 == 0 else 1)
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks import assembly
-from lnlib import ladder, reference
+from lnlib import reference
+from lnlib.cpu import ladder
 from lnlib.summation import sum_rows
 
 PAIRS = {name: (getattr(ladder, f"{name}_forward"), getattr(ladder, f"{name}_backward"))

@@ -4,7 +4,7 @@ import cases
 import numpy as np
 import pytest
 
-from lnlib import cpu, gpu, reference
+from lnlib import contract, cpu, gpu, reference
 from lnlib import layernorm as ln
 
 every_backend = pytest.mark.parametrize("backend", [ln, cpu, gpu])
@@ -52,6 +52,36 @@ def test_squares_out_of_range(dtype, sigma, eps, exponent, backend):
     """Scaling by a power of two rounds nothing, so the bar is the one of ordinary rows."""
     errors, _, _ = judged(backend, rows(sigma, dtype), eps, exponent)
     assert max(errors) <= cases.BAR[dtype], errors
+
+
+@pytest.mark.parametrize("part", [0, 0.5])
+@pytest.mark.parametrize("side", [0.999, 1.001])
+@with_backends("dtype, end", [("float32", 0), ("float32", 1), ("float64", 0), ("float64", 1)])
+def test_both_sides_of_the_limits(dtype, end, backend, side, part):
+    """There is one definition of the range: at its edges both ways meet the bar, and the other way is taken there.
+
+    ``part`` of variance + eps is eps. That the NumPy backend has scaled a row cannot be seen: no bit differs.
+    """
+    total = side * contract.RANGE[dtype][end]
+    x = np.random.default_rng(8).standard_normal((4, 64))
+    x = (x * np.sqrt((1 - part) * total) / x.std(axis=1, keepdims=True)).astype(dtype)
+    errors, _, _ = judged(backend, x, part * total, round(np.log2(total) / 2))
+    assert max(errors) <= cases.BAR[dtype], errors
+    if backend is not ln:
+        one = np.ones(64, dtype)
+        statistics = backend.layer_norm_forward(x, one, one, part * total)[1].statistics
+        again = statistics[2] == 0 if backend is cpu else statistics[:, 3] != 1
+        assert (again == ((side < 1) == (end == 0))).all()
+
+
+def test_the_range_is_derived():
+    """tiny / u from below; and what is scaled up or down on the GPU is in range afterwards."""
+    for dtype, (smallest, largest) in contract.RANGE.items():
+        assert 0.98 <= smallest / (np.finfo(dtype).tiny / cases.U[dtype]) <= 1.02  # to one digit
+        assert largest * 2**24 < np.finfo(dtype).max  # a sum of squares of that many numbers
+    smallest, largest = contract.RANGE["float32"]
+    assert smallest * gpu.kernels.UP**2 < largest and smallest < largest * gpu.kernels.DOWN**2
+    assert float(np.finfo("f4").max) ** 2 * gpu.kernels.DOWN**2 < largest
 
 
 @pytest.mark.parametrize("sigma, eps, exponent", [e[1:] for e in EXTREMES if e[0] == "float32"])
@@ -131,12 +161,11 @@ def test_gradients_that_overflow_on_the_way(backend, D, dtype, exponent):
     assert reference.relative_error(np.ldexp(dx, -exponent), exact.dx) <= bar
 
 
-def sums_over_rows(backend, x, dy, threads, monkeypatch):
+def sums_over_rows(backend, x, dy, threads):
     """dgamma and dbeta by one thread or more; gamma is 1, so a constant row of dy has a dx of 0."""
-    monkeypatch.setattr(cpu, "PARALLEL_SIZE", 0)
-    monkeypatch.setattr(cpu.numba, "get_num_threads", lambda: threads)
     one = np.ones(x.shape[1], x.dtype)
-    dx, dgamma, dbeta = backend.layer_norm_backward(dy, backend.layer_norm_forward(x, one, one)[1])
+    with cases.threads(threads):
+        dx, dgamma, dbeta = backend.layer_norm_backward(dy, backend.layer_norm_forward(x, one, one)[1])
     assert not dx.any()
     return dgamma, dbeta
 
@@ -144,7 +173,7 @@ def sums_over_rows(backend, x, dy, threads, monkeypatch):
 @pytest.mark.parametrize("backend, threads", [(ln, 1), (cpu, 1), (cpu, 3)])
 @pytest.mark.parametrize("D", [5, 300, 2500])
 @pytest.mark.parametrize("n", [7, 17, 100])
-def test_sums_over_rows_that_overflow_on_the_way(n, D, backend, threads, monkeypatch):
+def test_sums_over_rows_that_overflow_on_the_way(n, D, backend, threads):
     """n rows, the same with the other sign, and one row more, which is the sum. 7 * 5e37 is too large for float32.
 
     Terms cancel exactly in float64. What is left is the last row's, with the roundings of xhat and of a product.
@@ -153,7 +182,7 @@ def test_sums_over_rows_that_overflow_on_the_way(n, D, backend, threads, monkeyp
     last = np.random.default_rng(9).standard_normal((1, D))
     x = np.concatenate([half, half, last]).astype("f4")
     dy = np.repeat(np.array([5e37] * n + [-5e37] * n + [3e37], "f4"), D).reshape(-1, D)
-    dgamma, dbeta = sums_over_rows(backend, x, dy, threads, monkeypatch)
+    dgamma, dbeta = sums_over_rows(backend, x, dy, threads)
     assert (dbeta == dy[-1]).all()
     xhat = reference.to_float64(reference.layer_norm(x[-1:], np.ones(D), np.zeros(D)).y)[0]
     exact = dy[-1] * xhat
@@ -161,12 +190,12 @@ def test_sums_over_rows_that_overflow_on_the_way(n, D, backend, threads, monkeyp
 
 
 @pytest.mark.parametrize("backend, threads", [(ln, 1), (cpu, 1), (cpu, 3)])
-def test_sums_over_rows_in_range_and_out_of_range(backend, threads, monkeypatch):
+def test_sums_over_rows_in_range_and_out_of_range(backend, threads):
     """-3e38 from a row in range, 4e38 (Inf in float32) from ten that are not: 1e38, to the rounding of 11 terms."""
     x = np.repeat(rows(1.0, "float32")[:1], 11, axis=0)
     x[1:] *= np.float32(1e30)
     dy = np.repeat(np.array([-3e38] + [4e37] * 10, "f4"), 64).reshape(-1, 64)
-    _, dbeta = sums_over_rows(backend, x, dy, threads, monkeypatch)
+    _, dbeta = sums_over_rows(backend, x, dy, threads)
     assert np.abs(dbeta - 1e38).max() <= 11 * cases.U["float32"] * 7e38
 
 

@@ -10,7 +10,8 @@ import pytest
 from benchmarks import gpu, gpu_contestants, gpu_correctness, gpu_profile, gpu_stages, gpu_tables, gpu_timing
 from benchmarks.gpu_contestants import Case, Notes
 from benchmarks.provenance import ROOT
-from lnlib import gpu_kernels, gpu_ladder
+from lnlib.gpu import plans
+from lnlib.gpu.steps import STEPS
 
 
 class FakeGpu:
@@ -120,17 +121,17 @@ def test_warps_of_triton(D, warps):
 
 
 def test_a_persistent_grid_is_as_large_as_that_of_lnlib():
-    launches, G = gpu_contestants.plan_step(gpu_ladder.STEPS["fused-partials"], 8192, 4096, 132)
-    assert launches[0].block == 256 and G == launches[0].grid == 132 * (gpu_kernels.RESIDENT // 256)
-    assert gpu_contestants.plan_step(gpu_ladder.STEPS["fused-partials"], 5, 4096, 132)[1] == 5
+    launches, G = gpu_contestants.plan_step(STEPS["fused-partials"], 8192, 4096, 132)
+    assert launches[0].block == 256 and G == launches[0].grid == 132 * (plans.RESIDENT // 256)
+    assert gpu_contestants.plan_step(STEPS["fused-partials"], 5, 4096, 132)[1] == 5
 
 
 def test_predicted_time():
-    step, latency = gpu_ladder.STEPS["thread-per-row"], gpu_contestants.LATENCY
+    step, latency = STEPS["thread-per-row"], gpu_contestants.LATENCY
     launches, _ = gpu_contestants.plan_step(step, 4096, 8192, 132)
     # A thread reads its row three times.
     assert gpu_contestants.predicted_seconds(launches, 4096, 8192, 132) == pytest.approx(3 * 8192 * latency)
-    launches, _ = gpu_contestants.plan_step(gpu_ladder.STEPS["block-per-row"], 8192, 4096, 132)
+    launches, _ = gpu_contestants.plan_step(STEPS["block-per-row"], 8192, 4096, 132)
     # More threads than the GPU has at once.
     expected = 3 * 8192 * 4096 / (132 * 2048) * latency
     assert gpu_contestants.predicted_seconds(launches, 8192, 4096, 132) == pytest.approx(expected)
@@ -148,8 +149,8 @@ def steps(monkeypatch, shape, which, seconds=1e-3):
 
 def test_every_step_is_a_contestant_of_its_pass(monkeypatch):
     found = sum((steps(monkeypatch, (8192, 4096), which)[0] for which in gpu_contestants.PASSES), [])
-    assert found == list(gpu_ladder.STEPS)
-    assert [name for name in gpu_contestants.OURS if name in gpu_ladder.STEPS] == found
+    assert found == list(STEPS)
+    assert [name for name in gpu_contestants.OURS if name in STEPS] == found
 
 
 def test_steps_that_are_left_out(monkeypatch):
@@ -226,8 +227,8 @@ def test_results():
 
 
 @pytest.mark.parametrize("shape", gpu_stages.TUNE_SHAPES)
-@pytest.mark.parametrize("which, plan", [("forward", gpu_kernels.plan_forward),
-                                         ("backward", gpu_kernels.plan_backward)])
+@pytest.mark.parametrize("which, plan", [("forward", plans.plan_forward),
+                                         ("backward", plans.plan_backward)])
 def test_what_is_tuned_changes_the_plan(shape, which, plan):
     def planned():
         return plan(*shape, 4, **{"multiprocessors": 132} if which == "backward" else {})
@@ -335,7 +336,7 @@ def test_arguments(capsys):
     assert options.stages == ["ceilings", "correctness", "launch", "speed", "ladder", "graphs"]
     assert options.families == list(gpu_contestants.FAMILIES) and not options.quick and options.out is None
     options = gpu.parse(["--only", "memory", "ladder", "--stages", "speed", "--tune", "--minutes", "2"])
-    assert options.families == ["memory", *gpu_ladder.STEPS] and options.stages == ["speed", "tune"]
+    assert options.families == ["memory", *STEPS] and options.stages == ["speed", "tune"]
     for wrong, message in ((["--only", "numpy"], "numpy"), (["--stages", "all"], "all"),
                            (["--minutes", "0"], "expected")):
         with pytest.raises(SystemExit) as error:
@@ -361,7 +362,7 @@ class Dispatcher:
 
 
 def test_missing(monkeypatch):
-    from lnlib import cuda_access
+    from lnlib.simt import cuda_access
 
     monkeypatch.setitem(sys.modules, "torch", None)
     assert gpu.missing(["pytorch"]) == ["PyTorch is not installed: install torch, built for CUDA"]
@@ -441,7 +442,7 @@ def test_the_whole_command(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(gpu, "messages", fake_messages(RECORDS[-3:]))
     assert gpu.main(["--out", str(tmp_path)]) == 0
     file, = tmp_path.iterdir()
-    assert file.name == "gpu-nvidia-h200-nvl.json"
+    assert file.name == "nvidia-h200-nvl.json"
     found = json.loads(file.read_text())
     assert found["records"] == RECORDS[-3:]
     ran = found["provenance"]
@@ -476,7 +477,7 @@ def test_what_is_measured_exists():
 def test_counts_of_the_interpreter():
     M, D = 4, 64
     found = gpu_profile.counts(M, D, multiprocessors=2)
-    launches = [(name, launch) for name, step in gpu_ladder.STEPS.items() for launch in step.plan(M, D, 4)]
+    launches = [(name, launch) for name, step in STEPS.items() for launch in step.plan(M, D, 4)]
     assert [(r["kernel"], r["blocks"], r["threads"]) for r in found[:len(launches)]] == [
         (name, launch.grid, launch.block) for name, launch in launches]
     assert [r["kernel"] for r in found[len(launches):]] == ["lnlib"] * 3

@@ -4,13 +4,17 @@ import matplotlib
 import numpy as np
 import pytest
 from attempts import failed
+from questions import backward, norm, says
 
 matplotlib.use("agg")
 
-from lnlib import plots  # noqa: E402
+from lnlib import layer_norm_backward, layer_norm_forward  # noqa: E402
 from lnlib.exercises import ch05  # noqa: E402
+from lnlib.figures import checking  # noqa: E402
 from lnlib.layernorm import rms_norm_forward  # noqa: E402
 from lnlib.mistakes import HARMLESS, MUTANTS  # noqa: E402
+
+MUTANT = {mutant.name: mutant.backward for mutant in MUTANTS}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS + HARMLESS, ids=lambda m: m.name)
@@ -44,9 +48,59 @@ def test_coefficients_tell_mistakes_apart():
 
 def test_kill_matrix_figure():
     killed = np.array([[False, True, True], [False, False, True]])
-    fig = plots.kill_matrix(killed[:, [1, 2, 0]], ["strong", "weak"], ["some", "all", "none"])
+    fig = checking.kill_matrix(killed[:, [1, 2, 0]], ["strong", "weak"], ["some", "all", "none"])
     ax = fig.axes[0]
     assert [t.get_text() for t in ax.get_xticklabels()] == ["none  0", "some  1", "all  2"]
     assert [t.get_text() for t in ax.get_yticklabels()] == ["strong  2", "weak  1"]
     assert (ax.collections[0].get_array().reshape(2, 3) == killed).all()
     matplotlib.pyplot.close(fig)
+
+
+# Questions: the numbers in the answers are computed, then looked for in their text
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_what_the_answers_say(rng):
+    x = rng.standard_normal((3, 7))  # 5.1
+    seen, sizes = rng.standard_normal(7), []
+    for beta in (0.0, 0.5, seen):
+        y = layer_norm_forward(x, np.ones(7), beta + np.zeros(7))[0]
+        sizes.append(norm(backward(y, x, eps=1e-5)[0]))
+    shows = []
+    for beta in (0.0, 0.5):
+        y, cache = layer_norm_forward(x, np.ones(7), beta + np.zeros(7))
+        right = layer_norm_backward(y, cache)[0]
+        shows.append({name for name, wrong in MUTANT.items()
+                      if norm(wrong(y, cache)[0] - right) > 1e-3 * norm(cache.rstd * y)})
+    assert shows[0] | {"missing-mean"} == shows[1] != shows[0]
+    assert sizes[1] == pytest.approx(sizes[0], rel=1e-6) and sizes[0] < 1e-3 < 0.5 < sizes[2]
+    assert norm(backward(seen + 0 * x, x, eps=1e-5)[0]) == pytest.approx(sizes[2], rel=1e-3)  # J beta
+
+    let_through = []  # 5.2
+    for shape in ((6, 6), (1, 7), (2, 3, 6), (3, 4, 7)):
+        x, dy = rng.standard_normal((2, *shape))
+        right, _, _, r, xhat = backward(dy, x)
+        rows = x.size // shape[-1]
+        wrong = r * (dy - (dy.sum(-1, keepdims=True) + xhat * (dy * xhat).sum(-1, keepdims=True)) / rows)
+        let_through += [shape] if np.allclose(wrong, right) else []
+    assert let_through == [(6, 6), (2, 3, 6)]
+    says("5.2", "$(6, 6)$ and $(2, 3, 6)$:")
+
+    for D, rows in ((768, 12), (768, 1200), (20_000, 12)):  # 5.3
+        x, dy = rng.standard_normal((2, rows, D))
+        _, cache = layer_norm_forward(x, np.ones(D), np.zeros(D))
+        right = layer_norm_backward(dy, cache)[0]
+        error = norm(MUTANT["missing-projection"](dy, cache)[0] - right) / norm(right)
+        # The part is chi-squared with one degree of freedom for each row: 2 / rows is its relative variance.
+        assert abs(error**2 * D - 1) < 4 * (2 / rows) ** 0.5
+        assert (error < 1e-2) == (D > 10_000)
+    says("5.3", f"{100 * 768**-0.5:.0f} %", "$D = 10^4$")
+
+    assert abs((767 / 768) ** 0.5 - 1) < 1e-3  # 5.4
+    assert f"{abs((1 + 1e-5) ** -0.5 - 1 / (1 + 1e-5)):.0e}" == "5e-06"
+    flat = 1e-5**0.5
+    assert flat / (flat + 1e-5) > 0.99
+    says("5.4", f"{(3 / 4) ** 0.5:.2f}", f"{flat / (flat**2 + 1e-5) ** 0.5:.2f}", r"$5 \cdot 10^{-6}$")

@@ -6,11 +6,15 @@ from itertools import permutations
 import matplotlib
 import numpy as np
 import pytest
+from questions import norm, says
 
 matplotlib.use("agg")
 
-from lnlib import exercises, plots, reference  # noqa: E402
+import matplotlib.pyplot as plt  # noqa: E402
+
+from lnlib import exercises, layer_norm_forward, reference  # noqa: E402
 from lnlib.exercises import ch06  # noqa: E402
+from lnlib.figures import breaking  # noqa: E402
 from lnlib.variance import ALGORITHMS, naive, normalise, recentred, recentred_short, wide  # noqa: E402
 
 U = 2.0**-24
@@ -91,7 +95,7 @@ def test_the_figures_show_what_they_are_given():
     v = {name: 1e-3 * np.ones(15) for name in names}
     y = {name: 1e-5 * np.ones(15) for name in names}
     y["c"][-2:] = 1e9, np.inf
-    fig = plots.variance_panels(offsets, v, y, U)
+    fig = breaking.variance_panels(offsets, v, y, U)
     assert [ax.get_title() for ax in fig.axes] == names
     assert [len(ax.lines) for ax in fig.axes] == [6, 6, 5, 5]  # two errors, their crosses, one or two theories
     _, v_crosses, drawn, crosses, theory = (line.get_ydata() for line in fig.axes[2].lines)
@@ -99,14 +103,14 @@ def test_the_figures_show_what_they_are_given():
     assert np.isnan(crosses[:-2]).all() and (crosses[-2:] == fig.axes[2].get_ylim()[1]).all()
     np.testing.assert_array_equal(theory, U * offsets)
     assert np.isnan(v_crosses).all()
-    plots.plt.close(fig)
-    fig = plots.variance_panels(offsets, y, y, U)  # both off the panel: their crosses must not coincide
+    plt.close(fig)
+    fig = breaking.variance_panels(offsets, y, y, U)  # both off the panel: their crosses must not coincide
     _, v_crosses, _, crosses, _ = (line.get_ydata() for line in fig.axes[2].lines)
     assert (v_crosses[-2:] < 0.5 * crosses[-2:]).all()
-    plots.plt.close(fig)
-    fig = plots.algorithm_errors(offsets, y)
+    plt.close(fig)
+    fig = breaking.algorithm_errors(offsets, y)
     assert [line.get_label() for line in fig.axes[0].lines] == names
-    plots.plt.close(fig)
+    plt.close(fig)
 
 
 # ---- The exercises ----------------------------------------------------------------------------------
@@ -193,3 +197,61 @@ def test_a_wrong_answer_is_refused(id, candidate, message):
 def test_another_right_answer_is_accepted(id, candidate, seed):
     report = exercises.check(id, candidate, seed=seed)
     assert report.failed is None, report
+
+
+# Questions: the numbers in the answers are computed, then looked for in their text
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_what_the_answers_say(rng):
+    formats = np.array([2.0**-53, 2.0**-24, 2.0**-8])  # 6.1
+    left = -np.log10(formats * 1000**2)
+    assert round(left[0]) == 10 and round(left[1]) == 1 and left[2] < 0
+    assert 0.9e8 < formats[0] ** -0.5 < 1e8
+    says("6.1", f"${U * 1e6:.2f}$", "ten digits, one, and none", "$10^8$", *(formats**-0.5)[1:].astype(int))
+    noise = rng.standard_normal((64, 1024))
+    for dtype, u in (("float64", 2.0**-53), ("float32", U)):  # measured: within a factor of ten
+        x = (1000 + noise).astype(dtype)
+        error = reference.relative_error(naive(x)[2].astype(float), x.astype(float).var(axis=-1, keepdims=True))
+        assert 0.1 < error / (u * 1e6) < 10
+
+    far = (1e4 + rng.random((64, 1)) + noise).astype(np.float32)  # 6.2
+    exact = reference.layer_norm(far, np.ones(1024), np.zeros(1024)).y
+    mean = far.mean(axis=-1, keepdims=True, dtype=float)
+    ordered = np.sort(far, axis=-1).mean(axis=-1, keepdims=True)
+    errors = []
+    for c in (far - ordered, far - mean.astype(np.float32), (far - mean).astype(np.float32)):
+        assert c.dtype == np.float32
+        v = (c * c).mean(axis=-1, keepdims=True)
+        errors.append(reference.relative_error(c / np.sqrt(v + np.float32(1e-5)), exact))
+    assert min(errors[:2]) > 1e-4 and errors[2] < 3 * U
+    assert 1e-4 < reference.relative_error(normalise(far, "two-pass"), exact) < 1e-3
+    assert round(np.spacing(np.float32(1e4)) / 2, 4) == 5e-4
+    says("6.2", "Only change 3", r"$5 \cdot 10^{-4}$")
+
+    rows = 1e6 + rng.random((64, 1)) + noise  # 6.3
+    one, zero = np.ones(1024), np.zeros(1024)
+    wanted = layer_norm_forward(rows, one, zero)[0]
+    assert np.spacing(np.float32(1e6)) == 1 / 16
+    says("6.3", f"{1 / 16 / 12**0.5:.3f}", "About 2 %", "$1/16$", "$1/32$", "$10^{-7}$")
+    for shift, low, high in ((0, 0.015, 0.022), (1e6, 1e-8, 1e-7)):
+        stored = (rows - shift).astype(np.float32)
+        y = layer_norm_forward(stored, one.astype(np.float32), zero.astype(np.float32))[0]
+        assert low < norm(y - wanted) / norm(wanted) < high
+
+    def pairwise(a):  # 6.4
+        half = len(a) // 2
+        return a[0] if len(a) == 1 else pairwise(a[:half]) + pairwise(a[half:])
+
+    def moved(D, constants):
+        a = constants.astype(np.float32)
+        return (pairwise(np.broadcast_to(a, (D, a.size))) / np.float32(D) != a).mean()
+
+    constants = rng.standard_normal(5000)
+    assert moved(1024, constants) == 0 == moved(768, np.arange(1, 1000))
+    # The share of one sample of 5000 scatters by 0.005.
+    assert abs(moved(768, constants) - 1 / 7) < 0.02
+    says("6.4", "one random constant in seven")

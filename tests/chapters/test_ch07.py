@@ -3,24 +3,27 @@
 import contextlib
 import io
 import json
+import math
 import re
-from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pytest
 from attempts import failed
-from pages import read, ROOT
+from pages import ROOT, read
+from questions import plain, power, says
 
 matplotlib.use("agg")
 
+import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.colors import to_rgba  # noqa: E402
 
-from lnlib import exercises, layer_norm_forward, plots, recreations, reference, regimes, variance  # noqa: E402
+from lnlib import exercises, layer_norm_forward, recreations, reference, regimes, results, variance  # noqa: E402
 from lnlib.exercises import ch07  # noqa: E402
-from lnlib.rounding import FORMATS, round_to  # noqa: E402
+from lnlib.figures import breaking  # noqa: E402
+from lnlib.reference import relative_error  # noqa: E402
+from lnlib.rounding import FORMATS, TYPICAL, round_to  # noqa: E402
 from lnlib.variance import normalise  # noqa: E402
-
 
 
 def rng():
@@ -242,7 +245,7 @@ def test_constant_rows_in_the_recreations():
 # Data
 
 def test_the_results_file_has_what_the_page_reads():
-    bench = json.loads((ROOT / "benchmarks/results/accuracy.json").read_text())
+    bench = results.read("accuracy")
     assert {"date", "cpu", "python", "packages"} <= set(bench["provenance"])
     assert {"torch", "flax", "keras"} <= set(bench["provenance"]["packages"])
     chosen = [r for r in bench["records"] if (r["tensor"], r["dtype"], r["D"]) == ("y", "float32", 1024)]
@@ -325,7 +328,7 @@ def test_what_can_be_computed_about_the_reports():
 
 def test_digit_map_shows_the_errors_it_is_given():
     errors = {"a": np.array([[1e-3, np.inf, np.nan], [0.0, 1e-8, 10.0]]), "b": np.full((2, 3), 1e-5)}
-    fig = plots.digit_map(errors, [1, 10, 100], [1e-2, 1e4], "across", "up", {"a": lambda x, y: 1e-6 * x + 0 * y},
+    fig = breaking.digit_map(errors, [1, 10, 100], [1e-2, 1e4], "across", "up", {"a": lambda x, y: 1e-6 * x + 0 * y},
                           [(10, 1.0, "q")])
     a, b = fig.axes[:2]
     shown = a.collections[0].get_array().reshape(2, 3)
@@ -338,25 +341,88 @@ def test_digit_map_shows_the_errors_it_is_given():
     assert len(b.collections) == 1  # no theory, no line
     assert all("q" in [t.get_text() for t in ax.texts] for ax in (a, b))
     assert fig.get_facecolor() == to_rgba("white") and a.get_facecolor()[3] == 1
-    plots.plt.close(fig)
+    plt.close(fig)
 
 
 def test_digit_map_ends_at_16_digits_for_float64():
-    fig = plots.digit_map({"a": np.array([[1e-15, 1e-3], [1, 1]])}, [1, 2], [1, 2], "x", "y", top=16)
+    fig = breaking.digit_map({"a": np.array([[1e-15, 1e-3], [1, 1]])}, [1, 2], [1, 2], "x", "y", top=16)
     mesh = fig.axes[0].collections[0]
     assert list(mesh.norm.boundaries) == list(range(0, 17, 2)) and mesh.get_array().max() == pytest.approx(15)
-    plots.plt.close(fig)
+    plt.close(fig)
 
 
 def test_line_figures_show_their_numbers():
-    fig = plots.framework_digits([1, 10], {"p": [7, 6], "q": [7, 1]})
+    fig = breaking.framework_digits([1, 10], {"p": [7, 6], "q": [7, 1]})
     assert [list(line.get_ydata()) for line in fig.axes[0].lines] == [[7, 6], [7, 1]]
-    plots.plt.close(fig)
-    fig = plots.range_of_float16(np.array([1.0, 10.0]), {"p": np.array([1e-3, np.inf])}, {"edge": 3.0})
+    plt.close(fig)
+    fig = breaking.range_of_float16(np.array([1.0, 10.0]), {"p": np.array([1e-3, np.inf])}, {"edge": 3.0})
     points, crosses, edge = fig.axes[0].lines
     assert points.get_ydata()[0] == 1e-3 and np.isnan(points.get_ydata()[1])
     assert np.isnan(crosses.get_ydata()[0]) and crosses.get_ydata()[1] == 10
     assert edge.get_xdata()[0] == 3 and fig.axes[0].texts[0].get_text() == "edge"
     ticks = dict(zip(fig.axes[0].get_yticks(), [t.get_text() for t in fig.axes[0].get_yticklabels()]))
     assert ticks[crosses.get_ydata()[1]] == "NaN\nor Inf" and ticks[1] == "1"
-    plots.plt.close(fig)
+    plt.close(fig)
+
+
+# Questions: the numbers in the answers are computed, then looked for in their text
+
+def error(x, algorithm, stored=None):
+    """Median over rows of the relative error of y; ``stored`` is what the algorithm gets in place of x."""
+    exact = reference.layer_norm(x, *plain(x)).y
+    y = normalise(x if stored is None else stored, algorithm)
+    return np.median([relative_error(*pair) for pair in zip(y, exact)])
+
+
+# Medians over rows agree with the lines within a factor of two (tests/numerics/test_regimes.py).
+
+def test_question_1_dividing_rows_by_1024():
+    x = regimes.rows(np.random.default_rng(1), 200, 256, 300)
+    energy = 1e5 / 1024**2
+    gain = regimes.naive_loss(300, 1e5, 256, "pairwise") / regimes.naive_loss(300, energy, 256, "pairwise")
+    assert 10.5 < gain < 11.5  # "an eleventh"
+    assert 0.5 < error(x, "naive") / error(x / 1024, "naive") / gain < 2
+    size = np.sqrt(np.mean(normalise(x / 1024) ** 2))
+    says("7.1", f"{energy:.3f}", f"{size:.2f}")
+    assert np.array_equal(normalise(x, "naive"), normalise(x / 1024, "naive", 1e-5 / 1024**2))
+
+
+def test_question_2_a_spike():
+    x = regimes.rows(np.random.default_rng(2), 20, 1024, 3000)
+    x[:, 7] = 3e6
+    mean, sigma = x.mean(axis=1, dtype=float).mean(), x.std(axis=1, dtype=float).mean()
+    says("7.2", f"{mean / sigma:.2f}", f"{sigma / 1000:.0f}\\,000", f"about {round(mean, -2):.0f}")
+    says("7.2", "other 1023", "10^{-5}$, and")
+    assert 0.8e15 < sigma**2 / 1e-5 < 1e15
+    assert error(x, "naive") < 20 * 2.0**-24
+    others = np.delete(reference.to_float64(reference.layer_norm(x, *plain(x)).y), 7, axis=1)
+    assert 0.9e-5 < others.std(axis=1).mean() < 1.2e-5
+
+
+def test_question_3_stored_in_bfloat16():
+    x = regimes.rows(np.random.default_rng(3), 50, 768, 100, dtype="float64")
+    storing, naive = regimes.input_loss(100, "bfloat16"), regimes.naive_loss(100, 1e9, 768, "pairwise")
+    t = round(TYPICAL, 2)
+    says("7.3", f"About {t * 2**-8 * 100:.2f}", f"= {t * 2**-8 * 100:.2f}$", f"{t / 2 * math.sqrt(11):.1f}\\,",
+         power(naive), f"{storing / naive:.0e}".replace("4e+02", "400"))
+    stored = round_to(x, "bfloat16")
+    for found in (error(x, "naive", stored.astype(np.float32)), error(x, "recentred", stored)):
+        assert 0.5 < found / storing < 2
+
+
+def test_question_4_which_tests_notice():
+    z = np.random.default_rng(4).standard_normal((40, 256))
+    rows = {"a": z.astype(np.float32), "b": z + 1000, "c": (z + 1000).astype(np.float32),
+            "d": (0.1 + 1e-4 * z).astype(np.float32)}
+    naive, two_pass = ({name: error(x, way) for name, x in rows.items()} for way in ("naive", "two-pass"))
+    assert [name for name in rows if naive[name] > 1e-3] == ["c"] and max(two_pass.values()) < 1e-3
+    lines = regimes.naive_loss(1000, 1e5, 256, "pairwise"), regimes.mean_loss(1000, 256, "pairwise")
+    assert 0.5 < naive["c"] / lines[0] < 2
+    assert all(0.5 < found / lines[1] < 2 for found in (two_pass["c"], two_pass["d"], naive["d"]))
+    assert 9.5 < -math.log10(naive["b"]) < 10.5
+    # In (d) the variance's part is about as large as the mean's; together they are less than twice the mean's alone.
+    hidden = regimes.naive_loss(1000, 1e-3, 256, "pairwise")
+    assert hidden == pytest.approx(lines[0] / 1000, rel=0.01) and 0.5 < hidden / lines[1] < 1.5
+    assert 1 < naive["d"] / two_pass["d"] < 2
+    says("7.4", "a thousandth of the 0.04")
+    says("7.4", "Only (c)", f"= {lines[0]:.2f}$", power(lines[1]), "ten digits")

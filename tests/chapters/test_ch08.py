@@ -1,18 +1,23 @@
 """Chapter 8: its other backward passes are what they say, its claims hold, its exercises refuse weak answers."""
 
+import math
+
 import matplotlib
 import numpy as np
 import pytest
 from attempts import failed
+from questions import percent, plain, says
 
 matplotlib.use("agg")
 
-from lnlib import exercises, forms, layer_norm_backward, layer_norm_forward, plots, recreations  # noqa: E402
+from lnlib import exercises, forms, layer_norm_backward, layer_norm_forward, recreations  # noqa: E402
 from lnlib import reference, regimes, summation  # noqa: E402
 from lnlib.exercises import ch08  # noqa: E402
+from lnlib.figures import breaking  # noqa: E402
 from lnlib.gradcheck import complex_step  # noqa: E402
 from lnlib.reference import relative_error  # noqa: E402
 from lnlib.rounding import FORMATS, TYPICAL, round_to  # noqa: E402
+from lnlib.summation import sum_rows  # noqa: E402
 
 U = 2.0**-24
 F4 = np.float32
@@ -180,7 +185,7 @@ def test_xhat_from_a_half_precision_y(rng, gamma):
 
 def test_numpy_adds_rows_in_sequence_and_contiguous_ones_in_blocks(rng):
     terms = rng.standard_normal((10**5, 3), np.float32)
-    running = summation.sum_rows(terms, "sequential")
+    running = sum_rows(terms, "sequential")
     assert np.array_equal(terms.sum(axis=0), running)
     exact = terms.sum(axis=0, dtype=float)
     contiguous = np.ascontiguousarray(terms.T).sum(axis=1)
@@ -198,9 +203,9 @@ def test_the_spread_of_random_orders_is_the_rounding_error(rng, dtype):
     for _ in range(3):
         runs = rng.permuted(np.tile(rng.standard_normal((n, 1), F4), 300), axis=0)
         for order in ("sequential", "pairwise"):
-            spread = summation.sum_rows(runs, order, dtype).astype(float).std() / np.sqrt(n)
+            spread = sum_rows(runs, order, dtype).astype(float).std() / np.sqrt(n)
             assert 0.4 < spread / summation.row_sum_loss(n, order, dtype) < 2.5
-        assert len(np.unique(summation.sum_rows(runs, "wide", dtype))) == 1
+        assert len(np.unique(sum_rows(runs, "wide", dtype))) == 1
 
 
 def test_a_long_running_sum_in_bfloat16_stagnates(rng):
@@ -271,7 +276,7 @@ def test_the_figure_of_sums():
     counts = [10, 100, 1000]
     errors = {"float32": {"sequential": np.array([1e-7, 2e-7, 3e-7]), "wide": np.array([1e-8, 2e-8])}}
     errors["bfloat16"] = {"sequential": np.array([1e-3, 2e-3, 3e-3])}
-    fig = plots.row_sums(counts, errors, summation.row_sum_loss)
+    fig = breaking.row_sums(counts, errors, summation.row_sum_loss)
     single, half = fig.axes
     line, dots, _, short, short_dots, _ = single.lines
     assert dots.get_ydata().tolist() == [1e-7, 2e-7, 3e-7] and dots.get_xdata().tolist() == counts
@@ -280,7 +285,7 @@ def test_the_figure_of_sums():
     assert np.allclose(half.lines[0].get_ydata()[0], summation.row_sum_loss(10, "sequential", "bfloat16"))
     matplotlib.pyplot.close(fig)
     same = {order: np.array([1e-7, 1e-7]) for order in ("sequential", "blocks", "pairwise", "wide", "neumaier")}
-    fig = plots.row_sums(counts, {"float32": same, "bfloat16": same}, summation.row_sum_loss)
+    fig = breaking.row_sums(counts, {"float32": same, "bfloat16": same}, summation.row_sum_loss)
     *hidden, last = fig.axes[0].lines[1::3]
     assert last.get_fillstyle() == "none"  # does not hide those below
     assert all(last.get_markersize() > dots.get_markersize() for dots in hidden)
@@ -289,7 +294,7 @@ def test_the_figure_of_sums():
 
 @pytest.mark.parametrize("label_lines", [False, True])
 def test_lines_of_a_map_carry_their_digits(label_lines):
-    fig = plots.digit_map({"a": np.full((3, 3), 1e-3)}, [1, 1e4, 1e8], [1, 2, 3], "x", "y",
+    fig = breaking.digit_map({"a": np.full((3, 3), 1e-3)}, [1, 1e4, 1e8], [1, 2, 3], "x", "y",
                           {"a": lambda x, y: 1e-8 * x + 0 * y}, label_lines=label_lines)
     assert {t.get_text() for t in fig.axes[0].texts} == ({"1", "3", "5", "7"} if label_lines else set())
     matplotlib.pyplot.close(fig)
@@ -457,8 +462,81 @@ def test_rows_until_of_no_finite_number():
 def test_rows_until_is_measured(monkeypatch, order, factor):
     """Were the errors of either order four times what theory says, or a quarter, the second check would notice."""
     def other_sums(a, name, dtype):
-        exact, found = (summation.sum_rows(a, o, dtype).astype(float) for o in ("wide", name))
+        exact, found = (sum_rows(a, o, dtype).astype(float) for o in ("wide", name))
         return exact + (factor if name == order else 1) * (found - exact)
 
     monkeypatch.setattr(ch08, "sum_rows", other_sums)
     assert failed("rows-until", ch08.rows_until_solution, "measured") == "measured in bfloat16"
+
+
+# Questions: the numbers in the answers are computed, then looked for in their text
+
+def test_question_1_three_losses():
+    rng = np.random.default_rng(5)
+    x = regimes.rows(rng, 8, 256, 0, math.sqrt(1e8 * 1e-5), "float64")
+    y, cache = layer_norm_forward(x, *plain(x))
+    t, w = rng.standard_normal((2, 8, 256))
+    gradients = y - t, -1e-3 * w, y + 1e-3 * w
+    dx = [np.linalg.norm(layer_norm_backward(g, cache)[0]) for g in gradients]
+    kappa = [np.linalg.norm(cache.rstd * g) / size for g, size in zip(gradients, dx)]
+    # w and t are random: 8 * 256 entries scatter norms by 2 %.
+    assert np.allclose(kappa, [math.sqrt(2), 1, 1000], rtol=0.05)
+    assert np.allclose(np.divide(dx, dx[0]), [1, 1e-3, 1e-3], rtol=0.05)
+    # (b): y in float32 has lost a rounding, and y - t a thousand times as much of g; the backward pass adds nothing.
+    rounded = y.astype(np.float32).astype(float)
+    lost_of_y, lost_of_g = relative_error(rounded, y), relative_error(rounded - (y + 1e-3 * w), gradients[1])
+    assert 2.5 < math.log10(lost_of_g / lost_of_y) < 3.5
+    exact = layer_norm_backward(gradients[1], cache)[0]
+    lost_of_dx = relative_error(layer_norm_backward(rounded - (y + 1e-3 * w), cache)[0], exact)
+    assert 0.9 < lost_of_dx / lost_of_g < 1.1
+    says("8.1", "1000", "three digits")
+
+
+def test_question_2_statistics_in_bfloat16():
+    rng, D = np.random.default_rng(6), 4096
+    dy = rng.standard_normal((64, D), np.float32)
+    x = (rng.uniform(1, 2, (64, 1)) * regimes.rows(rng, 64, D, 50)).astype(np.float32)
+    exact = reference.layer_norm(x, *plain(x), dy)
+    mean, rstd = forms.saved_statistics(x, "bfloat16")
+    xhat = (x - mean) * rstd
+    one = TYPICAL * FORMATS["bfloat16"].u
+    shift = 50 * one
+    in_dx = shift * math.sqrt(2 / D), one
+    printed = [part / TYPICAL * 0.42 for part in in_dx]  # the answer rounds t
+    says("8.2", f"{shift:.2f}", percent(shift), *(f"{part:.4f}" for part in printed), f"{math.hypot(*printed):.4f}")
+    # 64 roundings of a mean and of rstd scatter their root mean square by some 10 %.
+    assert 0.7 < relative_error((dy * xhat).sum(axis=0, dtype=float), exact.dgamma) / shift < 1.4
+    found = relative_error(forms.centred(dy, xhat, rstd), exact.dx)
+    assert 0.7 < found / math.hypot(*in_dx) < 1.4 and found < 0.01
+
+
+def test_question_3_gamma_stays_zero():
+    rng = np.random.default_rng(7)
+    x, dy = rng.standard_normal((2, 30, 16))
+    gamma, beta = np.zeros(16), rng.standard_normal(16)
+    for _ in range(3):
+        y, cache = layer_norm_forward(x, gamma, beta)
+        safe = np.where(abs(gamma) < 1e-3, 1e-3, gamma)
+        xhat = (y - beta) / safe
+        dgamma = (dy * xhat).sum(axis=0)
+        assert not dgamma.any() and abs(layer_norm_backward(dy, cache)[1]).min() > 0
+        gamma = gamma - 0.1 * dgamma
+    assert not gamma.any()
+
+    gamma = np.full(16, -5e-4)  # below the limit, too, and it becomes positive
+    y, cache = layer_norm_forward(x, gamma, beta)
+    xhat = (y - beta) / np.where(abs(gamma) < 1e-3, 1e-3, gamma)
+    assert np.all((dy * xhat).sum(axis=0) * layer_norm_backward(dy, cache)[1] < 0)
+    says("8.3", "the wrong sign")
+
+
+def test_question_4_a_sum_of_ones():
+    n = 2**20
+    ones = np.ones((n, 1), np.float32)
+    stops, = sum_rows(ones[:1000], "sequential", "bfloat16")
+    says("8.4", f"{stops:.0f}", f"{stops + 1:.0f}")
+    assert sum_rows(np.full((2, 1), stops / 2, np.float32), "sequential", "bfloat16") == stops
+    above = round_to(stops + np.arange(1.0, 3), "bfloat16")
+    assert above.tolist() == [stops, stops + 2]
+    assert sum_rows(ones, "pairwise", "bfloat16") == n == sum_rows(ones, "sequential")
+    assert np.float32(2**24) + np.float32(1) == 2**24 > np.float32(2**24 - 1)

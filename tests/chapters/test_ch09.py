@@ -1,22 +1,21 @@
 """Chapter 9: exercises refuse plausible wrong answers, results are what the page reads, figures show their data."""
 
-import json
 import math
-from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pytest
 from attempts import failed
+from questions import of, says
 
 matplotlib.use("agg")
 
-from pages import ROOT  # noqa: E402
+import matplotlib.pyplot as plt  # noqa: E402
 
-from lnlib import cost, exercises, plots  # noqa: E402
+from lnlib import cost, exercises, results  # noqa: E402
 from lnlib.exercises import ch09  # noqa: E402
-
-
+from lnlib.figures import fusing  # noqa: E402
+from lnlib.rounding import TYPICAL  # noqa: E402
 
 # Exercises
 
@@ -36,8 +35,7 @@ def test_rms_norm_is_counted_as_layer_norm_is(rows, D, itemsize):
     """By lnlib.cost's own reading of lines, with the names of this program's statistics."""
     sizes = {"x": rows * D, "square": rows * D, "xhat": rows * D, "y": rows * D, "gamma": D,
              **dict.fromkeys(("ms", "shifted", "root", "rstd"), rows)}
-    plan = cost._Plan(RMS_NORM, (), (), lambda name: itemsize * sizes[name], itemsize)
-    total = cost.total(cost._operation(line, plan) for line in RMS_NORM.splitlines())
+    total = cost.total(cost.count(RMS_NORM, lambda name: itemsize * sizes[name], itemsize))
     fused = itemsize * sum(sizes[name] for name in ("x", "gamma", "y", "rstd"))
     assert ch09.rms_norm_cost_solution(rows, D, itemsize) == (total.flops, total.bytes, fused)
     for line in RMS_NORM.splitlines():
@@ -132,12 +130,8 @@ def test_half_length(answer, check, words):
 
 # Data
 
-def results(name):
-    return json.loads(sorted((ROOT / "benchmarks/results").glob(f"{name}-*.json"))[0].read_text())
-
-
 def test_the_machine_file_has_what_the_page_reads():
-    core = results("machine")
+    core = results.read("machine")
     assert {"date", "cpu", "packages"} <= set(core["provenance"])
     machines = {r["size"]: r for r in core["records"] if r["section"] == "machine"}
     assert set(machines) >= {2**17, 2**20, 2**25, 2**27} and max(machines) == 2**27
@@ -174,27 +168,70 @@ def test_the_calls_measured_are_those_named():
 
 def test_rooflines_show_their_numbers():
     machines = [cost.Machine("near", 100e9, 1, 400e9), cost.Machine("far", 50e9, 1, 400e9)]
-    fig = plots.rooflines(machines, {"p": [(0.5, 20e9), (0.5, 10e9)]})
+    fig = fusing.rooflines(machines, {"p": [(0.5, 20e9), (0.5, 10e9)]})
     near, far, first, second = fig.axes[0].lines
     for line, ridge in ((near, 4), (far, 8)):
         x, y = line.get_data()
         assert np.allclose(y[x >= ridge], 400) and np.allclose(y[x < ridge], 400 / ridge * x[x < ridge])
     assert (first.get_ydata()[0], second.get_ydata()[0], first.get_xdata()[0]) == (20, 10, 0.5)
     assert (first.get_fillstyle(), second.get_fillstyle()) == ("full", "none")
-    plots.plt.close(fig)
+    plt.close(fig)
 
 
 def test_memory_of_step_is_a_staircase_through_what_forward_leaves():
-    fig = plots.memory_of_step({"p": (np.array([1, 3, 4]), np.array([2, 5, 4]), 2, 1)})
+    fig = fusing.memory_of_step({"p": (np.array([1, 3, 4]), np.array([2, 5, 4]), 2, 1)})
     stairs, mark = fig.axes[0].lines
     assert stairs.get_xdata().tolist() == [0, 1, 3, 3, 4] and stairs.get_ydata().tolist() == [2, 2, 5, 1, 4]
     assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (3, 1)
-    plots.plt.close(fig)
+    plt.close(fig)
 
 
 def test_time_per_element_is_sorted_and_in_nanoseconds():
-    fig = plots.time_per_element([100, 10], {"p": np.array([1e-6, 2e-7])}, np.array([1e-7, 1e-7]))
+    fig = fusing.time_per_element([100, 10], {"p": np.array([1e-6, 2e-7])}, np.array([1e-7, 1e-7]))
     p, floor = fig.axes[0].lines
     assert p.get_xdata().tolist() == [10, 100] and np.allclose(p.get_ydata(), [20, 10])
     assert np.allclose(floor.get_ydata(), [10, 1]) and math.isclose(floor.get_xdata()[1], 100)
-    plots.plt.close(fig)
+    plt.close(fig)
+
+
+# Questions: the numbers in the answers are computed, then looked for in their text
+
+def test_question_1_what_lowers_the_bound():
+    def bound(operations=8, itemsize=4, rate=100e9):
+        return 1e3 * cost.roofline(operations * 1e8, 2 * itemsize * 1e8, cost.Machine("core", 20e9, 20e9, rate))
+
+    assert cost.operations("forward", 10**4, 10**4, keep="x", fused=True)[0].flops / 1e8 == pytest.approx(8, rel=1e-2)
+    assert bound() == bound(operations=4) == bound(rate=200e9)
+    says("9.1", of(bound(), "ms"), of(bound(itemsize=2), "ms"), of(8e8 / 100e9 * 1e3, "ms"), "0.8 GB", "0.4 GB")
+
+
+def test_question_2_folded_parameters():
+    N = 10**8
+    lines = cost.operations("forward", 10**4, 10**4)
+    gone = [o for o in lines if o.name.startswith(("scaled", "y ="))]
+    accesses = round(cost.total(gone).bytes / 4 / N), round(cost.total(lines).bytes / 4 / N)
+    fused = cost.operations("forward", 10**4, 10**4, keep="x", fused=True)[0]
+    left = (fused.flops - sum(o.flops for o in gone)) / N
+    says("9.2", "{} of {}, a third".format(*accesses), f"from {fused.flops / N:.0f} to {left:.0f}")
+    assert len(gone) == 2 and round(fused.bytes / 4 / N) == 2
+
+
+def test_question_3_new_memory():
+    nbytes = 4 * 8 * 1024 * 768
+    copy, faults = 1e3 * 2 * nbytes / 20e9, 1e3 * nbytes / 4096 * 0.5e-6
+    says("9.3", f"About {(copy + faults) / copy:.1f}", of(nbytes / 1e6, "MB"), f"{copy:.1f} ms")
+    says("9.3", f"{nbytes // 4096} new pages", f"{faults:.1f} ms")
+
+
+def test_question_4_what_a_network_keeps():
+    kept = 4 * 8 * 1024 * 768
+    says("9.4", of(kept / 1e6, "MB"), f"{48 * kept / 1e9:.1f} GB")
+    rng = np.random.default_rng(13)
+    xhat = rng.standard_normal(10**4, np.float32)
+    gamma, beta = (10.0 ** -rng.integers(0, 4, 10**4)).astype(np.float32), np.float32(1)
+    lost = abs((gamma * xhat + beta - beta) / gamma - xhat)
+    for size in np.unique(gamma):
+        # The rounding of y, of size |beta| + |gamma xhat|, is t u in the root mean square, divided by gamma.
+        wanted = TYPICAL * 2.0**-24 * np.sqrt(beta / size**2 + 1)
+        assert 0.5 < np.sqrt(np.mean(lost[gamma == size] ** 2)) / wanted < 3
+    says("9.4", "\\beta/\\gamma|$ roundings")

@@ -1,17 +1,24 @@
 """Chapter 10: its exercises refuse wrong answers and say why, its figures draw what they are given."""
 
 import itertools
+import math
 import re
+from collections import OrderedDict
 
 import matplotlib
+import numba
 import numpy as np
 import pytest
 from attempts import failed
+from questions import of, says
 
 matplotlib.use("agg")
 
-from lnlib import exercises, plots  # noqa: E402
+from lnlib import exercises  # noqa: E402
 from lnlib.exercises import ch10  # noqa: E402
+from lnlib.figures import fusing  # noqa: E402
+from lnlib.cpu.ladder import ANY_ORDER  # noqa: E402
+from lnlib.summation import sum_rows  # noqa: E402
 
 
 # Exercises: each attempt is a mistake a reader may make
@@ -212,7 +219,7 @@ def test_a_number_read_twice_in_one_step_is_one_trip(id, answer):
 def test_ladder_steps_draws_bars_and_predictions():
     panels = {"forward": {"a": ((2e-3, 1e-3, 3e-3), 1e-3), "b": ((4e-3, 4e-3, 5e-3), None)},
               "backward": {"c": ((1e-3, 1e-3, 1e-3), 2e-3)}}
-    first, second = plots.ladder_steps(panels).axes
+    first, second = fusing.ladder_steps(panels).axes
     assert [bar.get_width() for bar in first.patches] == [2, 4] and [b.get_width() for b in second.patches] == [1]
     assert [t.get_text() for t in first.get_yticklabels()] == ["a", "b"]
     diamonds = [line.get_xdata()[0] for line in first.lines if line.get_marker() == "D"]
@@ -222,7 +229,78 @@ def test_ladder_steps_draws_bars_and_predictions():
 
 
 def test_false_sharing_draws_a_group_for_each_width():
-    fig = plots.false_sharing({4: {"side by side": 2.0, "apart": 0.5}, 64: {"side by side": 1.0, "apart": 0.4}})
+    fig = fusing.false_sharing({4: {"side by side": 2.0, "apart": 0.5}, 64: {"side by side": 1.0, "apart": 0.4}})
     heights = [bar.get_height() for bar in fig.axes[0].patches]
     assert heights == [2.0, 1.0, 0.5, 0.4]
     assert [t.get_text() for t in fig.axes[0].get_xticklabels()] == ["$D = 4$", "$D = 64$"]
+
+
+# Questions: the numbers in the answers are computed, then looked for in their text
+
+def test_question_1_a_chain_of_additions():
+    sums, memory = 2 * 768 * 4 / 4e9, 2 * 4 * 768 / 25e9
+    says("10.1", f"{1e6 * sums:.1f} μs", 2 * 4 * 768, f"{1e6 * memory:.2f} μs")
+    says("10.1", f"at least {math.ceil(sums / memory)}")
+    assert round(sums / memory) == 6  # "about a sixth"
+
+
+def compensated(x):
+    total, lost = np.float32(0), np.float32(0)
+    for term in x:
+        new = total + term
+        lost += (total - new) + term
+        total = new
+    return total, lost
+
+
+def test_question_2_a_compensated_sum():
+    x = np.random.default_rng(8).standard_normal(10**5, np.float32)
+    total, lost = numba.njit(compensated)(x)
+    assert (total, lost) == compensated(x) and lost != 0
+    exact = math.fsum(x.tolist())
+    reordered, nothing = numba.njit(fastmath=ANY_ORDER)(compensated)(x)
+    assert nothing == 0
+    # Right to one rounding of the sum and one of each loss, against a sum that nobody has looked after.
+    assert abs(float(total) + float(lost) - exact) < 0.01 * abs(float(reordered) - exact)
+
+
+def missed(loops, row, room):
+    """Accesses to main memory for each line of a row, if a cache has room for the lines last used."""
+    cache, count = OrderedDict(), 0
+    for arrays in loops:
+        for key in ((array, line) for line in range(row) for array in arrays):
+            count += key not in cache
+            cache[key] = True
+            cache.move_to_end(key)
+            if len(cache) > room:
+                cache.popitem(last=False)
+    return count / row
+
+
+def test_question_3_a_row_longer_than_the_cache():
+    fused, one_reading = ("x", "x", "xy"), ("x", "xy")  # a single row: separate loops are the fused ones
+    short, long = (n * 4 / 2**20 for n in (2**20, 2**24))  # MB; in the model a line is a MB
+    found = [missed(loops, int(row), 32) for row in (short, long) for loops in (fused, one_reading)]
+    assert found == [2, 2, 4, 3]
+    # gamma and beta, as long as the row, would add two accesses to each.
+    loops = ("x", "x", "xgby"), ("x", "xgby")
+    assert [missed(way, int(row), 32) for row in (short, long) for way in loops] == [4, 4, 6, 5]
+    says("10.3", of(short, "MB"), of(long, "MB"), "two accesses", "four accesses", "three")
+
+
+def test_question_4_rows_taken_in_turn():
+    rng = np.random.default_rng(9)
+    terms = rng.standard_normal((400, 16), np.float32)
+
+    def stages(owner, parts):
+        sums = [sum_rows(terms[owner == part], "sequential") for part in range(parts)]
+        return sum_rows(np.array(sums), "sequential")
+
+    runs = [stages(rng.integers(2, size=400), 2) for _ in range(5)]
+    assert len(np.unique(runs, axis=0)) == 5
+
+    # A partial sum for each block does not do it alone: the order in which blocks are done must not count either.
+    blocks = np.array([sum_rows(block, "sequential") for block in terms.reshape(8, 50, 16)])
+    done = [sum_rows(rng.permutation(blocks), "sequential") for _ in range(5)]
+    assert len(np.unique(done, axis=0)) == 5
+    says("10.4", "in the order of the blocks")

@@ -1,18 +1,23 @@
 """Chapter 12: its exercises refuse wrong answers and say why, its figures draw what they are given."""
 
+import itertools
+import math
 import random
 
 import matplotlib
 import numpy as np
 import pytest
 from attempts import failed
+from questions import percent, says
 
 matplotlib.use("agg")
 
-from lnlib import exercises, gpu_kernels, gpu_plots, simt  # noqa: E402
-from lnlib.cuda_access import cuda, float32  # noqa: E402
+from lnlib import exercises, gpu, simt  # noqa: E402
+from lnlib.simt.cuda_access import cuda, float32  # noqa: E402
 from lnlib.exercises import ch12  # noqa: E402
-from lnlib.gpu_ladder import block_sum  # noqa: E402
+from lnlib.figures import fusing  # noqa: E402
+from lnlib.gpu.ladder import block_sum  # noqa: E402
+from lnlib.summation import sum_rows  # noqa: E402
 
 # Exercises: each attempt is a mistake a reader may make
 
@@ -224,7 +229,7 @@ def test_choose_partials_is_the_plan():
     for _ in range(500):
         M, D = rng.choice((1, 5, 100, 1000, 8192, 65536, 300001)), 4 * rng.randint(1, 2048)
         multiprocessors = rng.choice((1, 40, 108, 132))
-        plan = gpu_kernels.plan_backward(M, D, 4, multiprocessors=multiprocessors)
+        plan = gpu.plans.plan_backward(M, D, 4, multiprocessors=multiprocessors)
         assert ch12.choose_partials_solution(M, D, multiprocessors)[0] == plan.partials
 
 
@@ -370,7 +375,7 @@ def access(block, address, size=4):
 def test_writers_draws_what_blocks_touch():
     panels = {"one place": [access(b, 4 * c) for b in range(3) for c in range(8)],
               "apart": [access(b, 32 * b + 16 * c, 16) for b in range(2) for c in range(2)]}
-    first, second = gpu_plots.writers(panels).axes
+    first, second = fusing.writers(panels).axes
 
     def boxes(ax):
         return [path.get_extents().bounds for bars in ax.collections for path in bars.get_paths()]
@@ -381,15 +386,62 @@ def test_writers_draws_what_blocks_touch():
 
 
 def test_sums_by_order_counts_runs():
-    ax, = gpu_plots.sums_by_order(np.array([-1.0, 0.0, 0.0, 2.0]), 0.5).axes
+    ax, = fusing.sums_by_order(np.array([-1.0, 0.0, 0.0, 2.0]), 0.5).axes
     heights = [bar.get_height() for bar in ax.patches]
     assert sum(heights) == 4 and max(heights) == 2
     assert ax.lines[0].get_xdata()[0] == 0.5
 
 
 def test_partial_traffic_draws_line_points_and_levels():
-    ax, = gpu_plots.partial_traffic({0.25: 16.0, 0.5: 20.0, 1.0: 28.0}, {0.25: 16.0, 1.0: 28.0}, {"two": 20.0}).axes
+    ax, = fusing.partial_traffic({0.25: 16.0, 0.5: 20.0, 1.0: 28.0}, {0.25: 16.0, 1.0: 28.0}, {"two": 20.0}).axes
     line, points, level = ax.lines
     assert list(line.get_ydata()) == [16, 20, 28] and list(points.get_xdata()) == [0.25, 1]
     assert level.get_ydata()[0] == 20
     assert [t.get_text() for t in ax.get_xticklabels()] == ["1/4", "1"]
+
+
+# Questions: the numbers in the answers are computed, then looked for in their text
+
+def test_question_1_bytes_in_half_precision():
+    def equal(itemsize):  # G/M at which 3 arrays and the partial sums move as much as 5 arrays
+        return (5 - 3) * itemsize / 16
+
+    says("12.1", f"{5 * 2}, and $6 + 16\\,G/M$", f"1/{1 / equal(2):.0f}", f"1/{1 / equal(4):.0f}")
+    p = gpu.steps.STEPS["fused-partials"].predict
+    assert (p(64, 128, 32).bytes - p(64, 128, 16).bytes) / (64 * 128) == 16 * 16 / 64
+    half, single = (16 / 64 / (3 * itemsize + 16 / 64) for itemsize in (2, 4))
+    says("12.1", f"{percent(half)} of", percent(single))
+
+
+def test_question_2_integers_do_not_round():
+    rng = np.random.default_rng(11)
+    terms = np.prod(rng.integers(-3, 4, (2, 100_000, 4)), axis=0).astype(np.float32)
+    assert 9 * 100_000 < 2**24
+    for order in (terms, rng.permutation(terms), rng.permutation(terms)):
+        assert np.array_equal(sum_rows(order, "sequential"), terms.sum(axis=0, dtype=float))
+    # A block of rows that every run misses leaves equal bits, and only the exact sum shows it.
+    assert np.array_equal(sum_rows(terms[32:], "sequential"), sum_rows(rng.permutation(terms[32:]), "sequential"))
+    assert not np.array_equal(sum_rows(terms[32:], "sequential"), terms.sum(axis=0, dtype=float))
+
+
+def test_question_3_three_blocks_have_an_order():
+    assert 8192 // 512 == 16  # "a sixteenth"
+    parts = np.random.default_rng(12).standard_normal((3, 64), np.float32)
+    for G, results in ((1, 1), (2, 1), (3, 2)):
+        orders = [sum_rows(np.array([np.zeros(64, np.float32), *order]), "sequential")
+                  for order in itertools.permutations(parts[:G])]
+        assert (len(np.unique(orders, axis=0)) > 1) == (results > 1)
+    says("12.3", "$G = 1$", "$G = 2$", "From 3")
+
+
+def test_question_4_a_register_more():
+    def fit(registers, block):
+        each = 8 * math.ceil(registers / 8) * block
+        return each, 65536 // each, 65536 // each * block
+
+    (before, blocks, threads), (after, fewer, left) = fit(80, 256), fit(81, 256)
+    says("12.4", f"{before}$ registers: {blocks} blocks, {threads} threads")
+    says("12.4", f"{after}, and {fewer} blocks fit: {left}")
+    assert 1 - left / threads == pytest.approx(1 / 3)
+    small = fit(80, 64), fit(81, 64)
+    says("12.4", f"{small[0][1]} before and {small[1][1]} after, {small[0][2]} and {small[1][2]} threads")

@@ -6,7 +6,7 @@ import re
 import pytest
 from pages import BOOK, read
 
-from lnlib import plots
+from lnlib import figures
 
 PAGE = BOOK / "claims-audited.md"
 NUMBERS = list(range(1, 33))
@@ -64,7 +64,7 @@ def test_every_row_tests_itself(rows):
 def test_the_cells_run_and_every_verdict_holds(monkeypatch):
     pytest.importorskip("IPython")
     glued, names = {}, {}
-    monkeypatch.setattr(plots, "glue", lambda **values: glued.update(values))
+    monkeypatch.setattr(figures, "glue", lambda **values: glued.update(values))
     monkeypatch.setattr("IPython.display.display", lambda *_: None)
     monkeypatch.chdir(BOOK)
     for cell in read(PAGE).cells:

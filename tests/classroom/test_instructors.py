@@ -47,7 +47,7 @@ def test_what_the_page_points_to_exists():
     assert len(places) >= 10
     for chapter, title in places:
         assert f"\n## {title}\n" in SOURCES[int(chapter)], (chapter, title)
-    known = {*exercises(), *(check.id for check in TESTS)}
+    known = {*exercises(), *(test.id for test in TESTS)}
     last_column = "\n".join(row[-1] for row in rows(section("What students get wrong")))
     for text in (section("Ninety minutes"), section("One week"), section("Three weeks"), last_column):
         names = set(re.findall(r"`([a-z]+(?:-[a-z0-9]+)*)`", text))
@@ -63,7 +63,7 @@ def test_what_the_page_points_to_exists():
 
 def test_each_check_named_lets_its_mistake_through():
     killed_by = {m.name: m.killed_by for m in MUTANTS}
-    ids = {check.id for check in TESTS}
+    ids = {test.id for test in TESTS}
     pairs = [(mistake, check) for wrote, passes, *_ in rows(section("What students get wrong"))
              for mistake in re.findall(r"^`([\w-]+)`:", wrote) for check in re.findall(r"`([\w-]+)`", passes)]
     assert len(pairs) >= 8

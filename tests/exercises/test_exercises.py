@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lnlib import layer_norm_forward
-from lnlib.cuda_access import cuda, float32
+from lnlib.simt.cuda_access import cuda, float32
 from lnlib.exercises import Mismatch, check, exercises, expect_close, expect_parts, of_small_error
 from lnlib.variance import naive, recentred_short
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lnlib.exercises import check, exercises
-from lnlib.exercises.ch05 import RMS_WRONG
+from lnlib.exercises.ch05 import RMS_MUTANTS
 from lnlib.exercises.run import here, verdict
 from lnlib.layernorm import LayerNormCache, layer_norm_backward
 from lnlib.mistakes import HARMLESS, LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose, outside_family
@@ -203,7 +203,7 @@ _RMS_NAMES = {
 }
 
 
-_RMS_CASES = [pair for group in RMS_WRONG.values() for pair in group.items() if _RMS_NAMES.get(pair[0])]
+_RMS_CASES = [pair for group in RMS_MUTANTS.values() for pair in group.items() if _RMS_NAMES.get(pair[0])]
 
 
 @pytest.mark.parametrize("wrong, backward", _RMS_CASES, ids=[wrong for wrong, _ in _RMS_CASES])
@@ -224,7 +224,7 @@ def test_rms_norm_in_one_loop_and_in_one_kernel():
     report = check("rms-backward-rows", loops)
     assert set(report.diagnosis.names) == {"missing-rstd", "projection-times-two"}, report
 
-    from lnlib.cuda_access import cuda
+    from lnlib.simt.cuda_access import cuda
 
     def kernel(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
         t = cuda.threadIdx.x

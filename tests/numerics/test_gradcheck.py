@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lnlib import gradcheck, layer_norm_backward, layer_norm_forward, layer_norm_jvp, reference
-from lnlib.gradcheck import METHODS, adjoint_test, check_gradients, random_projection, step_curve, tolerance
+from lnlib.gradcheck import METHODS, RULES, adjoint_test, check_gradients, random_projection, step_curve, tolerance
 
 U = 2.0**-53
 NAMES = ("dx", "dgamma", "dbeta")
@@ -74,24 +74,14 @@ def test_differencing_before_summing_is_more_accurate():
     assert first < last / 1.5
 
 
-@pytest.mark.parametrize("method, order", [("one_sided", 1), ("central", 2), ("five_point", 4), ("richardson", 6),
-                                           ("complex", 2)])
-def test_step_curve_has_the_slope_of_the_order(method, order):
-    x = np.array([[0.3, -0.7], [1.1, 0.2]])
-    h = 0.25  # large: truncation rules. Halving h divides the error by 2^p, up to the next term, O(h).
-    curve = step_curve(lambda z: np.exp(z).sum(), x, np.exp(x), [h, h / 2], {method: METHODS[method]})
-    assert list(curve) == [method] and curve[method].dtype == np.float64
-    assert math.log2(curve[method][0] / curve[method][1]) == pytest.approx(order, abs=0.15)
-
-
 @pytest.mark.parametrize("method, coefficient", [("one_sided", 1 / 2), ("central", 1 / 6), ("five_point", 1 / 30),
                                                  ("complex", 1 / 6), ("richardson", 2**-6 / 5040)])
 def test_the_truncation_constants_in_the_default_step_are_right(method, coefficient):
-    h, order = 0.125, gradcheck._RULES[method].order
+    h, order = 0.125, RULES[method].order
     # exp at 0: every derivative is 1. At h = 1/8 the next term is at most 5 % of this one.
     error = abs(METHODS[method](np.exp, np.zeros(()), h) - 1)
     assert error == pytest.approx(coefficient * h**order, rel=0.06)
-    assert gradcheck._RULES[method].truncation == coefficient
+    assert RULES[method].truncation == coefficient
 
 
 def test_step_curve_covers_all_methods_and_takes_fixed_point():
@@ -135,7 +125,7 @@ def test_the_default_step_is_the_next_power_of_two_after_the_balance(method, con
         target = length * (constant * U) ** (1 / (order + 1))
         assert target <= h < 2 * target
         assert math.frexp(h)[0] == 0.5
-    assert gradcheck._relative_step(gradcheck._RULES[method], U) == pytest.approx((constant * U) ** (1 / (order + 1)))
+    assert RULES[method].balance(U) == pytest.approx((constant * U) ** (1 / (order + 1)))
 
 
 @pytest.mark.parametrize("offset", [1e2, 1e4, 1e6, 1e8])
@@ -396,7 +386,7 @@ def test_tolerance_grows_with_what_it_should():
     assert tolerance("float16", 64) == 2**-11 + tolerance("float32", 64)
     assert tolerance("bfloat16", 64) == 2**-8 + tolerance("float32", 64)
     assert tolerance(np.float64, 1) == 8 * U
-    assert [gradcheck._chain(D) for D in (1, 2, 7, 8, 128, 256, 257, 65536)] == [0, 1, 6, 4, 19, 20, 21, 28]
+    assert [gradcheck.longest_chain(D) for D in (1, 2, 7, 8, 128, 256, 257, 65536)] == [0, 1, 6, 4, 19, 20, 21, 28]
     with pytest.raises(TypeError, match="dtype: found int64"):
         tolerance("int64", 8)
     with pytest.raises(ValueError, match="D: found 0"):
@@ -417,12 +407,6 @@ def test_check_gradients_passes_the_right_gradients(method, shape):
     assert report.max_error == max(row.error for row in report.rows) <= ACCURACY[method]
     # The tolerances are good for something: a few times the accuracy, not a magic 1e-4.
     assert all(row.tolerance <= 200 * ACCURACY[method] for row in report.rows)
-
-
-def test_check_gradients_reaches_1e_10_and_1e_15_on_the_large_shape():
-    args, dy, grads = problem((4, 16, 64))
-    assert check_gradients(f, args, dy, grads, method="complex").max_error <= 1e-15
-    assert check_gradients(f, args, dy, grads).max_error <= 1e-10
 
 
 @pytest.mark.parametrize("method", METHODS)

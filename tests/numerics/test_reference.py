@@ -107,24 +107,6 @@ def test_sums_over_rows():
     assert exact.y.shape == exact.dx.shape == (2, 2, 2) and exact.rstd.shape == (2, 2, 1)
 
 
-def test_closed_forms():
-    """0..D-1 has mean (D - 1)/2 and variance (D**2 - 1)/12; a single spike of D - 1 zeros has xhat = sqrt(D - 1)."""
-    for D in (2, 3, 10, 97):
-        exact = reference.layer_norm(np.arange(D, dtype=float), np.ones(D), np.zeros(D), eps=0.0)
-        assert abs(fraction(exact.rstd[0])**2 * Fraction(D * D - 1, 12) - 1) < Fraction(1, 1 << BITS - 20)
-        spike = reference.layer_norm(np.eye(1, D)[0], np.ones(D), np.zeros(D), eps=0.0).xhat
-        assert abs(fraction(spike[0])**2 - (D - 1)) < Fraction(1, 1 << BITS - 20)
-        assert exact.dx is exact.dgamma is exact.dbeta is None
-
-
-def test_an_offset_of_1e8_changes_nothing():
-    """Integers: x + 1e8 is exact, and so is the reference."""
-    x, dy = np.array([[1.0, 5.0, 2.0], [7.0, 7.0, 9.0]]), np.array([[1.0, 0.0, 2.0], [3.0, 1.0, 1.0]])
-    for a, b in zip(reference.layer_norm(x, dy[0], dy[1], dy), reference.layer_norm(x + 1e8, dy[0], dy[1], dy)):
-        # The mean, of which a third is rounded down, moves by less than one unit of 2**-400; r is below 2.
-        assert max(abs(int(p - q)) for p, q in zip(a.ravel(), b.ravel())) <= 64
-
-
 def test_constant_row_with_eps_zero():
     with pytest.raises(ZeroDivisionError):
         reference.layer_norm([1.0, 1.0], [1.0, 1.0], [0.0, 0.0], eps=0.0)

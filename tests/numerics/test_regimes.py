@@ -1,6 +1,5 @@
 """The atlas: rows and gradients are where they claim to be, and every line lies on its map."""
 
-import cases
 import numpy as np
 import pytest
 
@@ -109,7 +108,7 @@ def test_parts_refuse():
     with pytest.raises(ValueError, match="target: found 0.5"):
         parts(0.5, 10, "ones")
     for refuse in (lambda: parts(2, 10, "rest"), lambda: regimes.backward_loss(2, "rest")):
-        with pytest.raises(ValueError, match="towards: found 'rest', expected 'ones' or 'along'"):
+        with pytest.raises(ValueError, match="towards: found 'rest', expected one of ones, along"):
             refuse()
 
 
@@ -246,13 +245,6 @@ def test_a_rounded_mean_loses_u_ratio_whatever_the_variance(D):
     assert_agrees(maps["perfect"], regimes.mean_loss(RATIOS, D, "exact"), least=20)
 
 
-def test_no_line_is_needed_for_the_recentred_mean():
-    """Below 2e-7 (cases.BAR) at every ratio: the line for the rounded mean is 6 decades too high."""
-    maps = regimes.forward_errors({"recentred": lambda x, eps: variance.normalise(x, "recentred", eps)},
-                                  RATIOS, ENERGIES, rng=rng())
-    assert maps["recentred"].max() < cases.BAR["float32"]
-
-
 def test_the_lines_in_float64():
     """Same lines, another u: 2**-29 times the loss, so everything happens at far larger ratios."""
     ratios = 10.0 ** np.linspace(1, 15, 12)
@@ -344,12 +336,6 @@ def test_one_square_overflows_from_the_line_on(dtype):
     wide = np.array([0.999, 1.001]) * regimes.largest_square(dtype)
     square = round_to(round_to(wide, "float64") ** 2, dtype)
     assert np.isfinite(square[0]) and np.isinf(square[1])
-
-
-def test_float16_squares_overflow_at_256():
-    with np.errstate(over="ignore"):
-        assert np.isinf(np.float16(256) ** 2) and np.float16(255.75) ** 2 == 65408
-    assert 255 < regimes.largest_square("float16") < 256
 
 
 @pytest.mark.parametrize("terms", [16, 256])

@@ -1,7 +1,6 @@
 """Mean and variance of a row: each algorithm against exact arithmetic, and where its theory says that it fails."""
 
 import functools
-import inspect
 
 import cases
 import numpy as np
@@ -15,7 +14,6 @@ from lnlib.variance import ALGORITHMS, ORDERS
 DTYPES = ("float64", "float32", *cases.HALVES)
 SHORT = va.Algorithm("short", va.recentred_short, 2, "one pass fewer")
 EVERY = {**ALGORITHMS, "short": SHORT}
-ROUNDED_MEAN = ("two-pass", "corrected", "shifted", "chan", "neumaier", "wide")
 
 every_algorithm = pytest.mark.parametrize("id", EVERY)
 every_order = pytest.mark.parametrize("order", ORDERS)
@@ -100,15 +98,6 @@ def test_total_is_the_loop(order, dtype, D):
     assert [found[i, 0] for i in range(3)] == [summed_by_loops(list(row), order) for row in x]
 
 
-@pytest.mark.parametrize("dtype", cases.HALVES)
-def test_a_running_sum_in_half_precision_stands_still(dtype):
-    """At 1/u = 2048 (256), adding 1 changes nothing; eight sums reach eight times that, pairs any number."""
-    ones = np.ones((1, 2**14), dtype)
-    assert va.total(ones, "sequential").item() == 1 / U[dtype]
-    assert va.total(ones, "accumulators").item() == min(8 / U[dtype], 2**14)
-    assert va.total(ones, "pairwise").item() == 2**14
-
-
 @every_dtype
 def test_mean_divides_by_the_whole_number(dtype):
     """259 is 260 in bfloat16 and 2049 is 2048 in float16, 65537 is inf; the quotient is rounded once."""
@@ -158,13 +147,6 @@ def test_the_catalogue():
         "naive": 1, "clipped": 1, "two-pass": 2, "corrected": 2, "shifted": 1, "welford": 1, "chan": 1,
         "neumaier": 2, "wide": 2, "recentred": 3}
     assert len({entry.name for entry in ALGORITHMS.values()}) == len({e.function for e in ALGORITHMS.values()}) == 10
-
-
-@every_algorithm
-def test_functions_are_short(id):
-    """Chapter 6 shows them. Twelve lines without the docstring and blank lines, decorator and def included."""
-    before, _, after = inspect.getsource(EVERY[id].function).split('"""')
-    assert len([line for line in (before + after).split("\n") if line.strip()]) <= 12
 
 
 @every_algorithm
@@ -257,17 +239,6 @@ def test_other_orders_are_not(id):
 # ---- Where each fails -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype, offset", [("float32", 30), ("float32", 1e2), ("float32", 1e3),
-                                           ("float64", 1e3), ("float64", 1e5), ("float64", 1e7)])
-def test_naive_loses_kappa_squared(dtype, offset):
-    """Both subtrahends carry a relative error of about u: u kappa^2 after the subtraction."""
-    x, exact = rows(32, 256, dtype, offset, spread=True)
-    mu, var = exact_mean_and_var(x)
-    kappa2 = np.median(1 + mu**2 / var)
-    assert near(var_error(x, "naive"), U[dtype] * kappa2)
-    assert near(y_error(x, exact, "naive"), U[dtype] * kappa2 / 2)  # a root halves a relative error
-
-
 def test_naive_may_be_negative_and_clipping_hides_it():
     x, exact = rows(32, 1024, offset=1e4, spread=True)
     v, clipped = va.naive(x)[2], va.naive_clipped(x)[2]
@@ -277,24 +248,6 @@ def test_naive_may_be_negative_and_clipping_hides_it():
     # Without a variance, y is sigma / sqrt(eps) = 316 times too large.
     errors = y_errors(va.normalise(x, "clipped"), exact)[v[:, 0] < 0]
     assert (errors > 300).all() and (errors < 330).all()
-
-
-@pytest.mark.parametrize("offset", [1e2, 1e3, 1e4, 1e5])
-@pytest.mark.parametrize("id", ROUNDED_MEAN)
-def test_a_rounded_mean_costs_u_mu_over_sigma(id, offset):
-    """Even where the variance is perfect: it makes no difference at all to the order of magnitude."""
-    x, exact = rows(32, 256, offset=offset, spread=True)
-    mu, var = exact_mean_and_var(x)
-    theory = U["float32"] * np.median(np.abs(mu) / np.sqrt(var))
-    assert near(y_error(x, exact, id), theory)
-    assert near(y_error(x, exact, id, var=var), theory)
-
-
-def test_a_perfect_variance_saves_naive_only_as_far_as_the_mean_allows():
-    x, exact = rows(32, 256, offset=1e4, spread=True)
-    mu, var = exact_mean_and_var(x)
-    assert near(y_error(x, exact, "naive", var=var), U["float32"] * np.median(np.abs(mu)))
-    assert y_error(x, exact, "recentred", var=var) <= 1e-7
 
 
 @pytest.mark.parametrize("offset", [1e4, 1e5, 1e6])
@@ -316,29 +269,6 @@ def test_shifted_is_lost_when_the_first_element_is_the_outlier(D):
     x[:, 0] = 1e6 * (1 + np.random.default_rng(0).random(8))
     assert near(var_error(x, "shifted"), U["float32"] * D)
     assert var_error(x, "naive") <= 4 * U["float32"]
-
-
-@pytest.mark.parametrize("D", [256, 1024, 4096])
-def test_welford_rounds_its_mean_D_times(D):
-    """Step n adds a rounding error of 0.4 u mu (uniform in half an ulp), of which n / D is left at the end.
-
-    Independent, they add up to 0.4 sqrt(D / 3) u mu = 0.24 sqrt(D) u mu. Chan's tree rounds log2(D) times.
-    """
-    x, exact = rows(8, D, offset=1e3, spread=True)
-    scale = U["float32"] * np.median(exact_mean_and_var(x)[0])
-    assert near(y_error(x, exact, "welford"), 0.24 * D**0.5 * scale)
-    assert y_error(x, exact, "chan") <= 2 * scale
-
-
-@pytest.mark.parametrize("D", [1024, 65536])
-def test_a_running_sum_of_squares_loses_sqrt_D(D):
-    """As above, 0.24 sqrt(n) u for n terms; eight sums have D / 8 each, and their errors average out over eight."""
-    x, _ = rows(8, D)
-    u = U["float32"]
-    for id in ("two-pass", "recentred"):
-        assert near(var_error(x, id, "sequential"), 0.24 * D**0.5 * u)
-        assert var_error(x, id, "accumulators") <= max(2 * u, 5 * 0.24 * D**0.5 / 8 * u)
-        assert var_error(x, id, "pairwise") <= 2 * u
 
 
 @pytest.mark.parametrize("id", ["neumaier", "wide"])
@@ -452,14 +382,6 @@ def test_ten_thousand_and_so_on():
             np.testing.assert_allclose(y, np.array([-1.5, -0.5, 0.5, 1.5]) / np.sqrt(1e-5), rtol=3e-7)
         else:  # every mean and difference is a float32; var + eps, its root and the quotient are rounded: 3 u
             np.testing.assert_allclose(y, exact, rtol=3 * U["float32"])
-
-
-def test_normal_rows_about_ten_thousand():
-    """u 1e8 is 6, so naive has no digits left; two-pass has u 1e4 = 6e-4."""
-    x, exact = rows(16, 1024, offset=1e4)
-    assert not (y_errors(va.normalise(x, "naive"), exact) < 0.05).any()
-    assert near(y_error(x, exact, "two-pass"), 1e4 * U["float32"])
-    assert y_error(x, exact, "recentred") <= 1e-7
 
 
 @every_order

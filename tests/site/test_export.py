@@ -106,10 +106,10 @@ def test_no_solutions(site, notebooks):
 
 
 def test_without_glue():
-    assert ln_notebook.without_glue("plots.glue(a=1,\n           b=2)") is None
-    assert ln_notebook.without_glue("x = 1\nplots.glue(x=x)\ny = x") == "x = 1\ny = x"
+    assert ln_notebook.without_glue("glue(a=1,\n     b=2)") is None
+    assert ln_notebook.without_glue("x = 1\nglue(x=x)\ny = x") == "x = 1\ny = x"
     # A value that the call of glue kept from being shown stays unshown.
-    assert ln_notebook.without_glue("ax.legend()\nplots.glue(x=1)") == "ax.legend();"
+    assert ln_notebook.without_glue("ax.legend()\nglue(x=1)") == "ax.legend();"
 
 
 def test_hidden_cells_are_kept_where_they_matter():

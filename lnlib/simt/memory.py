@@ -5,7 +5,7 @@ import weakref
 
 import numpy as np
 
-from .simt_source import KernelError, Promotion, to_integer
+from .source import KernelError, Promotion, to_integer
 
 
 class DataRace(KernelError):

@@ -1,18 +1,108 @@
-"""Pictures of what GPU threads do, drawn from the log of :mod:`lnlib.simt`; in the style of :mod:`lnlib.plots`."""
+"""Figures of the part Fuse: rooflines, memory and times; what GPU threads do, from the log of :mod:`lnlib.simt`."""
 
 import numpy as np
 from matplotlib.colors import ListedColormap
 
-from .plots import COLOURS, figure
+from .style import COLOURS, DASHES, draw_lines, figure, styles, with_key
 
 _LIGHT = "#dcdcdc"  # what is moved, or waits, and serves nobody
+
+
+def rooflines(machines, points):
+    """Operations per second over operations per byte, both logarithmic: roofs of machines, points of programs.
+
+    machines: a list of :class:`lnlib.cost.Machine`; each roof is the smaller of FLOP/s and intensity times the rate
+    of copy. points: name -> one (intensity, FLOP/s) for each machine, filled for the first, open for the others.
+    """
+    fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
+    intensity = np.geomspace(0.08, 20, 200)
+    for machine, dash in zip(machines, DASHES):
+        roof = np.minimum(machine.flops, intensity * machine.copy) / 1e9
+        ax.plot(intensity, roof, color="black", linestyle=dash, linewidth=1.6, label=machine.name)
+    for (name, values), colour, marker in zip(points.items(), COLOURS.values(), "os^Dv"):
+        for i, (at, rate) in enumerate(values):
+            ax.plot(at, rate / 1e9, marker, color=colour, markersize=8, fillstyle="none" if i else "full",
+                    markeredgewidth=1.6, label=None if i else name)
+    ax.set(xlabel="operations per byte", ylabel="GFLOP/s", xlim=(0.08, 20))
+    ax.set_xticks([0.1, 1, 10], ["0.1", "1", "10"])
+    ax.set_yticks([1, 10, 100], ["1", "10", "100"])
+    return with_key(fig)
+
+
+def memory_of_step(curves):
+    """Memory alive over the numbers moved so far, a staircase for each way to do a training step.
+
+    curves: name -> (moved, alive, calls of forward, kept): arrays with a number for each call, in units of one array
+    of x's size, and what forward leaves, where a dot stands.
+    """
+    fig, ax = figure(5.2, 3.8)
+    for name, (moved, alive, calls, kept), style in styles(curves):
+        # What is alive during a call is drawn from the end of the call before it to its own end.
+        x, y = np.append(0, moved), np.append(alive[0], alive)
+        ax.step(np.insert(x, calls + 1, x[calls]), np.insert(y, calls + 1, kept), where="pre",
+                **{**style, "marker": ""}, label=name)
+        ax.plot(x[calls], kept, **{**style, "linestyle": "none"}, markersize=8)
+    ax.set(xlabel="arrays read or written so far", ylabel="arrays alive", ylim=(0, None))
+    return with_key(fig)
+
+
+def time_per_element(elements, seconds, floor):
+    """Time of a call divided by the number of elements, over that number; both axes logarithmic.
+
+    elements: numbers of elements, any order. seconds: name -> time for each. floor: times of a copy of the same
+    arrays, drawn as a black line.
+    """
+    elements = np.asarray(elements)
+    order = np.argsort(elements, kind="stable")
+    fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
+    nanoseconds = {name: 1e9 * (times / elements)[order] for name, times in seconds.items()}
+    draw_lines(ax, elements[order], nanoseconds, linewidth=1.2, markersize=6)
+    ax.plot(elements[order], 1e9 * (floor / elements)[order], color="black", linestyle=":", label="copy of x")
+    ax.set(xlabel=r"elements, $B\,T\,D$", ylabel="ns per element")
+    ax.set_yticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
+    return with_key(fig)
+
+
+def ladder_steps(panels):
+    """Measured times of several programs as bars, and predicted ones as diamonds; a panel for each pass.
+
+    panels: title -> {name: ((median, first, third quartile) in seconds, predicted seconds or None)}, the first on top.
+    """
+    counts = [len(steps) for steps in panels.values()]
+    fig, axes = figure(5.4, 0.31 * sum(counts) + 1.3, 1, len(panels))
+    for ax, (title, steps) in zip(np.atleast_1d(axes), panels.items()):
+        for at, (quartiles, predicted) in enumerate(steps.values()):
+            median, first, third = 1e3 * np.asarray(quartiles)
+            ax.barh(at, median, 0.66, color=COLOURS["grey" if predicted is None else "blue"], alpha=0.75)
+            ax.plot([first, third], [at, at], color="black", linewidth=1.2)
+            if predicted is not None:
+                ax.plot(1e3 * predicted, at, "D", color=COLOURS["orange"], markersize=7, markeredgecolor="black")
+        ax.set_yticks(range(len(steps)), steps)
+        ax.set(ylim=(len(steps) - 0.5, -0.5), xlabel="ms" if ax is np.atleast_1d(axes)[-1] else "")
+        ax.grid(False, axis="y")
+        ax.set_title(title, fontsize=12)
+    return fig
+
+
+def false_sharing(times):
+    """Time of several threads over that of one, as groups of bars; times: width of a row -> {way: ratio}."""
+    fig, ax = figure(5.2, 3.4)
+    ways = list(dict.fromkeys(way for ratios in times.values() for way in ratios))
+    for i, (way, colour, hatch) in enumerate(zip(ways, (COLOURS["orange"], COLOURS["blue"]), ("//", ""))):
+        at = np.arange(len(times)) + 0.38 * (i - (len(ways) - 1) / 2)
+        ax.bar(at, [ratios[way] for ratios in times.values()], 0.36, color=colour, alpha=0.75, hatch=hatch, label=way)
+    ax.axhline(1, color="black", linestyle="--", linewidth=1.2)
+    ax.set_xticks(range(len(times)), [f"$D = {D}$" for D in times])
+    ax.set(ylabel="time of two threads / one")
+    ax.grid(False, axis="x")
+    return with_key(fig)
 
 
 def lanes(requests):
     """The bytes that each lane of a warp asks for in one request, on the sectors of 32 bytes that it touches.
 
     requests: title -> the accesses of one request (:class:`lnlib.simt.Access`). Sectors are drawn side by side,
-    wherever they lie in memory. Returns the figure.
+    wherever they lie in memory.
     """
     fig, axes = figure(5.4, 1.45 * len(requests) + 0.6, 1, len(requests))
     axes = np.atleast_1d(axes)
@@ -36,7 +126,7 @@ def timeline(run):
     """Which threads of a block write to shared memory between two barriers: blue where one does, grey elsewhere.
 
     For a kernel in which a thread that has begun to wait goes on waiting, and writes once at most between two
-    barriers, as in a tree: its k-th write then lies before its k-th barrier. Returns the figure.
+    barriers, as in a tree: its k-th write then lies before its k-th barrier.
     """
     threads = range(run.block)
     barriers = sum(thread == 0 and kind == "syncthreads" for _, thread, kind, _, _ in run.events)
@@ -58,7 +148,6 @@ def butterfly(events, distances):
 
     events: what the log of a launch with one warp has of ``cuda.shfl_xor_sync``, in which one lane alone began with
     a number other than zero and every lane adds what it gets. distances: to the partner, one for each exchange.
-    Returns the figure.
     """
     given = {}
     for _, lane, kind, _, value in events:
@@ -70,8 +159,8 @@ def butterfly(events, distances):
         for lane in given:
             style = {"color": COLOURS["orange"], "linewidth": 1.6, "zorder": 2} if knows[lane, step] else {
                 "color": COLOURS["grey"], "linewidth": 0.8}
-            ax.plot((step, step + 1), (lane, lane ^ distance), **style)
-            ax.plot((step, step + 1), (lane, lane), **style)
+            for other in (lane ^ distance, lane):
+                ax.plot((step, step + 1), (lane, other), **style)
     at, lane = np.meshgrid(range(knows.shape[1]), list(given))
     ax.scatter(at[~knows], lane[~knows], s=14, color="white", edgecolor=COLOURS["grey"], linewidth=0.8, zorder=3)
     ax.scatter(at[knows], lane[knows], s=26, color=COLOURS["blue"], zorder=3)
@@ -87,7 +176,6 @@ def writers(panels):
     """Which block writes to which address: a row for each block, a bar for what it stores or adds to.
 
     panels: title -> accesses to one array (:class:`lnlib.simt.Access`). All panels have the same axis of addresses.
-    Returns the figure.
     """
     end = max(a.address + a.size for accesses in panels.values() for a in accesses)
     fig, axes = figure(5.4, 2 * len(panels), 1, len(panels))
@@ -108,25 +196,20 @@ def writers(panels):
 
 
 def sums_by_order(errors, fixed):
-    """How often each error occurs among sums of the same numbers in many orders; and the error of a fixed order.
-
-    errors: array, in units of the spacing of floats. fixed: one number. Returns the figure.
-    """
+    """How often each error, in spacings of floats, occurs among sums in many orders; and that of a fixed order."""
     fig, ax = figure(5.2, 3.2)
     step = 1 if np.ptp(errors) < 40 else np.ptp(errors) / 40
     edges = np.arange(errors.min() - step / 2, errors.max() + step, step)
     ax.hist(errors, edges, color=COLOURS["blue"], alpha=0.75, label="blocks in random order")
     ax.axvline(fixed, color=COLOURS["orange"], linestyle="--", label="partial sums, in order")
     ax.set(xlabel="error, spacings of float32", ylabel="runs")
-    fig.legend(loc="outside lower center", ncols=2, frameon=False)
-    return fig
+    return with_key(fig)
 
 
 def partial_traffic(predicted, counted, others):
     """Bytes that a backward pass moves for an element of x, over the number of partial sums for a row of x.
 
     predicted, counted: G / M -> bytes, a line and points. others: name -> bytes, drawn as horizontal lines.
-    Returns the figure.
     """
     fig, ax = figure(5.2, 3.6, xscale="log")
     ax.plot(predicted.keys(), predicted.values(), color=COLOURS["blue"], label="predicted")
@@ -135,6 +218,4 @@ def partial_traffic(predicted, counted, others):
         ax.axhline(height, color="black", linestyle=dash, linewidth=1.2, label=name)
     ax.set(xlabel="partial sums per row, $G / M$", ylabel="bytes per element", ylim=(0, None))
     ax.set_xticks(list(counted), [f"1/{round(1 / ratio)}" if ratio < 1 else "1" for ratio in counted])
-    ax.minorticks_off()
-    fig.legend(loc="outside lower center", ncols=2, frameon=False)
-    return fig
+    return with_key(fig)

@@ -9,7 +9,7 @@ The formulas are those of :func:`lnlib.layernorm.layer_norm_backward`; :mod:`lnl
 functions do.
 
 The first half is NumPy, the second compiled by Numba, which is loaded when the first of its functions is called.
-:data:`STEPS` is the ladder from one to the other; :mod:`lnlib.cpu` would be the next step.
+:data:`STEPS` is the ladder from one to the other; the kernels of :mod:`lnlib.cpu.kernels` would be the next step.
 """
 
 import functools
@@ -127,9 +127,9 @@ class Kernel:
         globals()["prange"] = numba.prange
         options = {"error_model": "numpy", "nogil": True, **self.options}
         if self.no_alias:
-            from .cpu import _NoAlias
+            from .compiler import NoAlias
 
-            options["pipeline_class"] = _NoAlias
+            options["pipeline_class"] = NoAlias
         return numba.njit(**options)(self.__wrapped__)
 
     @property

@@ -1,8 +1,8 @@
 r"""The names that CUDA kernels are written with, and access to four neighbours of an array at once.
 
-Kernels say ``from .cuda_access import FULL, cuda, float32, int32, load4, store4``. With Numba these are Numba's
-names. Without it (in a browser, say) they are stand-ins, so that a module of kernels can still be imported, and
-run by an interpreter of kernels. Functions that kernels call are marked with :func:`device`.
+Kernels say ``from lnlib.simt.cuda_access import FULL, cuda, float32, int32, load4, store4``. With Numba these are
+Numba's names. Without it (in a browser, say) they are stand-ins, so that a module of kernels can still be imported,
+and run by the interpreter. Functions that kernels call are marked with :func:`device`.
 
 **Why load4 exists.** A thread that reads ``x[i]``, ``x[i + 1]``, ``x[i + 2]``, ``x[i + 3]`` asks four times for
 4 bytes, although the hardware can bring 16 in one go. The compiler does not merge the four requests: one of

@@ -1,79 +1,20 @@
-r"""Runs CUDA kernels written for Numba without a GPU, unchanged, and says what is wrong with them.
-
-A kernel says what one of many threads does. Here a thread is a Python generator: the kernel's source is rewritten
-so that every call that waits for other threads (``cuda.syncthreads()``, ``cuda.shfl_xor_sync(...)``) becomes a
-``yield``. The scheduler runs the 32 lanes of a warp, one after the other, up to their next ``yield``, does what
-they ask for together, and goes on. Blocks run one after the other. The order is always the same, and so are the
-results and the errors. Each :class:`KernelError` names the array, the index, the block, the thread and the line.
-
-Kernels are one-dimensional. They call the module ``cuda`` by that name, and ``load4`` and ``store4`` of
-:mod:`lnlib.cuda_access` by theirs. The functions they call are rewritten as well, and may wait, too.
-
-**Not modelled**: the order in which other blocks see writes (blocks count as unordered, and atomics order nothing),
-time, caches, fused multiply-add (every product is rounded), the flushing of tiny numbers under ``fastmath``, the
-last bits of ``exp`` and ``log``, and the width of integers between conversions (64 bits in Numba, unbounded here).
-Stricter than CUDA: the mask of a warp operation may not name lanes that have returned or do not exist.
-"""
+"""The scheduler of :mod:`lnlib.simt`: runs the threads of a launch, and lets them meet."""
 
 import gc
 import inspect
 import types
 from collections import defaultdict
-from typing import NamedTuple
 
 import numpy as np
 
-from . import simt_memory, simt_source
-from .simt_memory import (WRITTEN, DataRace, Local, Memory, Misaligned, OutOfBounds, UninitialisedRead,
-                          uninitialised)
-from .simt_source import (INTEGER, LIBDEVICE, NARROW, TYPE_NAMES, TYPES, WARP_OPERATIONS, KernelError, Overflow,
-                          Promotion, generator, plain)
-
-__all__ = ["Access", "DataRace", "DivergentBarrier", "KernelError", "Misaligned", "OutOfBounds", "Overflow",
-           "Promotion", "Run", "Traffic", "UninitialisedRead", "bank_conflicts", "compulsory", "launch", "sectors",
-           "uninitialised"]
-
-WARP = 32  # lanes
-SECTOR = 32  # bytes, what memory moves at once
-BANKS = 32  # of shared memory; a word of 4 bytes lies in bank address / 4 mod 32
+from . import memory, source
+from .log import WARP, Access, Run
+from .memory import WRITTEN, DataRace, Local, Memory
+from .source import INTEGER, LIBDEVICE, NARROW, TYPE_NAMES, TYPES, WARP_OPERATIONS, KernelError, generator, plain
 
 
 class DivergentBarrier(KernelError):
     """A barrier or warp operation waits for threads that are elsewhere or have returned."""
-
-
-class Access(NamedTuple):
-    """One access of one thread to memory.
-
-    ``space`` is "global" or "shared", ``kind`` "load", "store" or "atomic"; ``address`` and ``size`` are in bytes,
-    counted from the start of the array's allocation. ``site`` is the place in the source, ``repeat`` how many
-    barriers and warp operations the thread had passed and how often it had been at the place since the last:
-    accesses of a warp that agree in both are one request.
-    """
-
-    block: int
-    thread: int
-    space: str
-    array: str
-    kind: str
-    address: int
-    size: int
-    line: int
-    site: tuple
-    repeat: tuple
-
-
-class Run(NamedTuple):
-    """A finished launch. With ``log=True`` it has two lists, otherwise None.
-
-    ``accesses`` are of type :class:`Access`; ``events`` are tuples (block, thread, kind, line, value), one for each
-    thread in a barrier or warp operation, where value is (what it gave, what it got), or None where nothing is given.
-    """
-
-    grid: int
-    block: int
-    accesses: list | None
-    events: list | None
 
 
 class _Cuda:
@@ -101,7 +42,7 @@ class _Cuda:
 # The scheduler.
 
 _RETURNED = ("return", None)
-_OWN_FILES = {__file__, simt_memory.__file__, simt_source.__file__}
+_OWN_FILES = {__file__, memory.__file__, source.__file__}
 
 
 class _Machine:
@@ -383,70 +324,3 @@ def launch(kernel, grid, block, *arguments, log=False, checks=True):
         if collecting:
             gc.enable()
     return Run(int(grid), int(block), machine.accesses, machine.events)
-
-
-# What a log says.
-
-
-class Traffic(NamedTuple):
-    """Of one kind of access to one array: warp requests, and the sectors of 32 bytes they touch, added up."""
-
-    requests: int
-    sectors: int
-    bytes_used: int
-    sectors_per_request: float
-    efficiency: float
-
-
-def _requests(run, space):
-    """The accesses of a log, those of a warp at the same time together: a hardware request each."""
-    if run.accesses is None:
-        raise ValueError("run: found a launch without a log, expected one with log=True")
-    requests = defaultdict(list)
-    for access in run.accesses:
-        if access.space == space:
-            warp = access.block, access.thread // WARP
-            requests[access.array, access.kind, access.line, access.site, access.repeat, warp].append(access)
-    return requests.items()
-
-
-def _units(accesses, size):
-    """The numbers of the aligned units of ``size`` bytes that accesses touch."""
-    return {unit for a in accesses for unit in range(a.address // size, (a.address + a.size - 1) // size + 1)}
-
-
-def sectors(run):
-    """Global memory traffic between the warps and the first cache: {(array, kind): :class:`Traffic`}.
-
-    ``efficiency`` is the part of the bytes moved that is used, bytes_used / (32 sectors).
-    """
-    sums = defaultdict(lambda: np.zeros(3, int))
-    for (array, kind, *_), accesses in _requests(run, "global"):
-        sums[array, kind] += 1, len(_units(accesses, SECTOR)), len(_units(accesses, 1))
-    return {key: Traffic(n, moved, used, moved / n, used / (SECTOR * moved))
-            for key, (n, moved, used) in ((key, value.tolist()) for key, value in sums.items())}
-
-
-def compulsory(run):
-    """Bytes of global memory that must move with perfect caches: {(array, "load" or "store"): bytes}.
-
-    Every sector that is touched counts once. An atomic addition loads and stores.
-    """
-    touched = defaultdict(set)
-    for (array, kind, *_), accesses in _requests(run, "global"):
-        for direction in ("load", "store") if kind == "atomic" else (kind,):
-            touched[array, direction] |= _units(accesses, SECTOR)
-    return {key: SECTOR * len(units) for key, units in touched.items()}
-
-
-def bank_conflicts(run):
-    """Shared memory traffic: {(line, kind): (requests, wavefronts)}.
-
-    A request takes as many wavefronts as the busiest bank has different words of it: one if there is no conflict.
-    """
-    sums = defaultdict(lambda: [0, 0])
-    for (_, kind, line, *_), accesses in _requests(run, "shared"):
-        words = [word % BANKS for word in _units(accesses, 4)]
-        sums[line, kind][0] += 1
-        sums[line, kind][1] += max(map(words.count, words))
-    return {key: tuple(value) for key, value in sums.items()}

@@ -1,15 +1,16 @@
-r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA, and how many threads do what.
+r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA.
 
 * **One read, one write.** T threads share a row. Each keeps its part in registers, so what is needed twice is read
   once: forward moves 8 bytes an element in float32, backward 12. Where D is a multiple of 4 every access to them is
   of 16 bytes. Rows that do not fit in the registers of a block (more than 16384 numbers in forward, 8192 in
-  backward; a quarter less where 4 does not divide D) have kernels of their own, whose second reading comes from cache.
+  backward; a quarter less where 4 does not divide D) have kernels of their own, whose second reading comes from
+  cache.
 * **Statistics.** With d = x - m for a guess m, mean(d) is the residual and mean(d^2) - mean(d)^2 the variance. The
   first guess is 0. If the residual is more than half a standard deviation, the guess was poor, and m + residual is
   the next one. The row is in registers: another round costs no memory traffic.
 * **Parameter gradients.** A group of T threads goes through many rows and adds their dgamma and dbeta in registers,
-  at most :data:`ROWS_ADDED` of them. The sums go to one row of partial sums each, and a second kernel adds these.
-  No atomic operation takes part: the results are the same bit for bit in every run.
+  at most :data:`~lnlib.gpu.plans.ROWS_ADDED` of them. The sums go to one row of partial sums each, and a second
+  kernel adds these. No atomic operation takes part: the results are the same bit for bit in every run.
 * **Range.** A row whose variance leaves the range is done again, scaled by a power of two, and so is an upstream
   gradient whose sums overflow. All arithmetic is float32, or float64 if ``real`` is.
 
@@ -18,18 +19,9 @@ Arrays are flat, (rows * D). ``statistics`` has four numbers a row: a guess at t
 """
 
 import math
-from typing import NamedTuple
 
-from .cuda_access import FULL, cuda, device, float32, int32, int64, libdevice, load4, store4
-
-#: Numbers of a row that one thread keeps. In backward each takes four registers.
-KEPT = 16
-
-#: The largest number of rows whose parameter gradients are added one after the other, in float32.
-ROWS_ADDED = 64
-
-#: Threads of a multiprocessor that backward counts on. With 128 registers each, 512 of them fit.
-RESIDENT = 512
+from .. import contract
+from ..simt.cuda_access import FULL, cuda, device, float32, int32, int64, libdevice, load4, store4
 
 #: Powers of two by which a row out of range is multiplied. The first is for one that is too large.
 DOWN, UP = 2.0**-90, 2.0**100
@@ -113,7 +105,7 @@ def block_sums(a, b, flag, shared, start, thread, warps):
 
 def _limits(real):
     """The range of a variance within which it is accurate to rounding."""
-    return (4e-31, 1e30) if real is float32 else (1e-290, 1e290)
+    return contract.RANGE["float32" if real is float32 else "float64"]
 
 
 def forward(T, V, W, R, real=float32, storage=float32):
@@ -450,71 +442,3 @@ def add_partials(columns, lanes, real=float32, storage=float32):
             dbeta[column] = storage(shared[thread + threads])
 
     return kernel
-
-
-# How a kernel is launched.
-
-
-class Plan(NamedTuple):
-    """How many threads do what.
-
-    threads : T, threads that share a row, a power of two from 32 to 1024.
-    chunks : V, chunks of a row that each thread keeps; 0 for the kernels for long rows, which keep none.
-    width : W, neighbours in a chunk, 4 or 1.
-    rows : R, rows in a block.
-    blocks : blocks of the grid.
-    partials : rows of partial sums, for backward.
-    """
-
-    threads: int
-    chunks: int
-    width: int
-    rows: int
-    blocks: int
-    partials: int = 0
-
-
-def _share(D, width, kept, most):
-    """The fewest threads that can keep a row of D numbers, ``kept`` each, and their chunks; (1024, 0) if none can.
-
-    In chunks of one they keep a quarter less: each chunk needs an address and a comparison of its own.
-    """
-    kept = kept if width == 4 else kept * 3 // 4
-    for threads in (32, 64, 128, 256, 512, 1024):
-        chunks = -(-D // (threads * width))
-        if chunks * width <= kept and threads <= most:
-            return threads, chunks
-    return 1024, 0
-
-
-def plan_forward(rows, D, width, kept=KEPT):
-    """The plan for a forward pass: few threads, which then have much to read at once, and one row a block.
-
-    Rows of up to 512 numbers need one warp only; four of these rows are then in a block, because a multiprocessor
-    takes 16 to 32 blocks at most, and has room for more warps than that.
-    """
-    threads, chunks = _share(D, width, kept, 1024)
-    together = 4 if threads == 32 else 1
-    return Plan(threads, chunks, width, together, -(-rows // together))
-
-
-def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1):
-    """The plan for a backward pass: :data:`RESIDENT` threads a multiprocessor, in groups with many rows each.
-
-    A thread needs four registers for each number it keeps, so 512 threads are the most for a row. Few groups mean
-    few partial sums, 16 bytes of traffic for each of their elements, but no sum may have more than
-    :data:`ROWS_ADDED` terms.
-    """
-    threads, chunks = _share(D, width, kept, 512)
-    together = 4 if threads == 32 else 1
-    if not rows:
-        return Plan(threads, chunks, width, together, 0, 0)
-    groups = min(rows, multiprocessors * max(1, RESIDENT // (threads * together)) * together)
-    partials = min(rows, groups * -(-rows // (groups * ROWS_ADDED)))
-    return Plan(threads, chunks, width, together, -(-groups // together), partials)
-
-
-def plan_add(partials):
-    """Columns of a block, and threads of a column, for the second stage."""
-    lanes = min(32, 1 << max(partials - 1, 0).bit_length())
-    return max(8, 32 // lanes), lanes

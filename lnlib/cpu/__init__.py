@@ -1,0 +1,38 @@
+r"""Layer norm and its gradient in one pass over each row, compiled for the CPU with Numba.
+
+The same two functions as :mod:`lnlib.layernorm`, the same contract, and ``out=``. Each row is read from
+memory once and written once; what is computed in between stays in the first level of cache.
+
+* **Statistics.** A guess m at the mean (that of the first elements) is subtracted before anything is summed:
+  with d = x - m, mean(d) is the residual and mean(d^2) - mean(d)^2 the variance, from a single loop. If the
+  residual is more than half a standard deviation, the guess was poor, and the loop runs again from m + residual.
+* **Order of additions.** Sums over a row may be added in any order (then they become vector loops), those of the
+  statistics in blocks of 2 KB, in float64 after that. Nothing else may: in x - m - residual the order of the two
+  subtractions is the point.
+* **Parameter gradients.** Rows are added in the dtype of the arithmetic 16 at a time, then in float64. With
+  threads each has its own float64 sums, 128 bytes apart from the next, added in the order of the threads.
+* **Rows out of range.** A row whose variance leaves the range where these loops are accurate, or that holds
+  NaN or Inf, is done by :mod:`lnlib.layernorm`. So are gradients in which something may overflow on the way.
+
+For one number of threads the results are the same bit for bit in every run, wherever the arrays lie in memory.
+The number of threads is Numba's (``numba.set_num_threads``); arrays below ``backend.PARALLEL_SIZE`` use one.
+
+To be read in this order:
+
+* :mod:`lnlib.cpu.ladder`: teaching kernels, the steps from plain NumPy to one compiled loop.
+* :mod:`lnlib.cpu.kernels`: the loops over a row, over rows, and over threads.
+* :mod:`lnlib.cpu.backend`: what is called from Python: arguments, the cache, rows left to :mod:`lnlib.layernorm`.
+* :mod:`lnlib.cpu.compiler`: what is asked of the compiler beyond Numba's own options.
+
+Numba is loaded with the first name that needs it: the NumPy half of the ladder runs without, in a browser too.
+"""
+
+__all__ = ["CpuLayerNormCache", "layer_norm_backward", "layer_norm_forward"]
+
+
+def __getattr__(name):
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import backend
+
+    return globals().setdefault(name, getattr(backend, name))  # found at once from now on

@@ -1,0 +1,240 @@
+"""What is called from Python: the cache, arguments, rows and dtypes that the kernels do not take.
+
+A call on one short row should cost two microseconds, so the usual arguments are recognised at a glance and everything
+else goes the slow way through :mod:`lnlib.contract`.
+"""
+
+import math
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from .. import contract, layernorm
+from .kernels import backward_serial, backward_threads, forward_serial, forward_threads
+
+#: Arrays with fewer elements use one thread. Starting the others would take longer than they save.
+PARALLEL_SIZE = 100_000
+
+_FLOAT32, _FLOAT64 = _FLOATS = np.dtype(np.float32), np.dtype(np.float64)
+_REAL = "float64", "float32", "float16", "bfloat16"
+_OVERLAP = "out: found memory that an input uses too, expected an array of its own"
+
+
+class CpuLayerNormCache(NamedTuple):
+    """What backward needs: x, three numbers a row, and gamma.
+
+    * ``x``, (..., D): **the caller's own array** where that is C-contiguous, aligned and writeable, else a copy.
+      It must not change before backward, which refuses rows whose mean is no longer the recorded one. A change
+      that keeps all means cannot be told: one inside a row that holds NaN (or whose sum overflows float64)
+      before and after, or one that cancels.
+    * ``saved``, (3 rows + D,), compute dtype, float64 if precise: ``statistics``, and then a copy of gamma. They
+      are one array because making an array takes as long as a short row.
+    * ``eps``, a float.
+    * ``dtype``, gamma's, which dgamma and dbeta will have.
+    """
+
+    x: np.ndarray
+    saved: np.ndarray
+    eps: float
+    dtype: np.dtype
+
+    backend = "cpu"
+
+    @property
+    def statistics(self):
+        """Shape (3, rows). A guess at the mean, the mean of what it leaves, and 1 / sqrt(var + eps).
+
+        The last is 0 for a row that :mod:`lnlib.layernorm` does. Its first is then the mean.
+        """
+        return self.saved[:-self.x.shape[-1]].reshape(3, -1)
+
+    @property
+    def gamma(self):
+        """Shape (D,), compute dtype."""
+        return self.saved[-self.x.shape[-1]:]
+
+
+def _checked(x, gamma, beta, eps):
+    x = contract.require_x(x)
+    contract.require_dtype("x", x.dtype, _REAL, "float64, float32, float16 or bfloat16 "
+                           "(backend 'numpy' takes complex128)")
+    gamma, beta = (np.asarray(a) for a in contract.require_parameters(gamma, beta, x))
+    for name, array in (("gamma", gamma), ("beta", beta)):
+        contract.require_dtype(name, array.dtype, _REAL, f"{x.dtype.name}, the dtype of x")
+    return x, gamma, beta, contract.require_eps(eps)
+
+
+def _result(out, x):
+    """Where y or dx goes: ``out``, or a new array like x."""
+    if out is None:
+        return np.empty(x.shape, x.dtype)
+    if not (type(out) is np.ndarray and out.dtype is x.dtype and out.shape == x.shape and out.flags.carray):
+        contract.require_out(out, x, rows_in_order=True)
+    return out
+
+
+def _refuse_overlap(out, *inputs):
+    """For inputs that are copied before the compiled functions, which look themselves, see them."""
+    if any(np.shares_memory(out, a) for a in inputs):
+        raise ValueError(_OVERLAP)
+
+
+def _means(rows, dtype):
+    """Of rows that forward and backward both find out of range: the same numbers give the same bits."""
+    with np.errstate(all="ignore"):
+        return rows.mean(axis=1, dtype=_FLOAT64).astype(dtype)
+
+
+def _changed_rows(rows, statistics, mine):
+    """How many of the rows ``mine`` changed after forward, in a way that the compiled functions do not see."""
+    out_of_range = statistics[2] == 0
+    recorded, found = statistics[0, out_of_range], _means(rows[out_of_range], statistics.dtype)
+    now_nan = np.isnan(_means(rows[mine & ~out_of_range], statistics.dtype))  # a row in range held no NaN
+    both_nan = np.isnan(found) & np.isnan(recorded)
+    return np.count_nonzero((found != recorded) & ~both_nan) + np.count_nonzero(now_nan)
+
+
+# float16 and bfloat16 are storage: float32 in between.
+
+
+def _half_forward(x, gamma, beta, eps, precise, y):
+    _refuse_overlap(y, x, gamma, beta)
+    wide, cache = layer_norm_forward(*(a.astype(_FLOAT32) for a in (x, gamma, beta)), eps, precise=precise)
+    with np.errstate(all="ignore"):
+        y[...] = wide
+    return y, cache._replace(x=x if x.flags.carray else x.copy(), dtype=gamma.dtype)
+
+
+def _half_backward(dy, cache, dx):
+    _refuse_overlap(dx, cache.x, dy)
+    wide, *parameters = layer_norm_backward(dy.astype(_FLOAT32), cache._replace(x=cache.x.astype(_FLOAT32)))
+    with np.errstate(all="ignore"):
+        dx[...] = wide
+        return dx, *(a.astype(cache.dtype) for a in parameters)
+
+
+def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
+    r"""Layer norm of the last axis, in one pass; see :func:`lnlib.layernorm.layer_norm_forward`.
+
+    .. math:: y = \gamma\, (x - \mu) / \sqrt{\sigma^2 + \varepsilon} + \beta
+
+    Units, errors and source as there; parameters too, but for these.
+
+    Parameters
+    ----------
+    x : array of shape (..., D)
+        float64, float32, float16 or bfloat16 (half precision is converted to float32 and back). Never
+        modified, and kept by the cache: see :class:`CpuLayerNormCache`.
+    precise : bool
+        Arithmetic of both passes in float64, for float32 and half-precision x.
+    out : array of x's shape and dtype, C-contiguous, optional
+        Receives y, and is returned as y. It may not overlap x, gamma or beta.
+
+    Returns
+    -------
+    y : array of x's shape and dtype
+    cache : CpuLayerNormCache
+    """
+    if not (type(x) is type(gamma) is type(beta) is np.ndarray and x.dtype is gamma.dtype is beta.dtype in _FLOATS
+            and x.ndim and x.size and gamma.shape == beta.shape == x.shape[-1:]
+            and type(eps) is float and 0 <= eps < math.inf):
+        x, gamma, beta, eps = _checked(x, gamma, beta, eps)
+    if precise is not False:
+        contract.require_precise(precise, x)
+    y = _result(out, x)
+    dtype = x.dtype
+    if dtype not in _FLOATS:
+        return _half_forward(x, gamma, beta, eps, precise, y)
+    if not x.flags.carray:
+        _refuse_overlap(y, x)
+        x = x.copy()
+    if not (gamma.flags.carray and beta.flags.carray):
+        _refuse_overlap(y, gamma, beta)
+        gamma, beta = gamma.copy(), beta.copy()
+    D = x.shape[-1]
+    rows, y_rows = x.reshape(-1, D), y.reshape(-1, D)
+    saved = np.empty(3 * len(rows) + D, _FLOAT64 if precise else dtype)
+    if x.size < PARALLEL_SIZE or (threads := numba.get_num_threads()) == 1:
+        out_of_range = forward_serial(rows, gamma, beta, eps, y_rows, saved)
+    else:
+        out_of_range = forward_threads(rows, gamma, beta, eps, y_rows, saved, threads)
+    cache = CpuLayerNormCache(x, saved, eps, dtype)
+    if out_of_range < 0:
+        raise ValueError(_OVERLAP)
+    if out_of_range:
+        left = cache.statistics[2] == 0
+        cache.statistics[0, left] = _means(rows[left], saved.dtype)
+        y_rows[left], _ = layernorm.layer_norm_forward(rows[left], gamma, beta, eps, precise=bool(precise))
+    return y, cache
+
+
+def layer_norm_backward(dy, cache, *, out=None):
+    r"""Gradients of a loss with respect to x, gamma and beta; see :func:`lnlib.layernorm.layer_norm_backward`.
+
+    .. math::
+
+        dx = r\,\bigl(g - \overline{g} - \hat x\, \overline{g \hat x}\bigr), \qquad g = \gamma\, dy, \qquad
+        d\gamma = \sum_{rows} dy\, \hat x, \qquad d\beta = \sum_{rows} dy.
+
+    Parameters, results, errors and error bounds as there, but for these.
+
+    Parameters
+    ----------
+    cache : CpuLayerNormCache
+    out : array of x's shape and dtype, C-contiguous, optional
+        Receives dx, and is returned as dx. It may not overlap dy or x.
+
+    Raises
+    ------
+    ValueError
+        Also if x was changed after forward.
+
+    Notes
+    -----
+    A dy whose products with gamma leave the range of the dtype gives NaN or Inf.
+    """
+    contract.require_cache(cache, CpuLayerNormCache)
+    x, saved, _, _ = cache
+    dtype, shape = x.dtype, x.shape
+    if not (type(dy) is np.ndarray and dy.dtype is dtype and dy.shape == shape):
+        dy = contract.require_like_x("dy", dy, shape, dtype)
+        contract.require_dtype("dy", dy.dtype, _REAL, f"{dtype.name}, the dtype of x")
+    dx = _result(out, x)
+    if dtype not in _FLOATS:
+        return _half_backward(dy, cache, dx)
+    D = shape[-1]
+    if not dy.flags.carray:
+        _refuse_overlap(dx, dy)
+        dy = dy.copy()
+    upstream, rows, dx_rows = dy.reshape(-1, D), x.reshape(-1, D), dx.reshape(-1, D)
+    dgamma, dbeta = np.empty(D, dtype), np.empty(D, dtype)
+    if x.size < PARALLEL_SIZE or (threads := numba.get_num_threads()) == 1:
+        left, changed = backward_serial(upstream, rows, saved, dx_rows, dgamma, dbeta)
+    else:
+        left, changed = backward_threads(upstream, rows, saved, dx_rows, dgamma, dbeta, threads)
+    if left < 0:
+        raise ValueError(_OVERLAP)
+    mine = np.isnan(dx_rows[:, 0]) if left else None
+    if left:
+        changed += _changed_rows(rows, cache.statistics, mine)
+    if changed:
+        raise ValueError(f"cache: found x changed since forward (the mean of {changed} rows is not the one "
+                         "recorded), expected the same numbers; give forward a copy of x")
+    if left:
+        _backward_of_the_rest(upstream, cache, rows, mine, dx_rows, dgamma, dbeta)
+    return dx, dgamma, dbeta
+
+
+def _backward_of_the_rest(upstream, cache, rows, mine, dx, dgamma, dbeta):
+    """The rows ``mine`` of dx, and their part of dgamma and dbeta, by the NumPy backend."""
+    again, gamma = mine, cache.gamma.astype(rows.dtype)
+    if np.isnan(dgamma[0]):  # all sums over rows again; dx stays as it is
+        again, dgamma[:], dbeta[:] = np.ones_like(mine), 0, 0
+    _, rest = layernorm.layer_norm_forward(rows[again], gamma, gamma, cache.eps,
+                                           precise=cache.saved.dtype != rows.dtype)
+    dx_left, dgamma_left, dbeta_left = layernorm.layer_norm_backward(upstream[again], rest)
+    dx[mine] = dx_left[mine[again]]
+    with np.errstate(all="ignore"):
+        dgamma += dgamma_left
+        dbeta += dbeta_left

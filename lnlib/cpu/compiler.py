@@ -1,0 +1,42 @@
+"""What is asked of the compiler beyond Numba's own options."""
+
+from llvmlite import ir
+from numba import types
+from numba.core.cgutils import get_or_insert_function
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.extending import intrinsic
+
+
+class NoAlias(CompilerBase):
+    """Numba's compiler, told that no two array arguments overlap.
+
+    Without it vector loops stand behind run-time checks of every pair of arrays, for every row, and short rows
+    spend their time in these. ``flags.noalias`` is not a documented option: if a version of Numba drops it the
+    results stay right, and tests/backends/test_cpu.py says so.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.state.flags.noalias = True
+
+    def define_pipelines(self):
+        return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
+
+
+@intrinsic
+def prefetch(typing_context, array, i, j):
+    """Ask for the cache line of array[i, j], to write to it."""
+
+    def generate(context, builder, signature, arguments):
+        value, row, column = arguments
+        view = context.make_array(signature.args[0])(context, builder, value)
+        width = builder.extract_value(view.shape, 1)
+        address = builder.gep(view.data, [builder.add(builder.mul(row, width), column)])
+        int32 = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, int32, int32, int32])
+        function = get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        to_write, keep_in_all_caches, data = (ir.Constant(int32, value) for value in (1, 3, 1))
+        builder.call(function, [address, to_write, keep_in_all_caches, data])
+        return context.get_dummy_value()
+
+    return types.void(array, i, j), generate

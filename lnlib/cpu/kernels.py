@@ -1,0 +1,429 @@
+"""The compiled loops of :mod:`lnlib.cpu`: over a row, over rows, and over threads.
+
+They are one file because Numba's cache on disk looks at the file of the function called from Python, and at no other:
+a loop changed elsewhere would not be compiled again. (So change this file, too, if ``contract.RANGE`` changes.)
+"""
+
+import math
+
+import numpy as np
+from numba import njit, prange
+
+from .. import contract
+from .compiler import NoAlias, prefetch
+
+#: Rows whose parameter gradients are added in the dtype of the arithmetic, before float64 takes over.
+ROW_BLOCK = 16
+
+#: Bytes of a row that are summed in the dtype of the arithmetic, before float64 takes over.
+CHUNK = 2048
+
+#: Bytes of a cache line; an aligned vector store writes one, a misaligned one writes two halves.
+LINE = 64
+
+#: A row of this many bytes is wide. The rows of a block are then done together, in tiles of CHUNK bytes, so that
+#: gamma, dgamma and dbeta of a tile stay in the first level of cache.
+WIDE_ROW = 8192
+
+#: Features from which it pays to treat the beginning of a row apart, so that the rest is aligned.
+LONG_ROW = 256
+
+_RANGE32, _RANGE64 = contract.RANGE["float32"], contract.RANGE["float64"]
+
+# A flag that is not given is the one of whichever caller happens to be compiled first: all are given.
+_COMMON = {"nogil": True, "error_model": "numpy", "fastmath": False, "forceinline": False}
+_row_loop = njit(**_COMMON)
+_inlined = njit(**_COMMON | {"forceinline": True})  # a call for every row would count references to every array
+# A product and a sum may become one fused operation; nothing is reordered.
+_loop = njit(**_COMMON | {"fastmath": {"contract"}}, pipeline_class=NoAlias)
+
+
+@njit(**_COMMON | {"fastmath": {"reassoc", "nsz", "contract"}})
+def _add(total, term):
+    """total + term, in any order: a loop of these is a vector of partial sums. NaN and Inf stay what they are."""
+    return total + term
+
+
+@_row_loop
+def times(a, b):
+    """a * b, rounded: a fused dy * gamma - c would leave the rounding error of a constant g, which must be 0."""
+    return a * b
+
+
+# One loop each. Indices are unsigned: Numba would look for negative ones in every step, and not vectorise.
+
+
+@_loop
+def _first_sum(x, i, n):
+    total = x.dtype.type(0)
+    for j in range(np.uintp(n)):
+        total = _add(total, x[np.uintp(i), j])
+    return total
+
+
+@_loop
+def _moments(x, i, start, stop, guess):
+    """Sums of d and d^2, d = x - guess, over columns start to stop."""
+    total = squares = guess - guess
+    for j in range(np.uintp(start), np.uintp(stop)):
+        d = x[np.uintp(i), j] - guess
+        total = _add(total, d)
+        squares = _add(squares, d * d)
+    return np.float64(total), np.float64(squares)
+
+
+@_loop
+def _write_y(x, i, start, stop, mean, residual, rstd, gamma, beta, y):
+    for j in range(np.uintp(start), np.uintp(stop)):
+        y[np.uintp(i), j] = ((x[np.uintp(i), j] - mean) - residual) * rstd * gamma[j] + beta[j]
+
+
+@_loop
+def _upstream_sums(dy, x, i, gamma, mean, residual, first):
+    """Sums of w = g - first, of w * c and of c = x - mean - residual, in float64.
+
+    If g is constant, w is 0. If ``first`` is an outlier, so is the mean of w: the sum of w * c then needs correction
+    for c, whose mean is not quite 0.
+    """
+    w_sum = wx_sum = c_sum = 0.0
+    for j in range(np.uintp(x.shape[1])):
+        w = times(dy[np.uintp(i), j], gamma[j]) - first
+        c = (x[np.uintp(i), j] - mean) - residual
+        w_sum = _add(w_sum, w)
+        wx_sum = _add(wx_sum, np.float64(w) * np.float64(c))
+        c_sum = _add(c_sum, c)
+    return w_sum, wx_sum, c_sum
+
+
+@_loop
+def write_gradients(dy, x, i, start, stop, gamma, mean, residual, rstd, g_mean, gx_mean, dx, dgamma, dbeta):
+    """One row of dx, and its part of dgamma and dbeta."""
+    for j in range(np.uintp(start), np.uintp(stop)):
+        upstream = dy[np.uintp(i), j]
+        xhat = ((x[np.uintp(i), j] - mean) - residual) * rstd
+        dx[np.uintp(i), j] = rstd * (times(upstream, gamma[j]) - g_mean - xhat * gx_mean)
+        dgamma[j] += upstream * xhat
+        dbeta[j] += upstream
+
+
+@_loop
+def _fold(block, sums):
+    """Add a block's parameter gradients to float64 sums, and clear the block."""
+    for j in range(block.shape[0]):
+        sums[j] += block[j]
+        block[j] = 0
+
+
+# The same for long rows: sums in chunks, and stores that begin at a cache line.
+
+
+@_inlined
+def _long_moments(x, i, guess, chunk):
+    total = squares = 0.0
+    for start in range(0, x.shape[1], chunk):
+        d, dd = _moments(x, i, start, min(start + chunk, x.shape[1]), guess)
+        total += d
+        squares += dd
+    return total, squares
+
+
+@_inlined
+def _fetch(array, i, start, stop, line):
+    """Ask for columns start to stop of row i, to be written: a store that finds its line in cache waits less."""
+    for j in range(start, min(stop, array.shape[1]), line):
+        prefetch(array, i, j)
+
+
+@_row_loop
+def head_of(rows):
+    """How many elements of the first row lie before the first cache line that begins in it."""
+    return -rows.ctypes.data % LINE // rows.itemsize
+
+
+@_row_loop
+def copy_for(rows, array):
+    """A copy of ``array``, of shape (D,), that meets cache lines where the first row of ``rows`` does."""
+    line = LINE // array.itemsize
+    buffer = np.empty(len(array) + line, array.dtype)
+    skip = (head_of(buffer) - head_of(rows)) % line
+    copy = buffer[skip:skip + len(array)]
+    for j in range(len(array)):  # copy[:] = array would take two seconds to compile
+        copy[j] = array[j]
+    return copy
+
+
+# Loops over rows.
+
+
+@_row_loop
+def _rounding_of_a_mean(itemsize):
+    """How far the mean of a row's c, in standard deviations, may be from 0.
+
+    The residual's sums are of at most CHUNK bytes, in four lanes or more for float32: 128 additions one after the
+    other, each with an error of at most u times what is added up. |d| is 1.5 standard deviations on average at most,
+    for residuals are below half of one (or x is a few ulps wide, and sums of d are exact). With the rounding of the
+    residual and of c that is below 256 u = 2^-16, for every D: the sum of c is taken in float64. That sum's own
+    error, D u / 8 for eight partial sums, is what float64's limit is for: 2^-32 holds to D = 2^24.
+    """
+    return 2.0**-16 if itemsize == 4 else 2.0**-32
+
+
+@_row_loop
+def _harmless(array):
+    """Below half an ulp of the largest number: subtracted from any number, it cannot push it out of range.
+
+    A row of dx is r (w - mean(w) - xhat mean(w xhat)) with |xhat| at most the root of D. As long as mean(w) and the
+    root times mean(w xhat) are harmless, nothing overflows in it unless dx does.
+    """
+    return 1e31 if array.itemsize == 4 else 9e291
+
+
+@_row_loop
+def _guess_of_g(dy, i, gamma):
+    """A guess at the mean of a row's g, so that the dx of a constant g is exactly 0: its first element.
+
+    An outlier would be subtracted from every element. For float32 that does no harm, the sums are float64; for
+    float64 the guess is 0 where the second and third element are far from the first.
+    """
+    first = times(dy[i, 0], gamma[0])
+    if gamma.dtype.type(0.1) == 0.1 and len(gamma) > 2:  # known at compile time: float32's 0.1 is another number
+        second, third = times(dy[i, 1], gamma[1]), times(dy[i, 2], gamma[2])
+        near = (2 * abs(second - first) <= abs(first)) & (2 * abs(third - first) <= abs(first))  # & does not branch
+        return first if near else 0.0
+    return first
+
+
+@_row_loop
+def _forward_rows(x, beta, eps, y, statistics, gamma, begin, end):
+    """Rows begin to end of y and of the statistics; returns how many rows are out of range, with rstd 0."""
+    D, real = x.shape[1], gamma.dtype.type
+    first, first_head, chunk, line = min(D, 16), head_of(y), CHUNK // x.itemsize, LINE // x.itemsize
+    smallest, largest = _RANGE32 if gamma.itemsize == 4 else _RANGE64
+    out_of_range = 0
+    if D >= LONG_ROW and end - begin > 8:
+        gamma, beta = copy_for(y, gamma), copy_for(y, beta)
+    for i in range(begin, end):
+        mean = real(_first_sum(x, i, first) / first)
+        residual = variance = 0.0
+        for _ in range(4):
+            total, squares = _moments(x, i, 0, D, mean) if D < LONG_ROW else _long_moments(x, i, mean, chunk)
+            residual = total / D
+            variance = squares / D - residual * residual
+            better = real(mean + residual)
+            if not residual * residual > 0.25 * variance or better == mean:
+                break
+            mean = better
+        in_range = smallest < variance + eps < largest
+        rstd = real(1 / math.sqrt(variance + eps)) if in_range else real(0)
+        statistics[0, i], statistics[1, i], statistics[2, i] = mean, residual, rstd
+        if not in_range:
+            out_of_range += 1
+            continue
+        head = 0
+        if D >= LONG_ROW:
+            head = (first_head - i * D) & (line - 1)
+            _write_y(x, i, 0, head, mean, real(residual), rstd, gamma, beta, y)
+        _write_y(x, i, head, D, mean, real(residual), rstd, gamma, beta, y)
+    return out_of_range
+
+
+@_inlined
+def _means_of_g(dy, x, i, statistics, gamma, root):
+    """The means of g and of g * xhat over row i, and 1 if its mean is not the recorded one; ``root`` is that of D.
+
+    The first is NaN if the row is left to the NumPy backend.
+    """
+    D, real = x.shape[1], gamma.dtype.type
+    mean, residual, rstd = statistics[0, i], statistics[1, i], statistics[2, i]
+    first = _guess_of_g(dy, i, gamma)
+    w_sum, wx_sum, c_sum = _upstream_sums(dy, x, i, gamma, mean, residual, first)
+    changed = abs(c_sum) * rstd > _rounding_of_a_mean(gamma.itemsize) * D
+    wx_sum -= w_sum * (c_sum / D)
+    g_mean = real(first + w_sum / D)
+    if rstd == 0 or not abs(w_sum) + abs(wx_sum) * (rstd * root) < _harmless(gamma) * D:
+        g_mean = real(math.nan)
+    return g_mean, real(wx_sum / D * rstd), changed
+
+
+@_row_loop
+def _backward_short_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end):
+    """Rows begin to end of dx; their dgamma and dbeta are added to ``sums`` by way of arrays dgamma and dbeta.
+
+    If ``sums`` has no columns they stay in dgamma and dbeta. Returns two counts: of rows left to the NumPy backend
+    (their dx begins with NaN), and of rows whose mean is not the recorded one.
+    """
+    D, line, root = x.shape[1], LINE // x.itemsize, math.sqrt(x.shape[1])
+    first_head, left, changed = head_of(dx), 0, 0
+    for row in range(begin, end, ROW_BLOCK):
+        for i in range(row, min(row + ROW_BLOCK, end)):
+            if D >= LONG_ROW:
+                _fetch(dx, i, 0, D, line)
+            g_mean, gx_mean, other = _means_of_g(dy, x, i, statistics, gamma, root)
+            changed += other
+            if math.isnan(g_mean):
+                left += 1
+                dx[i, 0] = math.nan
+                continue
+            mean, residual, rstd, head = statistics[0, i], statistics[1, i], statistics[2, i], 0
+            if D >= LONG_ROW:
+                head = (first_head - i * D) & (line - 1)
+                write_gradients(dy, x, i, 0, head, gamma, mean, residual, rstd, g_mean, gx_mean, dx, dgamma, dbeta)
+            write_gradients(dy, x, i, head, D, gamma, mean, residual, rstd, g_mean, gx_mean, dx, dgamma, dbeta)
+        if sums.shape[1] > 0:
+            _fold(dgamma, sums[0])
+            _fold(dbeta, sums[1])
+    return left, changed
+
+
+@_row_loop
+def _backward_wide_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end):
+    """The same, tile after tile for a block of rows: their part of gamma, dgamma and dbeta stays in cache."""
+    D, line, tile, root = x.shape[1], LINE // x.itemsize, CHUNK // x.itemsize, math.sqrt(x.shape[1])
+    # One head for all rows: a column then lies in the same tile of each, and its sums run over them in their order.
+    head, left, changed = head_of(dx) if D % line == 0 else 0, 0, 0
+    means = np.empty((2, ROW_BLOCK), gamma.dtype)
+    for row in range(begin, end, ROW_BLOCK):
+        rows = range(row, min(row + ROW_BLOCK, end))
+        for i in rows:
+            _fetch(dx, i, 0, tile, line)
+            means[0, i - row], means[1, i - row], other = _means_of_g(dy, x, i, statistics, gamma, root)
+            changed += other
+            left += math.isnan(means[0, i - row])
+        for start in range(0, D, tile):
+            for i in rows:
+                mean, residual, rstd = statistics[0, i], statistics[1, i], statistics[2, i]
+                g_mean, gx_mean = means[0, i - row], means[1, i - row]
+                if math.isnan(g_mean):
+                    dx[i, 0] = math.nan
+                    continue
+                if start == 0:
+                    write_gradients(dy, x, i, 0, head, gamma, mean, residual, rstd, g_mean, gx_mean,
+                                    dx, dgamma, dbeta)
+                stop = min(head + start + tile, D)
+                _fetch(dx, i, stop, stop + tile, line)
+                write_gradients(dy, x, i, head + start, stop, gamma, mean, residual, rstd, g_mean, gx_mean,
+                                dx, dgamma, dbeta)
+        _fold(dgamma, sums[0])
+        _fold(dbeta, sums[1])
+    return left, changed
+
+
+@_row_loop
+def _backward_rows(dy, x, statistics, gamma, dx, sums, begin, end):
+    """Rows begin to end of dx; their dgamma and dbeta are added to ``sums``, (2, D and more)."""
+    D = x.shape[1]
+    dgamma, dbeta = np.zeros(D, gamma.dtype), np.zeros(D, gamma.dtype)
+    if D >= LONG_ROW:
+        gamma, dgamma, dbeta = copy_for(dx, gamma), copy_for(dx, dgamma), copy_for(dx, dbeta)
+    if D * x.itemsize >= WIDE_ROW:
+        return _backward_wide_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end)
+    return _backward_short_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end)
+
+
+# Whole arrays. The threaded functions are written out, not derived from the others: Numba's cache on disk
+# would take one for the other. ``threads`` is an argument because reading it inside would defeat that cache.
+
+
+@_row_loop
+def _overlap(a, b):
+    return a.ctypes.data < b.ctypes.data + b.nbytes and b.ctypes.data < a.ctypes.data + a.nbytes
+
+
+@_row_loop
+def _parts(saved, D):
+    """The statistics and gamma of ``CpuLayerNormCache.saved``."""
+    rows = (len(saved) - D) // 3
+    return saved[:3 * rows].reshape(3, rows), saved[3 * rows:]
+
+
+@_row_loop
+def _filled_parts(saved, gamma):
+    """The same, with gamma copied into its part."""
+    statistics, weights = _parts(saved, len(gamma))
+    for j in range(len(gamma)):
+        weights[j] = gamma[j]
+    return statistics, weights
+
+
+@njit(cache=True, **_COMMON)
+def forward_serial(x, gamma, beta, eps, y, saved):
+    """Fills y and ``saved``; returns the number of rows that are left, or -1 if y overlaps an input."""
+    if _overlap(y, x) or _overlap(y, gamma) or _overlap(y, beta):
+        return -1
+    statistics, weights = _filled_parts(saved, gamma)
+    return _forward_rows(x, beta, eps, y, statistics, weights, 0, x.shape[0])
+
+
+@njit(cache=True, parallel=True, **_COMMON)
+def forward_threads(x, gamma, beta, eps, y, saved, threads):
+    if _overlap(y, x) or _overlap(y, gamma) or _overlap(y, beta):
+        return -1
+    statistics, weights = _filled_parts(saved, gamma)
+    rows, out_of_range = x.shape[0], 0
+    for t in prange(threads):
+        out_of_range += _forward_rows(x, beta, eps, y, statistics, weights, rows * t // threads,
+                                      rows * (t + 1) // threads)
+    return out_of_range
+
+
+@_row_loop
+def _empty_sums(threads, D):
+    """Zeros of shape (threads, 2, D and some more): no two threads write to one cache line, or to neighbours."""
+    return np.zeros((threads, 2, D + 16))
+
+
+@_loop
+def _add_threads(sums, dgamma, dbeta):
+    """Sums over the threads, in their order; those of the first end up as the totals."""
+    for t in range(1, sums.shape[0]):
+        for k in range(2):
+            for j in range(sums.shape[2]):
+                sums[0, k, j] += sums[t, k, j]
+    for j in range(dgamma.shape[0]):
+        dgamma[j], dbeta[j] = sums[0, 0, j], sums[0, 1, j]
+
+
+@_loop
+def _overflown(dgamma, dbeta):
+    """1, and a dgamma that begins with NaN, if sums over rows may have left the range, or those left may; else 0."""
+    total = dgamma.dtype.type(0)
+    for j in range(dgamma.shape[0]):
+        total = _add(total, abs(dgamma[j]) + abs(dbeta[j]))
+    if total < _harmless(dgamma):
+        return 0
+    dgamma[0] = math.nan
+    return 1
+
+
+@njit(cache=True, **_COMMON)
+def backward_serial(dy, x, saved, dx, dgamma, dbeta):
+    """Fills dx, dgamma and dbeta; returns the counts of _backward_short_rows, the first -1 if dx overlaps an input."""
+    statistics, gamma = _parts(saved, x.shape[1])
+    if _overlap(dx, x) or _overlap(dx, dy):
+        return -1, 0
+    if x.shape[0] <= ROW_BLOCK and dgamma.itemsize == gamma.itemsize:  # one block: its sums are the results
+        for j in range(len(dgamma)):
+            dgamma[j] = dbeta[j] = 0
+        left, changed = _backward_short_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, np.empty((2, 0)), 0,
+                                             x.shape[0])
+    else:
+        sums = _empty_sums(1, x.shape[1])
+        left, changed = _backward_rows(dy, x, statistics, gamma, dx, sums[0], 0, x.shape[0])
+        _add_threads(sums, dgamma, dbeta)
+    return left + _overflown(dgamma, dbeta), changed
+
+
+@njit(cache=True, parallel=True, **_COMMON)
+def backward_threads(dy, x, saved, dx, dgamma, dbeta, threads):
+    statistics, gamma = _parts(saved, x.shape[1])
+    rows, left, changed = x.shape[0], 0, 0
+    if _overlap(dx, x) or _overlap(dx, dy):
+        return -1, 0
+    sums = _empty_sums(threads, x.shape[1])
+    for t in prange(threads):
+        counts = _backward_rows(dy, x, statistics, gamma, dx, sums[t], rows * t // threads,
+                                     rows * (t + 1) // threads)
+        left += counts[0]
+        changed += counts[1]
+    _add_threads(sums, dgamma, dbeta)
+    return left + _overflown(dgamma, dbeta), changed

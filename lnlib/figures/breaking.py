@@ -1,0 +1,163 @@
+"""Figures of the part Break: errors over offsets and scales, maps of correct digits, sums over rows."""
+
+import numpy as np
+from matplotlib.colors import BoundaryNorm
+from matplotlib.patheffects import withStroke
+
+from .style import COLOURS, draw_lines, figure, styles, with_key
+
+
+def algorithm_errors(offsets, errors):
+    """Error of y over the offset of the rows; errors: name of an algorithm -> array of one error per offset."""
+    fig, ax = figure(5.2, 4.2, xscale="log", yscale="log")
+    draw_lines(ax, offsets, errors, markersize=5, markevery=2)
+    ax.set(xlabel=r"offset / $\sigma$", ylabel="relative error of $y$", ylim=(1e-8, 1e4))
+    ax.set(xticks=np.logspace(0, 6, 4), yticks=np.logspace(-8, 4, 4))
+    return with_key(fig, 3)
+
+
+def variance_panels(offsets, var_errors, y_errors, u):
+    """Error of the variance and of y over the offset of the rows, a panel for each algorithm, two in a row.
+
+    var_errors, y_errors: name -> array of one error per offset; what is above the panel, inf included, is drawn
+    as a cross near its upper edge. Black: u times the offset, and for the first two u times its square.
+    """
+    low, high = 1e-9, 1e4
+    fig, axes = figure(4.4, 1.8 * len(y_errors) / 2 + 0.9, 2, len(y_errors) // 2, xscale="log", yscale="log")
+    for i, (ax, name) in enumerate(zip(axes.flat, y_errors)):
+        # Two heights for the crosses, so that neither hides the other.
+        for errors, label, colour, dash, marker, edge in (
+                (var_errors, "error of $v$", COLOURS["blue"], "-", "o", high / 10),
+                (y_errors, "error of $y$", COLOURS["orange"], "--", "s", high)):
+            error = np.asarray(errors[name])
+            shown = np.where(error > high, np.nan, np.maximum(error, 1.5 * low))
+            ax.plot(offsets, shown, color=colour, linestyle=dash, marker=marker, markersize=4, markevery=2,
+                    label=label)
+            ax.plot(offsets, np.where(error > high, edge, np.nan), "x", color=colour, clip_on=False)
+        ax.plot(offsets, u * offsets, color="black", linestyle=":", label=r"$\mathrm{u}$ offset$/\sigma$")
+        if i < 2:
+            ax.plot(offsets, u * offsets**2, color="black", linewidth=1, label=r"$\mathrm{u}$ (offset$/\sigma)^2$")
+        ax.set(ylim=(low, high), xticks=np.logspace(0, 6, 3), yticks=np.logspace(-8, 0, 3))
+        ax.tick_params(labelsize=12)
+        ax.label_outer()
+        ax.set_title(name, fontsize=12, pad=8)
+    for ax in axes[-1]:
+        ax.set_xlabel(r"offset / $\sigma$")
+    fig.supylabel("relative error", fontsize=12)
+    return with_key(fig)
+
+
+def _edges(centres):
+    """Cell borders halfway, on a logarithmic axis, between positive ``centres``."""
+    logs = np.log(np.asarray(centres, float))
+    middle = (logs[1:] + logs[:-1]) / 2
+    return np.exp(np.concatenate([[2 * logs[0] - middle[0]], middle, [2 * logs[-1] - middle[-1]]]))
+
+
+def _draw_contours(ax, x, y, values, levels, labelled):
+    """Black lines, outlined in white, where values pass the levels."""
+    levels = [level for level in levels if values.min() < level < values.max()]
+    if not levels:
+        return
+    lines = ax.contour(x, y, values, levels, colors="black", linestyles="-", linewidths=1.6)
+    outline = [withStroke(linewidth=3.4, foreground="white")]
+    lines.set_path_effects(outline)
+    # A third of the way along; left alone, labels also land on the frame.
+    places = [path.vertices[len(path.vertices) // 3] for path in lines.get_paths()]
+    for text in ax.clabel(lines, fmt="%g", fontsize=11, manual=places) if labelled else ():
+        text.set_path_effects(outline)
+
+
+def digit_map(errors, x, y, xlabel, ylabel, theory=None, points=(), top=8, columns=2, panel=(2.7, 2.5),
+              label_lines=False):
+    """Correct digits as colours over two logarithmic coordinates, a panel for each algorithm.
+
+    Not for ``ln-invert``, which would falsify the colours: the background is white in both themes.
+
+    errors: title -> relative errors, shape (len(y), len(x)). Inf is no digit; NaN, a cell that cannot be, is grey.
+    x, y: positive coordinates of the cells, ascending.
+    theory: title -> function (x, y) -> predicted relative error, broadcasting. Its black lines run where it
+    predicts that colours change, at every second change: at 1, 3, 5 and 7 digits if top is 8.
+    points: (x, y, label) to mark in every panel, with a label of at most two letters.
+    top: the digits at which the eight colours end: 8 for float32, 16 for float64.
+    panel: width and height of one panel in inches.
+    label_lines: whether each line carries its digits.
+    """
+    bounds = np.linspace(0, top, 9)
+    x_edges, y_edges = _edges(x), _edges(y)
+    columns, rows = min(columns, len(errors)), -(-len(errors) // columns)
+    fig, axes = figure(panel[0] * columns + 0.3, panel[1] * rows + 0.9, columns, rows, xscale="log", yscale="log")
+    fig.set_facecolor("white")
+    axes = np.atleast_1d(axes).ravel()
+    for i, (ax, (title, error)) in enumerate(zip(axes, errors.items())):
+        with np.errstate(divide="ignore"):
+            digits = np.clip(-np.log10(error), 0, top - 1e-9)
+        # Edges in the colour of the face: vector graphics would show seams between the cells.
+        mesh = ax.pcolormesh(x_edges, y_edges, digits, cmap="viridis", norm=BoundaryNorm(bounds, 256),
+                             edgecolors="face", linewidth=0.8)
+        if title in (theory or {}):
+            across, up = np.geomspace(*x_edges[[0, -1]], 120), np.geomspace(*y_edges[[0, -1]], 120)
+            predicted = -np.log10(np.broadcast_to(theory[title](across, up[:, None]), (120, 120)))
+            _draw_contours(ax, across, up, predicted, bounds[1::2], label_lines)
+        for px, py, label in points:
+            ax.plot(px, py, "o", markersize=12.5, markerfacecolor="white", markeredgecolor="black", clip_on=False)
+            ax.text(px, py, label, fontsize=10, ha="center", va="center_baseline")
+        ax.set(facecolor="#c8c8c8", xlim=x_edges[[0, -1]], ylim=y_edges[[0, -1]])
+        ax.set_title(title, fontsize=12)
+        ax.minorticks_off()
+        ax.grid(False)
+        left, bottom = i % columns == 0, i + columns >= len(errors)
+        ax.set(xlabel=xlabel if bottom else "", ylabel=ylabel if left else "")
+        ax.tick_params(labelbottom=bottom, labelleft=left)
+    for ax in axes[len(errors):]:
+        ax.set_axis_off()
+    fig.colorbar(mesh, ax=list(axes), location="bottom", label="correct digits", ticks=bounds, aspect=30, shrink=0.8)
+    return fig
+
+
+def framework_digits(offsets, digits):
+    """Correct digits of y over the offset of the rows; digits: name of a framework -> one number per offset."""
+    fig, ax = figure(5.2, 3.9, xscale="log")
+    draw_lines(ax, offsets, digits, markersize=6)
+    ax.set(xlabel=r"offset / $\sigma$", ylabel="correct digits of $y$", ylim=(-0.3, 8))
+    return with_key(fig)
+
+
+def range_of_float16(sigmas, errors, boundaries):
+    """Error of y over sigma, one line for each way to compute it, with predicted boundaries as vertical lines.
+
+    errors: name -> one error for each sigma; inf is a cross at the top, where the axis says so.
+    boundaries: label -> sigma.
+    """
+    top = 10.0
+    fig, ax = figure(5.2, 3.9, xscale="log", yscale="log")
+    for name, error, style in styles(errors):
+        ax.plot(sigmas, np.where(np.isfinite(error), error, np.nan), **style, markersize=4, label=name)
+        ax.plot(sigmas, np.where(np.isinf(error), top, np.nan), "x", color=style["color"], markersize=7)
+    for label, sigma in boundaries.items():
+        ax.axvline(sigma, color="black", linestyle=":", linewidth=1.3)
+        ax.annotate(label, (sigma, 0.015), (-4, 0), textcoords="offset points", fontsize=10, rotation=90, ha="right")
+    ax.set(xlabel=r"$\sigma$", ylabel="relative error of $y$", ylim=(3e-5, 2 * top))
+    ax.set_yticks([1e-4, 1e-3, 1e-2, 1e-1, 1, top], ["$10^{-4}$", "$10^{-3}$", "0.01", "0.1", "1", "NaN\nor Inf"])
+    return with_key(fig)
+
+
+def row_sums(counts, errors, theory):
+    """Error of sums over the number of terms, a panel for each dtype and a colour for each order.
+
+    counts: numbers of terms, ascending. errors: dtype -> {order -> one error for each of the first counts}. theory:
+    function (n, order, dtype) -> predicted error, drawn as a line where there are measurements.
+    """
+    fig, axes = figure(5.6, 4.0, len(errors), xscale="log", yscale="log")
+    for ax, (dtype, orders) in zip(axes, errors.items()):
+        for order, error, style in styles(orders):
+            n = np.geomspace(counts[0], counts[len(error) - 1], 50)
+            # Large open diamonds: two orders may agree, and the last would hide the other.
+            style |= {"markersize": 10, "fillstyle": "none"} if style["marker"] == "D" else {"markersize": 6}
+            ax.plot(n, theory(n, order, dtype), **{**style, "marker": ""}, linewidth=1.4)
+            ax.plot(counts[:len(error)], error, **{**style, "linestyle": "none"})
+            ax.plot([], [], **style, label=order)
+        ax.set(xlabel="rows", xticks=counts)
+        ax.set_title(dtype, fontsize=12)
+    axes[0].set_ylabel("relative error of the sum")
+    return with_key(fig, 3)

@@ -1,0 +1,80 @@
+"""Figures of the part Check: errors of numeric derivatives, derived tolerances, mutants against checks."""
+
+import numpy as np
+from matplotlib.colors import ListedColormap
+
+from .style import COLOURS, draw_lines, figure, styles, with_key
+
+
+def step_curves(steps, errors):
+    """Error of numeric derivatives over the step size, one line for each rule, with the theory of the central one.
+
+    steps: positive floats in units of x's standard deviation. errors: name -> array of one error per step,
+    as :func:`lnlib.gradcheck.step_curve` returns. Black lines: h^2 / 6 and 4 u / h.
+    """
+    steps = np.asarray(steps, float)
+    fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
+    # The rules share their rounding errors, and complex and central share h^2 / 6: the larger marker lies below.
+    for name, error, style in styles(errors):
+        size, fill = (8, "none") if name == "complex" else (4, "full")
+        ax.plot(steps, error, **style, linewidth=1.4, markersize=size, fillstyle=fill, markevery=2,
+                label=name.replace("_", "-"))
+    for name, line, at, place in (("$h^2/6$", lambda h: h**2 / 6, 2e-4, (-30, 8)),
+                                  (r"$4\mathrm{u}/h$", lambda h: 2.0**-51 / h, 1e-11, (12, 10))):
+        ax.plot(steps, line(steps), color="black", linewidth=1.2)
+        ax.annotate(name, (at, line(at)), place, textcoords="offset points", fontsize=13)
+    ax.set(xlabel="step $h$", ylabel="relative error of $dx$", ylim=(1e-17, 10))
+    ax.set(xticks=np.logspace(-12, 0, 4), yticks=np.logspace(-16, 0, 5))
+    return with_key(fig, 3)
+
+
+def offset_errors(offsets, errors):
+    """Error of numeric derivatives over the offset of the rows; errors: title of a panel -> {rule: errors}."""
+    fig, axes = figure(5.6, 3.6, len(errors), xscale="log", yscale="log")
+    for ax, (title, rules) in zip(axes, errors.items()):
+        draw_lines(ax, offsets, rules, markersize=5)
+        ax.set(xlabel="offset", ylim=(1e-17, 1), xticks=np.logspace(0, 8, 3), yticks=np.logspace(-16, 0, 5))
+        ax.set_title(title, fontsize=11)
+    axes[0].set_ylabel("relative error of $dx$")
+    return with_key(fig, 3)
+
+
+def derived_tolerance(sizes, tolerances, errors):
+    """Measured errors below the tolerance derived for them, over D, for each precision.
+
+    sizes: values of D. tolerances, errors: name of a dtype -> array of shape (len(sizes),) and of shape
+    (len(sizes), repetitions).
+    """
+    fig, ax = figure(5.0, 3.8, yscale="log")
+    ax.set_xscale("log", base=2)
+    for dtype, error, style in styles(errors):
+        ax.plot(sizes, tolerances[dtype], **{**style, "marker": ""}, label=f"tolerance, {dtype}")
+        ax.plot(sizes, error, **{**style, "linestyle": "none"}, markersize=3.5)
+    ax.set(xlabel="$D$", ylabel=r"error of $dx$, divided by $\kappa$")
+    ax.legend(loc="center", frameon=False)
+    return fig
+
+
+def kill_matrix(killed, mutants, checks):
+    """Mutants against checks: a filled square where the check kills the mutant.
+
+    killed: bool, shape (len(mutants), len(checks)). Rows go from the mutant killed most often down, columns
+    from the check that kills least to the right; both counts are written beside the names.
+    """
+    killed = np.asarray(killed)
+    by_row, by_column = killed.sum(axis=1), killed.sum(axis=0)
+    columns = np.argsort(by_column, kind="stable")
+    # Ties in a row's count are broken by its pattern, so that equal rows stand together.
+    rows = np.lexsort([*killed[:, columns].T, -by_row])
+
+    fig, ax = figure(4.7, 1.6 + 0.155 * len(mutants))
+    palette = ListedColormap(["#e3e3e3", COLOURS["blue"]])
+    ax.pcolormesh(killed[np.ix_(rows, columns)], cmap=palette, vmin=0, vmax=1, edgecolors="white", linewidth=1)
+    ax.invert_yaxis()
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0, pad=2, labelsize=9)
+    ax.set_xticks(np.arange(len(checks)) + 0.5, [f"{checks[j]}  {by_column[j]}" for j in columns], rotation=90)
+    ax.set_yticks(np.arange(len(mutants)) + 0.5, [f"{mutants[i]}  {by_row[i]}" for i in rows])
+    return fig

@@ -1,0 +1,140 @@
+"""Figures of the part Derive: a row in three dimensions, the paths to xhat."""
+
+import numpy as np
+
+from .style import COLOURS, figure
+
+
+#: Two orthonormal vectors of the plane x1 + x2 + x3 = 0.
+PLANE = np.array([[1, -1, 0], [1, 1, -2]]) / np.sqrt([[2], [6]])
+
+
+def _bare_3d(ax, limit):
+    """Empty 3-D axes seen from a little above, with equal scales and three labelled arrows."""
+    ax.set(xlim=(-limit, limit), ylim=(-limit, limit), zlim=(-limit, limit))
+    ax.set_axis_off()
+    ax.set_box_aspect((1, 1, 1), zoom=2.7)
+    ax.view_init(elev=16, azim=22)
+    for direction, name, label_at in zip(np.eye(3) * 0.52 * limit, ("$x_1$", "$x_2$", "$x_3$"), (1.6, 1.2, 1.2)):
+        ax.plot(*np.stack([0 * direction, direction], -1), color=COLOURS["grey"], linewidth=0.8)
+        ax.text(*(label_at * direction), name, color="black", ha="center", va="center", fontsize=12)
+
+
+def _arrow(ax, start, end, colour, shrink=0, **line):
+    ax.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": colour, "shrinkA": shrink,
+                                            "shrinkB": shrink, **line})
+
+
+def geometry(x, c, xhat, y):
+    """The three steps of layer norm for rows of D = 3, each array of shape (rows, 3).
+
+    Left: rows x lose their mean and land at c in the plane of zero sum. Middle: c is pulled towards
+    the circle of radius sqrt(3). Right: gamma and beta turn the circle into a shifted ellipse.
+    """
+    angles = np.linspace(0, 2 * np.pi, 200)
+    circle = np.sqrt(3) * np.stack([np.cos(angles), np.sin(angles)], -1) @ PLANE
+    # The affine map xhat -> y, recovered from the points, draws the ellipse of all possible outputs.
+    design = np.column_stack([xhat, np.ones(len(xhat))])
+    ellipse = np.column_stack([circle, np.ones(len(circle))]) @ np.linalg.lstsq(design, y, rcond=None)[0]
+    limit = 1.05 * max(np.abs(a).max() for a in (x, y, ellipse))
+
+    fig, axes = figure(6.6, 2.7, 3, projection="3d")
+    for ax, title in zip(axes, ("centre", "scale", "stretch")):
+        _bare_3d(ax, limit)
+        ax.set_title(title, y=-0.1, fontsize=12)
+
+    def steps(ax, start, end):
+        for a, b in zip(start, end):
+            ax.plot(*np.stack([a, b], -1), color=COLOURS["grey"], linewidth=0.9, alpha=0.7)
+
+    def points(ax, rows, colour, marker="o", size=18):
+        ax.scatter(*rows.T, color=COLOURS[colour], marker=marker, s=size, depthshade=False)
+
+    plane = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * 0.5 * limit @ PLANE
+    for ax in axes[:2]:
+        ax.plot_trisurf(*plane.T, triangles=[[0, 1, 2], [0, 2, 3]], color=COLOURS["grey"], alpha=0.12, shade=False)
+    steps(axes[0], x, c)
+    points(axes[0], x, "orange", "^", 24)
+    points(axes[0], c, "blue")
+    steps(axes[1], c, xhat)
+    axes[1].plot(*circle.T, color="black", linewidth=1)
+    points(axes[1], c, "blue")
+    points(axes[1], xhat, "green", "s")
+    axes[2].plot(*circle.T, color="black", linewidth=0.6, linestyle="--")
+    axes[2].plot(*ellipse.T, color="black", linewidth=1)
+    points(axes[2], xhat, "green", "s", 12)
+    points(axes[2], y, "pink", "D", 20)
+    return fig
+
+
+def paths_to_xhat():
+    """The graph of layer norm from x to the loss, each arrow with its local derivative; three paths, three colours."""
+    fig, ax = figure(5.2, 3.0)
+    places = {"$x_j$": (0, 0), r"$\mu$": (1.2, 0.8), "$v$": (1.2, -0.8), r"$\hat x_i$": (2.4, 0), "$y_i$": (3.4, 0)}
+    for name, place in places.items():
+        ax.text(*place, name, fontsize=14, ha="center", va="center", zorder=3,
+                bbox={"boxstyle": "circle,pad=0.35", "facecolor": "none", "edgecolor": "black"})
+
+    def arrow(start, end, label, offset, colour, linestyle="-"):
+        start, end = places[start], places[end]
+        _arrow(ax, start, end, colour, shrink=19, linestyle=linestyle, linewidth=2)
+        ax.text((start[0] + end[0]) / 2 + offset[0], (start[1] + end[1]) / 2 + offset[1], label,
+                color=colour, fontsize=13, ha="center", va="center")
+
+    arrow("$x_j$", r"$\hat x_i$", r"$\delta_{ij}/s$", (-0.35, 0.14), COLOURS["blue"])
+    arrow("$x_j$", r"$\mu$", "$1/D$", (-0.2, 0.14), COLOURS["orange"])
+    arrow(r"$\mu$", r"$\hat x_i$", "$-1/s$", (0.24, 0.14), COLOURS["orange"])
+    arrow("$x_j$", "$v$", r"$2\,c_j/D$", (-0.3, -0.15), COLOURS["green"])
+    arrow("$v$", r"$\hat x_i$", r"$-c_i/(2s^3)$", (0.4, -0.15), COLOURS["green"])
+    arrow(r"$\mu$", "$v$", "$0$", (0.12, -0.3), COLOURS["grey"], "--")
+    arrow(r"$\hat x_i$", "$y_i$", r"$\gamma_i$", (0, 0.16), "black")
+    ax.set(xlim=(-0.2, 3.6), ylim=(-1.0, 1.0))
+    ax.set_axis_off()
+    return fig
+
+
+def split_of_g(xhat, g, dx_over_r):
+    """What the backward pass keeps of the upstream gradient g of one row with D = 3; arrays of shape (3,).
+
+    Left: the plane of zero sum seen edge-on; g loses its part along 1 and lies in the plane. Right: that
+    plane seen from above, with the centre of the circle; the part along xhat shrinks to almost nothing,
+    and ``dx_over_r`` remains. Numbers are lengths.
+    """
+    up, radial = np.ones(3) / np.sqrt(3), xhat / np.linalg.norm(xhat)
+    plane = np.stack([radial, np.cross(up, radial)])
+    point, flat, kept = plane @ xhat, plane @ (xhat + g), plane @ (xhat + dx_over_r)
+    tip = np.array([np.linalg.norm(flat - point), up @ g])
+    fig, (side, above) = figure(5.2, 2.8, 2)
+
+    def arrow(ax, start, end, colour):
+        _arrow(ax, start, end, colour, linewidth=1.8)
+
+    def lost(ax, start, end, name, place, **options):
+        ax.plot(*np.stack([start, end], -1), color=COLOURS["orange"], linestyle="--")
+        ax.annotate(f"{name}\n{np.linalg.norm(end - start):.2f}", (start + end) / 2, place, color=COLOURS["orange"],
+                    textcoords="offset points", fontsize=12, va="center", **options)
+
+    side.plot((-0.2, 2.1), (0, 0), color="black", linewidth=1)
+    arrow(side, (0, 0), tip, "black")
+    arrow(side, (0, 0), tip * [1, 0], COLOURS["blue"])
+    lost(side, tip, tip * [1, 0], r"along $\mathbf{1}$", (6, 0))
+    side.text(*(tip * 0.5 + [-0.08, 0.08]), f"$g$  {np.linalg.norm(g):.2f}", ha="right", fontsize=13)
+    side.text(tip[0] / 2, -0.07, r"$g - \overline{g}$", va="top", ha="center", color=COLOURS["blue"], fontsize=13)
+
+    angles = np.linspace(-0.6, 0.4, 100)
+    above.plot(*np.sqrt(3) * np.stack([np.cos(angles), np.sin(angles)]), color="black", linewidth=1)
+    above.plot(*np.stack([0 * point, flat * [1, 0]], -1), color=COLOURS["grey"], linewidth=1, linestyle=":")
+    above.plot(0, 0, "+", color="black", markersize=10)
+    arrow(above, point, flat, COLOURS["blue"])
+    arrow(above, point, kept, COLOURS["green"])
+    lost(above, flat, kept, r"along $\hat x$", (0, -20 if flat[1] < 0 else 20), ha="center")
+    above.plot(*point, "o", color="black")
+    above.text(*(point - [0.1, 0.1]), r"$\hat x$", ha="right", va="top", fontsize=14)
+    above.text(*((flat + point) / 2 + [0.1, 0]), r"$g - \overline{g}$", va="top", color=COLOURS["blue"], fontsize=13)
+    above.text(*(kept - [0.06, 0.05]), f"$dx / r$\n{np.linalg.norm(dx_over_r):.2f}", ha="right", va="top",
+               color=COLOURS["green"], fontsize=13)
+    for ax, title in ((side, "plane of zero sum,\nfrom the side"), (above, "the same plane,\nfrom above")):
+        ax.set_axis_off()
+        ax.set_aspect("equal", adjustable="datalim")
+        ax.set_title(title, y=-0.2, fontsize=12)
+    return fig

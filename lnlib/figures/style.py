@@ -1,0 +1,69 @@
+"""One style for all figures, and ``glue``, which hands a computed number to the text.
+
+Figures are transparent, with black lines: the site inverts them in its dark theme. Colours come from
+``COLOURS`` (Okabe and Ito's palette, told apart by readers with any colour vision); lines also differ
+in dash or marker, so that they survive print.
+"""
+
+import matplotlib.pyplot as plt
+
+COLOURS = {"blue": "#0072b2", "orange": "#d55e00", "green": "#009e73", "pink": "#cc79a7", "grey": "#6b6b6b"}
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+
+STYLE = {
+    "axes.facecolor": "none",
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.8,
+    "axes.prop_cycle": plt.cycler(color=list(COLOURS.values())),
+}
+
+
+def figure(width=6.4, height=3.6, columns=1, rows=1, **axes_options):
+    """A figure in the book's style: (figure, axes), or (figure, array of axes) for several columns or rows."""
+    # Outside the context: the first figure starts the notebook's backend, whose settings must survive it.
+    fig = plt.figure(figsize=(width, height), layout="constrained", facecolor="none")
+    with plt.rc_context(STYLE):
+        return fig, fig.subplots(rows, columns, subplot_kw=axes_options)
+
+
+def styles(series):
+    """Name, values and the options of a line (colour, dash, marker) for each of {name: values}."""
+    for (name, values), colour, dash, marker in zip(series.items(), COLOURS.values(), DASHES, "os^vD"):
+        yield name, values, {"color": colour, "linestyle": dash, "marker": marker}
+
+
+def draw_lines(ax, x, series, **options):
+    """A line over ``x`` for each of {name: values}."""
+    for name, values, style in styles(series):
+        ax.plot(x, values, label=name, **style, **options)
+
+
+def with_key(fig, columns=2):
+    """The figure with the key of its first panel below, and without minor ticks."""
+    for ax in fig.axes:
+        ax.minorticks_off()
+    fig.legend(*fig.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False)
+    return fig
+
+
+def glue(**values):
+    """Make values available to the page's text under their names; shows nothing by itself.
+
+    The Markdown ``{glue:text}`` role of MyST-NB picks them up. Outside a notebook this does nothing.
+    """
+    try:
+        from IPython import get_ipython
+        from IPython.display import display
+    except ImportError:
+        return
+    if get_ipython() is None:
+        return
+    for name, value in values.items():
+        prefix = "application/papermill.record/"
+        display({f"{prefix}text/plain": str(value)}, raw=True,
+                metadata={"scrapbook": {"name": name, "mime_prefix": prefix}})

@@ -1,0 +1,226 @@
+r"""What is called from Python: arguments, memory and launches of the kernels of :mod:`lnlib.gpu.kernels`."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import contract
+from ..simt.cuda_access import float16, float32, float64
+from . import kernels, plans
+from .devices import machine_for
+
+_TYPES = {"float16": float16, "float32": float32, "float64": float64}
+
+
+@functools.lru_cache(maxsize=None)
+def _kernel(factory, *constants):
+    """The kernel that ``factory`` makes of these constants, the last two of them dtypes; made once."""
+    *numbers, real, storage = constants
+    return factory(*numbers, _TYPES[real.name], _TYPES[storage.name])
+
+
+def _planned(plan, short, long, real, storage):
+    """The kernel for a plan: made by ``short``, or by ``long`` where no row fits into registers."""
+    if plan.chunks:
+        return _kernel(short, plan.threads, plan.chunks, plan.width, plan.rows, real, storage)
+    return _kernel(long, plan.threads, plan.width, real, storage)
+
+
+class GpuLayerNormCache(NamedTuple):
+    """What backward needs: x, four numbers a row, and gamma.
+
+    Made from NumPy arrays, it shares no memory with them. Made from device arrays, ``x`` and ``gamma`` **are the
+    caller's own**, and must not change before backward.
+
+    * ``x``, (..., D), on the device.
+    * ``statistics``, (rows, 4), float32, float64 if precise. A guess at the mean, the mean of what it leaves,
+      1 / sqrt(var + eps), and the power of two by which the row was multiplied before.
+    * ``gamma``, (D,), on the device.
+    * ``dtype``, gamma's, which dgamma and dbeta will have.
+    * ``device``, whether the caller's arrays are on the device.
+    """
+
+    x: Any
+    statistics: Any
+    gamma: Any
+    dtype: np.dtype
+    device: bool
+
+    backend = "gpu"
+
+
+_DTYPES = "float32", "float16"
+_EXPECTED = "float32 or float16 on the GPU (lnlib.layernorm and lnlib.cpu take float64 and bfloat16; .astype converts)"
+
+
+def _on_device(value):
+    if not hasattr(type(value), "__cuda_array_interface__"):
+        return False
+    try:
+        return hasattr(value, "__cuda_array_interface__")  # not where it is a PyTorch tensor on the host
+    except RuntimeError:
+        return True  # PyTorch's, for one that requires its gradient: contract.describe says so
+
+
+def _seen(name, value, device):
+    """What lnlib.contract looks at: ``value``, or its description if it is on the device. It must be where x is."""
+    if device and not _on_device(value):
+        raise TypeError(f"{name}: found {type(value).__name__}, expected an array on the device, where x is")
+    if not device and _on_device(value):
+        raise TypeError(f"{name}: found an array on the device, expected one on the host, where x is")
+    return contract.describe(name, value, _DTYPES, _EXPECTED) if device else value
+
+
+def _dtype(array):
+    """NumPy's dtype for that of an array of any library."""
+    return np.dtype(str(array.dtype).removeprefix("torch."))
+
+
+def width_of_access(machine, D, *arrays):
+    """4 if every row of every array begins where an access of four numbers may begin, else 1."""
+    return 4 if D % 4 == 0 and all(machine.address(a) % 16 == 0 for a in arrays) else 1
+
+
+def scaled_eps(eps, real):
+    """eps for a row as it is, for one that is scaled down and for one that is scaled up."""
+    # A positive eps must stay positive, so that a constant row is 0 and not 0 / 0.
+    least = float(np.finfo(real).tiny) if eps else 0.0
+    with np.errstate(over="ignore"):
+        return [real.type(max(eps * scale**2, least)) for scale in (1.0, kernels.DOWN, kernels.UP)]
+
+
+def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, stream=None):
+    r"""Layer norm of the last axis, on the GPU; see :func:`lnlib.layernorm.layer_norm_forward`.
+
+    .. math:: y = \gamma\, (x - \mu) / \sqrt{\sigma^2 + \varepsilon} + \beta
+
+    Parameters
+    ----------
+    x : array of shape (..., D)
+        float32, or float16 as storage for float32 arithmetic. A NumPy array is copied to the device and y back.
+        A device array (anything with ``__cuda_array_interface__``: CuPy, PyTorch, Numba; C-contiguous) stays there.
+    gamma, beta : array of shape (D,)
+        Where x is; x's dtype or float32.
+    eps : float
+        Added to the variance (in the square of x's units), under the root.
+    precise : bool
+        Arithmetic of both passes in float64. Many GPUs do that at 1/32 or 1/64 of the speed of float32.
+    out : array of x's shape and dtype, where x is, optional
+        Receives y, and is returned as y. On the device it may not overlap x, gamma or beta.
+    stream : int or Numba stream, optional
+        For device arrays: the CUDA stream to work on. Default: PyTorch's current one for its tensors, the one
+        that the array names, or the default stream. Nothing waits for the result. Memory comes from the library
+        of x: if that works on another stream, do not free or reuse arrays before both streams have caught up.
+
+    Returns
+    -------
+    y : array of x's shape and dtype; a device array of x's library where x is one
+    cache : GpuLayerNormCache
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was found and what was expected.
+
+    References
+    ----------
+    Ba, Kiros and Hinton, *Layer Normalization*, 2016, arXiv:1607.06450, equation 4.
+    """
+    device = _on_device(x)
+    seen = contract.require_x(_seen("x", x, device))
+    contract.require_dtype("x", seen.dtype, _DTYPES, _EXPECTED)
+    parameters = contract.require_parameters(_seen("gamma", gamma, device), _seen("beta", beta, device), seen)
+    eps = contract.require_eps(eps)
+    real = np.dtype(np.float64 if contract.require_bool("precise", precise) else np.float32)
+    if out is not None:
+        contract.require_out(_seen("out", out, True) if device else out, seen)
+    machine = machine_for(device, x, stream)
+    if not device:
+        x, gamma, beta = (machine.put(a) for a in (seen, *parameters))
+    shape, dtype = seen.shape, seen.dtype
+    D = shape[-1]
+    rows = math.prod(shape[:-1])
+    y = out if device and out is not None else machine.empty(shape, dtype)
+    statistics = machine.empty((rows, 4), real)
+    if rows:
+        width = width_of_access(machine, D, x, gamma, beta, y)
+        plan = plans.plan_forward(rows, D, width, plans.KEPT * 4 // real.itemsize)
+        kernel = _planned(plan, kernels.forward, kernels.forward_long, real, dtype)
+        machine.launch(kernel, plan.blocks, plan.threads * plan.rows, x, gamma, beta, y, statistics,
+                       np.int32(rows), np.int32(D), *scaled_eps(eps, real))
+    cache = GpuLayerNormCache(x, statistics, gamma, parameters[0].dtype, device)
+    if device:
+        return y, cache
+    result = np.empty(shape, dtype) if out is None else out
+    machine.get(y, result)
+    return result, cache
+
+
+def layer_norm_backward(dy, cache, *, out=None, stream=None):
+    r"""Gradients of a loss with respect to x, gamma and beta; see :func:`lnlib.layernorm.layer_norm_backward`.
+
+    .. math::
+
+        dx = r\,\bigl(g - \overline{g} - \hat x\, \overline{g \hat x}\bigr), \qquad g = \gamma\, dy, \qquad
+        d\gamma = \sum_{rows} dy\, \hat x, \qquad d\beta = \sum_{rows} dy.
+
+    Parameters
+    ----------
+    dy : array of exactly x's shape (..., D)
+        Where x is; x's dtype or float32. Never modified.
+    cache : GpuLayerNormCache
+    out : array of x's shape and dtype, where x is, optional
+        Receives dx, and is returned as dx. On the device it may not overlap dy or x.
+    stream : int or Numba stream, optional
+        As in forward.
+
+    Returns
+    -------
+    dx : array of x's shape and dtype
+    dgamma, dbeta : arrays of shape (D,) and gamma's dtype
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was found and what was expected.
+
+    Notes
+    -----
+    The relative error of dx is about kappa * u with kappa = ||r g|| / ||dx||. Sums over rows that leave the range
+    of float32 on the way give Inf, also where the total would not.
+    """
+    contract.require_cache(cache, GpuLayerNormCache)
+    x, statistics, gamma, parameters, device = cache
+    shape, dtype, real = tuple(x.shape), _dtype(x), _dtype(statistics)
+    seen = contract.require_like_x("dy", _seen("dy", dy, device), shape, dtype)
+    if out is not None:
+        contract.require_out(_seen("out", out, True) if device else out, contract.Description(shape, dtype, True))
+    machine = machine_for(device, dy, stream)
+    if not device:
+        dy = machine.put(seen)
+    D = shape[-1]
+    rows = math.prod(shape[:-1])
+    dx = out if device and out is not None else machine.empty(shape, dtype)
+    dgamma, dbeta = machine.empty((D,), parameters), machine.empty((D,), parameters)
+    width = width_of_access(machine, D, dy, x, gamma, dx)
+    plan = plans.plan_backward(rows, D, width, plans.KEPT * 4 // real.itemsize, machine.multiprocessors)
+    # The sums of a single group are the results.
+    direct = plan.partials == 1 and parameters == real
+    sums = (dgamma, dbeta) if direct else [machine.empty((plan.partials, D), real) for _ in range(2)]
+    if rows:
+        kernel = _planned(plan, kernels.backward, kernels.backward_long, real, dtype)
+        machine.launch(kernel, plan.blocks, plan.threads * plan.rows, dy, x, statistics, gamma, dx, *sums,
+                       np.int32(rows), np.int32(D), np.int32(plan.partials))
+    if not direct:
+        columns, lanes = plans.plan_add(plan.partials)
+        kernel = _kernel(kernels.add_partials, columns, lanes, real, parameters)
+        machine.launch(kernel, -(-D // columns), columns * lanes, *sums, dgamma, dbeta,
+                       np.int32(plan.partials), np.int32(D))
+    if device:
+        return dx, dgamma, dbeta
+    results = (np.empty(shape, dtype) if out is None else out, np.empty(D, parameters), np.empty(D, parameters))
+    for array, result in zip((dx, dgamma, dbeta), results):
+        machine.get(array, result)
+    return results

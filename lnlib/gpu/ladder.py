@@ -1,0 +1,332 @@
+r"""Teaching kernels for the GPU: the same layer norm, written in several ways that ask memory differently.
+
+Every kernel works on flat float32 arrays in which M rows of D numbers lie one after the other. A forward takes
+``(x, gamma, beta, y, mean, rstd, M, D, eps)``, a backward ``(dy, x, mean, rstd, gamma, dx, ..., M, D)``. The formulas
+are those of :mod:`lnlib.layernorm`, but with one rounded mean: nothing is recentred, and no row is done again.
+
+A kernel that needs constants when it is compiled (the number T of threads in a block, say) is made by a function of
+them. :mod:`lnlib.simt` interprets a kernel as it stands. :mod:`lnlib.gpu.steps` says which kernels make a step of the
+ladder, with how many threads, and what they ask of memory.
+"""
+
+import functools
+import math
+
+from ..simt.cuda_access import FULL, cuda, device, float32, load4, store4
+
+# Sums over threads. All threads that take part call the function, and all get the sum where nothing else is said.
+
+
+@device
+def warp_sum(value):
+    """The sum over the 32 lanes of a warp. Lanes swap with a partner 16, 8, 4, 2, 1 away: a butterfly."""
+    for distance in (16, 8, 4, 2, 1):
+        value += cuda.shfl_xor_sync(FULL, value, distance)
+    return value
+
+
+@device
+def block_sum(value, parts):
+    """The sum over the threads of a block. ``parts``: shared memory, a number for each of up to 32 warps."""
+    value = warp_sum(value)
+    if cuda.threadIdx.x % 32 == 0:
+        parts[cuda.threadIdx.x // 32] = value
+    cuda.syncthreads()  # nobody reads a part before it is there
+    total = float32(0)
+    for warp in range(cuda.blockDim.x // 32):
+        total += parts[warp]
+    cuda.syncthreads()  # the next sum may overwrite these
+    return total
+
+
+@device
+def tree_sum(value, tree):
+    """The sum over the threads of a block, a power of two. ``tree``: shared memory, a number for each of them."""
+    t, half = cuda.threadIdx.x, cuda.blockDim.x // 2
+    tree[t] = value
+    cuda.syncthreads()
+    while half > 0:
+        if t < half:
+            tree[t] += tree[t + half]
+        cuda.syncthreads()  # a level is complete before the next one begins
+        half //= 2
+    total = tree[0]
+    cuda.syncthreads()  # the next tree may overwrite this one
+    return total
+
+
+@device
+def sum_over_warps(value, parts):
+    """For a lane of warp 0, its sum over the warps of a block. ``parts``: shared memory, a number for each thread."""
+    t, total = cuda.threadIdx.x, float32(0)
+    parts[t] = value
+    cuda.syncthreads()
+    if t < 32:
+        for other in range(t, cuda.blockDim.x, 32):
+            total += parts[other]
+    cuda.syncthreads()
+    return total
+
+
+# Forward
+
+
+def thread_per_row(x, gamma, beta, y, mean, rstd, M, D, eps):
+    """A thread does a row. In every step of its loops the lanes of a warp ask for numbers that lie D apart."""
+    row = cuda.grid(1)
+    if row < M:
+        base, total, squares = row * D, float32(0), float32(0)
+        for c in range(D):
+            total += x[base + c]
+        m = total / float32(D)
+        for c in range(D):
+            d = x[base + c] - m
+            squares += d * d
+        r = float32(1) / math.sqrt(squares / float32(D) + eps)
+        for c in range(D):
+            y[base + c] = (x[base + c] - m) * r * gamma[c] + beta[c]
+        mean[row] = m
+        rstd[row] = r
+
+
+@functools.cache
+def block_per_row(T):
+    """A block of T threads does a row: neighbouring threads take neighbouring numbers, and add up in a tree."""
+    def kernel(x, gamma, beta, y, mean, rstd, M, D, eps):
+        tree = cuda.shared.array(T, float32)
+        row, t = cuda.blockIdx.x, cuda.threadIdx.x
+        base, total, squares = row * D, float32(0), float32(0)
+        for c in range(t, D, T):
+            total += x[base + c]
+        m = tree_sum(total, tree) / float32(D)
+        for c in range(t, D, T):
+            d = x[base + c] - m
+            squares += d * d
+        r = float32(1) / math.sqrt(tree_sum(squares, tree) / float32(D) + eps)
+        for c in range(t, D, T):
+            y[base + c] = (x[base + c] - m) * r * gamma[c] + beta[c]
+        if t == 0:
+            mean[row] = m
+            rstd[row] = r
+    return kernel
+
+
+def warp_per_row(x, gamma, beta, y, mean, rstd, M, D, eps):
+    """A warp does a row: sums need no shared memory and no barrier."""
+    row, lane = cuda.grid(1) // 32, cuda.threadIdx.x % 32
+    if row < M:
+        base, total, squares = row * D, float32(0), float32(0)
+        for c in range(lane, D, 32):
+            total += x[base + c]
+        m = warp_sum(total) / float32(D)
+        for c in range(lane, D, 32):
+            d = x[base + c] - m
+            squares += d * d
+        r = float32(1) / math.sqrt(warp_sum(squares) / float32(D) + eps)
+        for c in range(lane, D, 32):
+            y[base + c] = (x[base + c] - m) * r * gamma[c] + beta[c]
+        if lane == 0:
+            mean[row] = m
+            rstd[row] = r
+
+
+@functools.cache
+def row_access(T, V, W):
+    """``read`` and ``write``, for a row of D numbers of which a thread keeps V chunks of W neighbours.
+
+    W is 4, where 4 divides D, or 1. The T threads t of a block take turns: chunk j of thread t begins at column
+    (j T + t) W. Past the end of the row, zeros are kept. The loops have constant bounds, so the compiler can unroll
+    them, and can give each number a register.
+    """
+    @device
+    def read(array, start, t, D, kept):
+        for j in range(V):
+            c = (j * T + t) * W
+            if c >= D:
+                for k in range(j * W, j * W + W):
+                    kept[k] = float32(0)
+            elif W == 4:
+                kept[4 * j], kept[4 * j + 1], kept[4 * j + 2], kept[4 * j + 3] = load4(array, start + c)
+            else:
+                kept[j] = array[start + c]
+
+    @device
+    def write(array, start, t, D, kept):
+        for j in range(V):
+            c = (j * T + t) * W
+            if c < D:
+                if W == 4:
+                    store4(array, start + c, kept[4 * j], kept[4 * j + 1], kept[4 * j + 2], kept[4 * j + 3])
+                else:
+                    array[start + c] = kept[j]
+
+    return read, write
+
+
+@functools.cache
+def row_in_registers(T, V, W):
+    """A block does a row of up to T V W numbers, reads it once, W numbers in an access, and keeps it in registers."""
+    N, (read, write) = V * W, row_access(T, V, W)
+
+    def kernel(x, gamma, beta, y, mean, rstd, M, D, eps):
+        parts = cuda.shared.array(32, float32)
+        kept = cuda.local.array(N, float32)
+        scale = cuda.local.array(N, float32)
+        shift = cuda.local.array(N, float32)
+        row, t = cuda.blockIdx.x, cuda.threadIdx.x
+        total, squares = float32(0), float32(0)
+        read(x, row * D, t, D, kept)
+        for k in range(N):
+            total += kept[k]
+        m = block_sum(total, parts) / float32(D)
+        for k in range(N):
+            kept[k] -= m
+            if (k // W * T + t) * W < D:  # none from past the end of the row
+                squares += kept[k] * kept[k]
+        variance = block_sum(squares, parts) / float32(D)
+        r = float32(1) / math.sqrt(variance + eps)
+        read(gamma, 0, t, D, scale)
+        read(beta, 0, t, D, shift)
+        for k in range(N):
+            kept[k] = kept[k] * r * scale[k] + shift[k]
+        write(y, row * D, t, D, kept)
+        if t == 0:
+            mean[row] = m
+            rstd[row] = r
+    return kernel
+
+
+# Backward
+
+
+def dx_per_warp(dy, x, mean, rstd, gamma, dx, M, D):
+    """The first of two kernels: a warp does the dx of a row."""
+    row, lane = cuda.grid(1) // 32, cuda.threadIdx.x % 32
+    if row < M:
+        base, m, r, g_sum, gx_sum = row * D, mean[row], rstd[row], float32(0), float32(0)
+        for c in range(lane, D, 32):
+            g = gamma[c] * dy[base + c]
+            g_sum += g
+            gx_sum += g * ((x[base + c] - m) * r)
+        a, b = warp_sum(g_sum) / float32(D), warp_sum(gx_sum) / float32(D)
+        for c in range(lane, D, 32):
+            xhat = (x[base + c] - m) * r
+            dx[base + c] = r * (gamma[c] * dy[base + c] - (a + xhat * b))
+
+
+@functools.cache
+def column_sums(T):
+    """The second of two kernels: a block adds up 32 columns. A warp reads 32 neighbours of a row, then of another."""
+    def kernel(dy, x, mean, rstd, dgamma, dbeta, M, D):
+        parts = cuda.shared.array(T, float32)
+        warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
+        c = cuda.blockIdx.x * 32 + lane
+        gamma_sum, beta_sum = float32(0), float32(0)
+        if c < D:
+            for row in range(warp, M, T // 32):
+                d = dy[row * D + c]
+                gamma_sum += d * ((x[row * D + c] - mean[row]) * rstd[row])
+                beta_sum += d
+        gamma_sum = sum_over_warps(gamma_sum, parts)
+        beta_sum = sum_over_warps(beta_sum, parts)
+        if warp == 0 and c < D:
+            dgamma[c] = gamma_sum
+            dbeta[c] = beta_sum
+    return kernel
+
+
+def fused_atomics(dy, x, mean, rstd, gamma, dx, dgamma, dbeta, M, D):
+    """A block does a row, and adds what the row has for dgamma and dbeta to theirs, in whatever order blocks come."""
+    parts = cuda.shared.array(32, float32)
+    row, t, T = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
+    base, m, r = row * D, mean[row], rstd[row]
+    g_sum, gx_sum = float32(0), float32(0)
+    for c in range(t, D, T):
+        d, xhat = dy[base + c], (x[base + c] - m) * r
+        cuda.atomic.add(dgamma, c, d * xhat)
+        cuda.atomic.add(dbeta, c, d)
+        g_sum += gamma[c] * d
+        gx_sum += gamma[c] * d * xhat
+    a = block_sum(g_sum, parts) / float32(D)
+    b = block_sum(gx_sum, parts) / float32(D)
+    for c in range(t, D, T):
+        xhat = (x[base + c] - m) * r
+        dx[base + c] = r * (gamma[c] * dy[base + c] - (a + xhat * b))
+
+
+@functools.cache
+def fused_partials(T, V, W):
+    """A block does row after row, of up to T V W numbers; its parts of dgamma and dbeta stay in registers."""
+    N, (read, write) = V * W, row_access(T, V, W)
+
+    def kernel(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, M, D):
+        parts = cuda.shared.array(32, float32)
+        xhat = cuda.local.array(N, float32)
+        g = cuda.local.array(N, float32)
+        scale = cuda.local.array(N, float32)
+        dgamma = cuda.local.array(N, float32)
+        dbeta = cuda.local.array(N, float32)
+        block, t = cuda.blockIdx.x, cuda.threadIdx.x
+        read(gamma, 0, t, D, scale)
+        for k in range(N):
+            dgamma[k] = dbeta[k] = float32(0)
+        for row in range(block, M, cuda.gridDim.x):
+            read(dy, row * D, t, D, g)  # dy for now
+            read(x, row * D, t, D, xhat)
+            m, r = mean[row], rstd[row]
+            g_sum, gx_sum = float32(0), float32(0)
+            for k in range(N):  # past the end of the row, dy is zero
+                xhat[k] = (xhat[k] - m) * r
+                dgamma[k] += g[k] * xhat[k]
+                dbeta[k] += g[k]
+                g[k] *= scale[k]
+                g_sum += g[k]
+                gx_sum += g[k] * xhat[k]
+            a = block_sum(g_sum, parts) / float32(D)
+            b = block_sum(gx_sum, parts) / float32(D)
+            for k in range(N):
+                g[k] = r * (g[k] - (a + xhat[k] * b))
+            write(dx, row * D, t, D, g)
+        write(dgamma_parts, block * D, t, D, dgamma)
+        write(dbeta_parts, block * D, t, D, dbeta)
+    return kernel
+
+
+def fused_partials_long(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, M, D):
+    """As :func:`fused_partials`, for rows of any length: reads a row twice, and its parts stay in global memory."""
+    parts = cuda.shared.array(32, float32)
+    t, T, mine = cuda.threadIdx.x, cuda.blockDim.x, cuda.blockIdx.x * D
+    for c in range(t, D, T):
+        dgamma_parts[mine + c] = dbeta_parts[mine + c] = float32(0)
+    for row in range(cuda.blockIdx.x, M, cuda.gridDim.x):
+        base, m, r, g_sum, gx_sum = row * D, mean[row], rstd[row], float32(0), float32(0)
+        for c in range(t, D, T):
+            g = gamma[c] * dy[base + c]
+            g_sum += g
+            gx_sum += g * ((x[base + c] - m) * r)
+        a, b = block_sum(g_sum, parts) / float32(D), block_sum(gx_sum, parts) / float32(D)
+        for c in range(t, D, T):
+            d, xhat = dy[base + c], (x[base + c] - m) * r
+            dx[base + c] = r * (gamma[c] * d - (a + xhat * b))
+            dgamma_parts[mine + c] += d * xhat
+            dbeta_parts[mine + c] += d
+
+
+@functools.cache
+def second_stage(T):
+    """The second of two stages: a block adds up 32 columns of the G rows of parts, as :func:`column_sums` does."""
+    def kernel(dgamma_parts, dbeta_parts, dgamma, dbeta, G, D):
+        parts = cuda.shared.array(T, float32)
+        warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
+        c = cuda.blockIdx.x * 32 + lane
+        gamma_sum, beta_sum = float32(0), float32(0)
+        if c < D:
+            for part in range(warp, G, T // 32):
+                gamma_sum += dgamma_parts[part * D + c]
+                beta_sum += dbeta_parts[part * D + c]
+        gamma_sum = sum_over_warps(gamma_sum, parts)
+        beta_sum = sum_over_warps(beta_sum, parts)
+        if warp == 0 and c < D:
+            dgamma[c] = gamma_sum
+            dbeta[c] = beta_sum
+    return kernel

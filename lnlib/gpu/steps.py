@@ -1,0 +1,277 @@
+"""The ladder of :mod:`lnlib.gpu.ladder`: which kernels a step launches, what it computes and what it asks of memory.
+
+A :class:`Step` runs its kernels, and predicts from the way they ask for memory what the interpreter will count.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import contract, simt
+from . import ladder
+from .devices import Gpu
+
+SECTOR = 32  #: Bytes that memory delivers at once.
+
+#: The arrays that a pass is given, and those it makes.
+INPUTS = {"forward": ("x", "gamma", "beta"), "backward": ("dy", "x", "mean", "rstd", "gamma")}
+OUTPUTS = {"forward": ("y", "mean", "rstd"), "backward": ("dx", "dgamma", "dbeta")}
+
+
+class Launch(NamedTuple):
+    """One launch of a kernel. Its arguments are ``reads + writes + updates + atomics`` and then ``numbers``.
+
+    kernel : a plain function.
+    grid, block : numbers of blocks, and of threads in a block.
+    reads, writes : names of arrays every element of which is loaded, or stored, at least once.
+    updates : names of arrays every element of which is both stored and loaded by the kernel.
+    atomics : names of arrays to every element of which the kernel adds; zero before the launch.
+    numbers : names of the scalar arguments.
+    sectors_per_request : of x, as predicted; None where the kernel does not read x.
+    readings : how many times each number of x is loaded.
+    """
+
+    kernel: Callable
+    grid: int
+    block: int
+    reads: tuple
+    writes: tuple
+    updates: tuple = ()
+    atomics: tuple = ()
+    numbers: tuple = ("M", "D")
+    sectors_per_request: float | None = None
+    readings: int = 0
+
+    @property
+    def arrays(self):
+        """The names of the arrays, in the order of the arguments."""
+        return self.reads + self.writes + self.updates + self.atomics
+
+
+def side_by_side(D, W=1):
+    """Sectors per request of x where neighbouring lanes load neighbours, W at a time.
+
+    A row is asked for in ceil(D / 32 W) requests, and 8 numbers fill a sector: D / 8 sectors, if every row
+    began with a sector. But rows begin at each multiple of gcd(D, 8) in a sector, at one as often as at another,
+    and n numbers then touch (n + 8 - gcd) / 8 sectors on average.
+    """
+    requests = -(-D // (32 * W))
+    return D / 8 / requests + 1 - math.gcd(D, 8) / 8
+
+
+def a_row_apart(M, D):
+    """Sectors per request of x where neighbouring lanes load numbers that lie a row apart: a sector for each lane.
+
+    Rows of fewer than 8 numbers share sectors.
+    """
+    lanes = M / -(-M // 32)  # on average: the last warp may have fewer than 32 rows
+    return lanes * min(D, 8) / 8
+
+
+def _power(n, least=32, most=1024):
+    """The smallest power of two that is at least n, within limits."""
+    return min(most, max(least, 1 << max(n - 1, 0).bit_length()))
+
+
+def _forward(kernel, grid, block, sectors_per_request, readings):
+    return [Launch(kernel, grid, block, INPUTS["forward"], OUTPUTS["forward"], numbers=("M", "D", "eps"),
+                   sectors_per_request=sectors_per_request, readings=readings)]
+
+
+def _backward(kernel, grid, block, sectors_per_request, readings, **arrays):
+    return Launch(kernel, grid, block, INPUTS["backward"], sectors_per_request=sectors_per_request, readings=readings,
+                  **arrays)
+
+
+def _plan_thread_per_row(M, D, G):
+    T = _power(M, most=128)
+    return _forward(ladder.thread_per_row, -(-M // T), T, a_row_apart(M, D), 3)
+
+
+def _plan_block_per_row(M, D, G):
+    T = _power(D, most=256)
+    return _forward(ladder.block_per_row(T), M, T, side_by_side(D), 3)
+
+
+def _plan_warp_per_row(M, D, G):
+    T = 32 * min(M, 8)
+    return _forward(ladder.warp_per_row, -(-32 * M // T), T, side_by_side(D), 3)
+
+
+def chunks_of_row(D, most_threads):
+    """T, V and W for a row in registers: W = 4 where 4 divides D, V = 4 at most unless there are too few threads."""
+    W = 4 if D % 4 == 0 else 1
+    T = _power(-(-D // (4 * W)), most=most_threads)
+    return T, -(-D // (T * W)), W
+
+
+def _plan_row_in_registers(M, D, G):
+    T, V, W = chunks_of_row(D, 512)
+    if V * W > 16:
+        raise ValueError(f"D: found {D}, expected at most {512 * 16}: 512 threads keep 16 numbers each")
+    return _forward(ladder.row_in_registers(T, V, W), M, T, side_by_side(D, W), 1)
+
+
+def _plan_two_kernels(M, D, G):
+    T, warps = 32 * min(M, 8), min(M, 32)
+    return [_backward(ladder.dx_per_warp, -(-32 * M // T), T, side_by_side(D), 2, writes=("dx",)),
+            Launch(ladder.column_sums(32 * warps), -(-D // 32), 32 * warps, ("dy", "x", "mean", "rstd"),
+                   ("dgamma", "dbeta"), sectors_per_request=side_by_side(D), readings=1)]
+
+
+def _plan_fused_atomics(M, D, G):
+    return [_backward(ladder.fused_atomics, M, _power(D, most=256), side_by_side(D), 2,
+                      writes=("dx",), atomics=("dgamma", "dbeta"))]
+
+
+def _plan_fused_partials(M, D, G):
+    parts, G = ("dgamma_parts", "dbeta_parts"), min(G, M)
+    T, V, W = chunks_of_row(D, 256)
+    if V * W <= 16:
+        first = _backward(ladder.fused_partials(T, V, W), G, T, side_by_side(D, W), 1, writes=("dx", *parts))
+    else:
+        first = _backward(ladder.fused_partials_long, G, T, side_by_side(D), 2, writes=("dx",), updates=parts)
+    warps = min(G, 32)
+    return [first, Launch(ladder.second_stage(32 * warps), -(-D // 32), 32 * warps, parts, ("dgamma", "dbeta"),
+                          numbers=("G", "D"))]
+
+
+# Steps
+
+
+class Prediction(NamedTuple):
+    """What a step is expected to ask of memory. Zeros that atomics begin with are written before, and not counted.
+
+    traffic : for each launch, {(array, "load" or "store"): bytes}: every sector once, as if caches were perfect.
+    sectors_per_request : sectors that a warp touches with one load of x, on average.
+    readings : how many times each number of x is loaded.
+    """
+
+    traffic: tuple
+    sectors_per_request: float
+    readings: int
+
+    @property
+    def bytes(self):
+        """The bytes that must come from or go to memory, all launches together."""
+        return sum(sum(launch.values()) for launch in self.traffic)
+
+
+class Step(NamedTuple):
+    """A step of the ladder.
+
+    name : key in :data:`STEPS`.
+    direction : "forward" or "backward".
+    plan : function of (M, D, G) that returns the launches; G is the number of blocks of a persistent grid.
+    """
+
+    name: str
+    direction: str
+    plan: Callable
+
+    def run(self, *inputs, eps=1e-5, G=4, log=False, gpu=False):
+        """Run the kernels, interpreted or on a GPU.
+
+        Parameters
+        ----------
+        inputs : float32 arrays
+            Forward: x (M, D), gamma and beta (D,). Backward: dy and x (M, D), mean and rstd (M, 1), gamma (D,).
+        eps : float
+            Of a forward.
+        G : int
+            Blocks of a persistent grid; M is enough where there are fewer rows.
+        log : bool
+            Record every access (see :func:`lnlib.simt.launch`).
+        gpu : bool
+            Compile the kernels and run them on the GPU.
+
+        Returns
+        -------
+        outputs : dict of arrays by name
+            Forward: y, mean, rstd. Backward: dx, dgamma, dbeta.
+        runs : list
+            What the interpreter returned, one for each launch; empty from the GPU.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Naming the argument, what was found and what was expected.
+        """
+        names = INPUTS[self.direction]
+        if len(inputs) != len(names):
+            raise TypeError(f"inputs: found {len(inputs)} arrays, expected {len(names)}: {', '.join(names)}")
+        M, D = _check_rows(inputs[names.index("x")])
+        eps, shapes = contract.require_eps(eps), _shapes(M, D, G)
+        arrays = {name: _flat(name, value, shapes[name]) for name, value in zip(names, inputs)}
+        plan, runs = self.plan(M, D, G), []
+        numbers = {"M": M, "D": D, "G": shapes["dgamma_parts"][0], "eps": np.float32(eps)}
+        for launch in plan:
+            for name in launch.writes + launch.updates:
+                arrays[name] = simt.uninitialised(math.prod(shapes[name]), np.float32)
+            for name in launch.atomics:
+                arrays[name] = np.zeros(math.prod(shapes[name]), np.float32)
+        if gpu:
+            machine = Gpu()
+            arrays = {name: machine.put(array) for name, array in arrays.items()}
+        for launch in plan:
+            arguments = [arrays[name] for name in launch.arrays] + [numbers[name] for name in launch.numbers]
+            if gpu:
+                machine.launch(launch.kernel, launch.grid, launch.block, *arguments)
+            else:
+                runs.append(simt.launch(launch.kernel, launch.grid, launch.block, *arguments, log=log))
+        results = {name: arrays[name].copy_to_host() if gpu else arrays[name]
+                   for name in OUTPUTS[self.direction]}
+        return {name: array.reshape(shapes[name]) for name, array in results.items()}, runs
+
+    def predict(self, M, D, G=4):
+        """What the step asks of memory for M rows of D numbers: a :class:`Prediction`, made without running it."""
+        size = {name: math.prod(shape) for name, shape in _shapes(M, D, G).items()}
+        plan, traffic = self.plan(M, D, G), []
+        for launch in plan:
+            both = launch.updates + launch.atomics
+            loads, stores = launch.reads + both, launch.writes + both
+            traffic.append({(name, kind): -(-4 * size[name] // SECTOR) * SECTOR
+                            for kind, names in (("load", loads), ("store", stores)) for name in names})
+        return Prediction(tuple(traffic), plan[0].sectors_per_request, sum(launch.readings for launch in plan))
+
+
+def _shapes(M, D, G):
+    """The shape of every array by name."""
+    for name, count in {"M": M, "D": D, "G": G}.items():
+        if isinstance(count, bool) or not isinstance(count, (int, np.integer)):
+            raise TypeError(f"{name}: found {type(count).__name__}, expected an integer")
+        if count < 1:
+            raise ValueError(f"{name}: found {count}, expected at least 1")
+    return {**dict.fromkeys(("x", "y", "dy", "dx"), (M, D)), **dict.fromkeys(("mean", "rstd"), (M, 1)),
+            **dict.fromkeys(("gamma", "beta", "dgamma", "dbeta"), (D,)),
+            **dict.fromkeys(("dgamma_parts", "dbeta_parts"), (min(G, M), D))}
+
+
+def _check_rows(x):
+    """(M, D), or an error that names x."""
+    shape = contract.require_x(x).shape
+    if len(shape) != 2 or shape[0] == 0:
+        raise ValueError(f"x: found shape {shape}, expected (M, D) with at least one row")
+    return shape
+
+
+def _flat(name, value, shape):
+    """A copy of ``value`` as a flat float32 array, or an error that names it. A view might be out of alignment."""
+    array = contract.as_array(name, value, ("float32",))
+    if array.shape != shape:
+        raise ValueError(f"{name}: found shape {array.shape}, expected {shape}")
+    return np.array(array, order="C").reshape(-1)
+
+
+#: The ladder, by name.
+STEPS = {name: Step(name, direction, plan) for name, direction, plan in (
+    ("thread-per-row", "forward", _plan_thread_per_row),
+    ("block-per-row", "forward", _plan_block_per_row),
+    ("warp-per-row", "forward", _plan_warp_per_row),
+    ("row-in-registers", "forward", _plan_row_in_registers),
+    ("two-kernels", "backward", _plan_two_kernels),
+    ("fused-atomics", "backward", _plan_fused_atomics),
+    ("fused-partials", "backward", _plan_fused_partials),
+)}

@@ -1,0 +1,108 @@
+"""What a launch leaves behind: a log of every access to memory, and what can be counted in it."""
+
+from collections import defaultdict
+from typing import NamedTuple
+
+import numpy as np
+
+WARP = 32  # lanes
+SECTOR = 32  # bytes, what memory moves at once
+BANKS = 32  # of shared memory; a word of 4 bytes lies in bank address / 4 mod 32
+
+
+class Access(NamedTuple):
+    """One access of one thread to memory.
+
+    ``space`` is "global" or "shared", ``kind`` "load", "store" or "atomic"; ``address`` and ``size`` are in bytes,
+    counted from the start of the array's allocation. ``site`` is the place in the source, ``repeat`` how many
+    barriers and warp operations the thread had passed and how often it had been at the place since the last:
+    accesses of a warp that agree in both are one request.
+    """
+
+    block: int
+    thread: int
+    space: str
+    array: str
+    kind: str
+    address: int
+    size: int
+    line: int
+    site: tuple
+    repeat: tuple
+
+
+class Run(NamedTuple):
+    """A finished launch. With ``log=True`` it has two lists, otherwise None.
+
+    ``accesses`` are of type :class:`Access`; ``events`` are tuples (block, thread, kind, line, value), one for each
+    thread in a barrier or warp operation, where value is (what it gave, what it got), or None where nothing is given.
+    """
+
+    grid: int
+    block: int
+    accesses: list | None
+    events: list | None
+
+
+class Traffic(NamedTuple):
+    """Of one kind of access to one array: warp requests, and the sectors of 32 bytes they touch, added up."""
+
+    requests: int
+    sectors: int
+    bytes_used: int
+    sectors_per_request: float
+    efficiency: float
+
+
+def _requests(run, space):
+    """The accesses of a log, those of a warp at the same time together: a hardware request each."""
+    if run.accesses is None:
+        raise ValueError("run: found a launch without a log, expected one with log=True")
+    requests = defaultdict(list)
+    for access in run.accesses:
+        if access.space == space:
+            warp = access.block, access.thread // WARP
+            requests[access.array, access.kind, access.line, access.site, access.repeat, warp].append(access)
+    return requests.items()
+
+
+def _units(accesses, size):
+    """The numbers of the aligned units of ``size`` bytes that accesses touch."""
+    return {unit for a in accesses for unit in range(a.address // size, (a.address + a.size - 1) // size + 1)}
+
+
+def sectors(run):
+    """Global memory traffic between the warps and the first cache: {(array, kind): :class:`Traffic`}.
+
+    ``efficiency`` is the part of the bytes moved that is used, bytes_used / (32 sectors).
+    """
+    sums = defaultdict(lambda: np.zeros(3, int))
+    for (array, kind, *_), accesses in _requests(run, "global"):
+        sums[array, kind] += 1, len(_units(accesses, SECTOR)), len(_units(accesses, 1))
+    return {key: Traffic(n, moved, used, moved / n, used / (SECTOR * moved))
+            for key, (n, moved, used) in ((key, value.tolist()) for key, value in sums.items())}
+
+
+def compulsory(run):
+    """Bytes of global memory that must move with perfect caches: {(array, "load" or "store"): bytes}.
+
+    Every sector that is touched counts once. An atomic addition loads and stores.
+    """
+    touched = defaultdict(set)
+    for (array, kind, *_), accesses in _requests(run, "global"):
+        for direction in ("load", "store") if kind == "atomic" else (kind,):
+            touched[array, direction] |= _units(accesses, SECTOR)
+    return {key: SECTOR * len(units) for key, units in touched.items()}
+
+
+def bank_conflicts(run):
+    """Shared memory traffic: {(line, kind): (requests, wavefronts)}.
+
+    A request takes as many wavefronts as the busiest bank has different words of it: one if there is no conflict.
+    """
+    sums = defaultdict(lambda: [0, 0])
+    for (_, kind, line, *_), accesses in _requests(run, "shared"):
+        words = [word % BANKS for word in _units(accesses, 4)]
+        sums[line, kind][0] += 1
+        sums[line, kind][1] += max(map(words.count, words))
+    return {key: tuple(value) for key, value in sums.items()}

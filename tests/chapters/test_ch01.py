@@ -1,0 +1,45 @@
+"""Chapter 1: the numbers in the answers to its questions are computed, then looked for in their text."""
+
+import numpy as np
+import pytest
+from questions import norm, says
+
+from lnlib import layer_norm_forward
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_what_the_answers_say(rng):
+    for spike in (1e3, 1e6):  # 1.1
+        row = np.zeros(100)
+        row[0] = spike
+        xhat = layer_norm_forward(row, np.ones(100), np.zeros(100), eps=0.0)[0]
+        assert row.std() == pytest.approx(spike / 1000 * 9900**0.5)
+        assert xhat.max() == pytest.approx(99**0.5)
+    says("1.1", f"About {xhat.max():.0f} both", "990", "$-10$", 9900, r"\sqrt{99}")
+
+    x = rng.standard_normal((3, 8)) * [[1], [3e-3], [1e-4]]  # 1.2, metres
+    one, zero = np.ones(8), np.zeros(8)
+    metres = layer_norm_forward(x, one, zero, eps=1e-5)[0]
+    np.testing.assert_allclose(layer_norm_forward(1000 * x, one, zero, eps=10.0)[0], metres, rtol=1e-13)
+    says("1.2", r"$\varepsilon = 10$", f"{1e-5**0.5 * 1000:.0f} mm")
+    unchanged = layer_norm_forward(1000 * x, one, zero, eps=1e-5)[0]
+    longer = [norm(a) / norm(b) for a, b in zip(unchanged, metres)]
+    assert longer[0] < 1.001 and longer[1] > 1.3 and longer[2] > 10
+
+    x = rng.standard_normal((8, 8))  # 1.3
+    c = x - x.mean(axis=-1)
+    i, j = 2, 5
+    assert c.shape == x.shape and c[i, j] == x[i, j] - x[j].mean()
+    with pytest.raises(ValueError, match="broadcast"):
+        np.ones((3, 8)) - np.ones((3, 8)).mean(axis=-1)
+
+    h, W, b, P = rng.standard_normal((5, 6)), rng.standard_normal((6, 8)), rng.standard_normal(8), np.eye(8) - 1 / 8  # 1.4
+    before, after, only_b = h @ W + b, h @ (W @ P) + b @ P, h @ W + b @ P
+    np.testing.assert_allclose(after.mean(axis=-1), 0, atol=1e-14)
+    assert np.abs(only_b.mean(axis=-1)).min() > 1e-3
+    np.testing.assert_allclose(layer_norm_forward(after, one, zero)[0], layer_norm_forward(before, one, zero)[0],
+                               rtol=1e-12)

@@ -1,0 +1,34 @@
+"""Chapter 3: the numbers in the answers to its questions are computed, then looked for in their text."""
+
+import numpy as np
+import pytest
+from questions import backward, says
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_what_the_answers_say(rng):
+    g = x = np.array([1.0, -1.0])  # 3.1
+    dx, _, _, r, xhat = backward(g, x)
+    code = r * (g - g.mean() - xhat * g.mean() * xhat.mean())
+    assert (xhat == x).all() and (g * xhat).mean() == 1 and (dx == 0).all() and (code == r * [1, -1]).all()
+
+    dy, x = rng.standard_normal((2, 3, 5))  # 3.2
+    for rows in (dy[:1], x[:1]), (dy[[0, 0]], x[[0, 0]]):
+        _, dgamma, _, _, xhat = backward(*rows)
+        assert np.allclose((rows[0] * xhat).mean(axis=0), dgamma) == (len(xhat) == 1)
+    says("3.2", "Only test 3")
+
+    gamma = np.array([1.0, 0.5, 0.0, 2.0, -1.0])  # 3.3
+    other = dy + [0, 0, 9, 0, 0]
+    assert np.array_equal(backward(dy, x, gamma)[0], backward(other, x, gamma)[0])
+    dx, dgamma, *_ = backward(dy, x, gamma)
+    assert np.abs(dx[:, 2]).min() > 1e-2 and abs(dgamma[2]) > 0.1
+
+    numbers = 8 * 1024 * 4096  # 3.4
+    says("3.4", r"small against its $\beta$")
+    says("3.4", f"{numbers / 1e6:.1f} million", f"{4 * numbers / 1e6:.0f} MB", f"{64 * 4 * numbers / 1e9:.1f} GB",
+         f"{64 * 4 * numbers / 4096 / 1e6:.0f} MB", "4096 times less")

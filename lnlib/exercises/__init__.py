@@ -11,7 +11,7 @@ In the order in which to read it:
 - :mod:`.expect`: what a judge says of a result.
 - :mod:`.report`: what came of it, as text and as HTML.
 - :mod:`.gradients`: what the exercises that ask for a backward have in common.
-- :mod:`.kernels`: how answers that fill arrays are run: loops over rows, and CUDA kernels in the interpreter.
+- :mod:`~lnlib.exercises.kernels`: how answers that fill arrays are run: loops over rows, and CUDA kernels in the interpreter.
 - :mod:`.registry`: all exercises by id, the checks of one run in order, and which mistake an answer makes.
 
 A report never says that everything is right, because checks cannot know that. Where an answer is wrong, it says which

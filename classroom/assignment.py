@@ -160,23 +160,26 @@ def _example(task):
     return f"# One example, with what it must give.\nfound = {call}\ncompare(found, {_source(expected)})"
 
 
-def _student(title, tasks):
+def _cells(title, tasks, answer, after=lambda task: ()):
+    """Cells of a notebook: of each task its text, ``answer(task)``, the example, and the cells ``after(task)``."""
     yield "markdown", "title", _opening(title, tasks), {}
     yield "code", "setup", _SETUP, {}
     for task in tasks:
         yield "markdown", f"{task.id}-text", _text(task), {}
-        yield "code", task.id, task.stub, {"tags": [f"task:{task.id}"]}
+        yield "code", task.id, answer(task), {"tags": [f"task:{task.id}"]}
         yield "code", f"{task.id}-example", _example(task), {"tags": [f"example:{task.id}"]}
+        yield from after(task)
+
+
+def _student(title, tasks):
+    return _cells(title, tasks, lambda task: task.stub)
 
 
 def _solved(title, tasks):
-    for kind, id, source, metadata in _student(f"{title}: solutions", tasks):
-        solved = [task for task in tasks if task.id == id]
-        yield kind, id, solved[0].solution if solved else source, metadata
-        for task in tasks:
-            if id == f"{task.id}-example":
-                wrong = "\n".join(f"- {mistake.wrong};" for mistake in task.mistakes)
-                yield "markdown", f"{task.id}-mistakes", f"{_MISTAKEN}\n\n{wrong[:-1]}.", {}
+    def after(task):
+        wrong = "\n".join(f"- {mistake.wrong};" for mistake in task.mistakes)
+        yield "markdown", f"{task.id}-mistakes", f"{_MISTAKEN}\n\n{wrong[:-1]}.", {}
+    return _cells(f"{title}: solutions", tasks, lambda task: task.solution, after)
 
 
 def _marked(task):
@@ -195,15 +198,12 @@ points({task.name}, {task.id!r}, {seed}, {fingerprint(task)!r})
 
 
 def _nbgrader(title, tasks, seed):
-    def cell(kind, id, source, **given):
-        metadata = {"schema_version": 3, "grade_id": id, "cell_type": kind, "grade": False, "solution": False,
-                    "locked": True, "task": False} | given
-        return kind, id, source, {"nbgrader": metadata}
+    def after(task):
+        yield "code", f"{task.id}-tests", _hidden(task, seed), {}
 
-    yield cell("markdown", "title", _opening(title, tasks))
-    yield cell("code", "setup", _SETUP)
-    for task in tasks:
-        yield cell("markdown", f"{task.id}-text", _text(task))
-        yield cell("code", task.id, _marked(task), solution=True, locked=False)
-        yield cell("code", f"{task.id}-example", _example(task))
-        yield cell("code", f"{task.id}-tests", _hidden(task, seed), grade=True, points=task.points)
+    marks = {task.id: {"solution": True, "locked": False} for task in tasks}
+    marks |= {f"{task.id}-tests": {"grade": True, "points": task.points} for task in tasks}
+    for kind, id, source, _ in _cells(title, tasks, _marked, after):
+        yield kind, id, source, {"nbgrader": {
+            "schema_version": 3, "grade_id": id, "cell_type": kind, "grade": False, "solution": False, "locked": True,
+            "task": False} | marks.get(id, {})}

@@ -22,22 +22,17 @@ def notebook(*sources):
     return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}).encode()
 
 
-def honest(drawn):
-    """Every task solved."""
-    return notebook(_SETUP, *(task.solution for task in drawn))
-
-
-def _mistaken(task, rng):
-    return task.mistaken(rng.choice(task.mistakes))
+def honest(drawn, *after, before=()):
+    """Every task solved, between other cells."""
+    return notebook(_SETUP, *before, *(task.solution for task in drawn), *after)
 
 
 def partly(drawn, rng):
     """At least one task solved and at least one not even written; the others solved, wrong or not written."""
     kinds = ["solved", "stub", *(rng.choice(["solved", "wrong", "stub"]) for _ in drawn[2:])]
     rng.shuffle(kinds)
-    sources = {"solved": lambda task: task.solution, "stub": lambda task: task.stub,
-               "wrong": lambda task: _mistaken(task, rng)}
-    return notebook(_SETUP, *(sources[kind](task) for task, kind in zip(drawn, kinds)))
+    return notebook(_SETUP, *({"solved": task.solution, "stub": task.stub}.get(kind) or _mistaken(task, rng)
+                              for task, kind in zip(drawn, kinds)))
 
 
 def wrong(drawn, rng):
@@ -45,15 +40,14 @@ def wrong(drawn, rng):
     return notebook(_SETUP, *(_mistaken(task, rng) for task in drawn))
 
 
+def _mistaken(task, rng):
+    return task.mistaken(rng.choice(task.mistakes))
+
+
 def hostile_cells(drawn, name, secrets=(), port=9):
     """A submission of this kind of ``hostile.CELLS``: the harm first, then right answers."""
     names = f"SECRETS = {tuple(map(str, secrets))!r}\nPORT = {port}\nNAMES = {[task.name for task in drawn]!r}"
-    return notebook(_SETUP, names, hostile.CELLS[name][0], *(task.solution for task in drawn))
-
-
-def hostile_answers(drawn, name):
-    """A submission of this kind of ``hostile.ANSWERS``: the same instead of every answer."""
-    return notebook(hostile.ANSWERS[name], *(f"{task.name} = answer" for task in drawn))
+    return honest(drawn, before=(names, hostile.CELLS[name][0]))
 
 
 def hostile_kinds(drawn, secrets=(), port=9):
@@ -64,15 +58,13 @@ def hostile_kinds(drawn, secrets=(), port=9):
     for name, (_, state, counts) in hostile.CELLS.items():
         yield name, write(hostile_cells(drawn, name, secrets, port)), state, "all" if counts else "none"
     for name, (body, state) in hostile.ONE.items():
-        again = f"def {drawn[0].name}(*args):\n    {body}"
-        yield name, write(notebook(_SETUP, *(task.solution for task in drawn), again)), state, "some"
-    for name in hostile.ANSWERS:
-        yield name, write(hostile_answers(drawn, name)), "graded", "none"
+        yield name, write(honest(drawn, f"def {drawn[0].name}(*args):\n    {body}")), state, "some"
+    for name, source in hostile.ANSWERS.items():
+        yield name, write(notebook(source, *(f"{task.name} = answer" for task in drawn))), "graded", "none"
     for name, make in hostile.FILES.items():
         yield name, make, "not a notebook", "none"
     names = "\n\n".join(f"def {task.name}(*args):\n    return None" for task in drawn)
-    twice = notebook(_SETUP, *(task.solution for task in drawn), names)
-    yield "two functions of one name", write(twice), "graded", "none"
+    yield "two functions of one name", write(honest(drawn, names)), "graded", "none"
 
 
 def _write_all(folder, drawn, students, hostile_share):
@@ -84,8 +76,8 @@ def _write_all(folder, drawn, students, hostile_share):
         write(folder / f"{student}.ipynb")
         expected[student] = state, points
     for k in range(students - number):
-        kind, points = (("honest", "all"), ("partly", "some"), ("wrong", "less"))[k % 3]
-        data = honest(drawn) if kind == "honest" else partly(drawn, rng) if kind == "partly" else wrong(drawn, rng)
+        make, points = ((lambda drawn, rng: honest(drawn), "all"), (partly, "some"), (wrong, "less"))[k % 3]
+        data = make(drawn, rng)
         # No two alike: otherwise one would be graded for many.
         data = data.replace(b"import numpy as np", f"import numpy as np  # {k}".encode(), 1)
         (folder / f"student-{k:03}.ipynb").write_bytes(data)

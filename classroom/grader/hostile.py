@@ -18,6 +18,10 @@ def attempt(what, f):
     else:
         print("LEAK:", what, repr(result)[:200])
 '''
+_SAY = '''
+import os, sys
+def say(*message): os.write(4, sys.modules["wire"].encode(message))
+'''
 
 CELLS = {
     "reads files": (_TRY + '''
@@ -67,20 +71,12 @@ if os.uname().machine == "x86_64":
     attempt("list mounts", lambda: call(458, ctypes.addressof(which), ctypes.addressof(ids), 100, 0))
     for flags in (0, 17, 0x10000000, 0x20000000, 0x4000, 0x100, 0x7E020000):
         attempt(("clone", flags), lambda: call(56, flags, 0, 0, 0, 0))
-attempt("setuid", lambda: os.setuid(0))
-attempt("setgid", lambda: os.setgid(0))
-attempt("setgroups", lambda: os.setgroups([0]))
-attempt("chroot", lambda: os.chroot("/tmp"))
-attempt("mknod", lambda: os.mknod("/tmp/disk", 0o60600, os.makedev(8, 0)))
-attempt("more memory", lambda: resource.setrlimit(resource.RLIMIT_AS, (-1, -1)))
-attempt("more CPU", lambda: resource.setrlimit(resource.RLIMIT_CPU, (-1, -1)))
-attempt("fork", os.fork)
-attempt("shell", lambda: subprocess.run(["sh", "-c", "id"]))
-attempt("write /usr", lambda: open("/usr/lib/x", "w"))
-attempt("write /", lambda: os.mkdir("/x"))
-attempt("write library", lambda: open("/packages/book/lnlib/__init__.py", "a"))
-attempt("chmod library", lambda: os.chmod("/packages/book/lnlib/__init__.py", 0o777))
-attempt("nice", lambda: os.nice(-5))
+library = "/packages/book/lnlib/__init__.py"
+for f, *args in ((os.setuid, 0), (os.setgid, 0), (os.setgroups, [0]), (os.chroot, "/tmp"), (os.nice, -5), (os.fork,),
+                 (os.mknod, "/tmp/disk", 0o60600, os.makedev(8, 0)), (subprocess.run, ["sh", "-c", "id"]),
+                 (resource.setrlimit, resource.RLIMIT_AS, (-1, -1)), (resource.setrlimit, resource.RLIMIT_CPU, (-1, -1)),
+                 (open, "/usr/lib/x", "w"), (os.mkdir, "/x"), (open, library, "a"), (os.chmod, library, 0o777)):
+    attempt((f.__name__, *args), lambda: f(*args))
 if os.getuid() != 1000 or os.getpid() != 1: print("LEAK: ids", os.getuid(), os.getpid())
 ''', "graded", True),
     "kills everybody": ('''
@@ -165,24 +161,13 @@ while True:
     time.sleep(0.05)
     if 0: break
 ''', "tampered", False),
-    "answers ahead": ('''
-import os, sys
-wire = sys.modules["wire"]
-os.write(4, wire.encode(("ran", {"cells": 1, "errors": [], "defined": {n: 1 for n in NAMES}})))
-for _ in range(50): os.write(4, wire.encode(("returned", 0.0, [])))
+    "answers ahead": (_SAY + '''
+say("ran", {"cells": 1, "errors": [], "defined": {n: 1 for n in NAMES}})
+for _ in range(50): say("returned", 0.0, [])
 ''', "graded", False),
-    "notes of another form": ('''
-import os, sys
-os.write(4, sys.modules["wire"].encode(("ran", {"cells": "many", "errors": 7, "defined": None})))
-''', "tampered", False),
-    "notes in an array": ('''
-import numpy, os, sys
-os.write(4, sys.modules["wire"].encode(("ran", numpy.zeros(3))))
-''', "tampered", False),
-    "no notebook, and no reason": ('''
-import os, sys
-os.write(4, sys.modules["wire"].encode(("not a notebook",)))
-''', "tampered", False),
+    "notes of another form": (_SAY + 'say("ran", {"cells": "many", "errors": 7, "defined": None})', "tampered", False),
+    "notes in an array": (_SAY + 'say("ran", __import__("numpy").zeros(3))', "tampered", False),
+    "no notebook, and no reason": (_SAY + 'say("not a notebook")', "tampered", False),
     "closes the pipe": ("import os\nos.close(3); os.close(4)", "crashed", False),
     "another program": ('''
 import os, sys
@@ -251,10 +236,6 @@ def answer(*args):
 }
 
 
-def _link(path):
-    path.symlink_to("/etc/shadow")
-
-
 FILES = {
     "empty": lambda path: path.write_bytes(b""),
     "binary": lambda path: path.write_bytes(bytes(range(256)) * 100),
@@ -263,7 +244,7 @@ FILES = {
     "long number": lambda path: path.write_text('{"cells": ' + "9" * 10**6 + "}"),
     "no cells": lambda path: path.write_text(json.dumps({"cells": [{"source": 7}, 3, None]})),
     "huge": lambda path: path.write_bytes(b" " * 10**7 + b"{}"),
-    "link to a secret": _link,
-    "named pipe": lambda path: os.mkfifo(path),
+    "link to a secret": lambda path: path.symlink_to("/etc/shadow"),
+    "named pipe": os.mkfifo,
     "empty folder": lambda path: path.with_suffix("").mkdir(),
 }

@@ -28,7 +28,9 @@ def agree(a, b, bits=False, tolerance=None):
     digits = min(x.real.dtype.itemsize for x in (a, b) if x.dtype.kind in "fc")
     a, b = (np.where(finite, x, 0).astype(complex).ravel() for x in (a, b))
     tolerance = tolerance or TOLERANCE.get(digits, TOLERANCE[8])
-    return bool(np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b))
+    # The squares of large numbers overflow.
+    size = np.max(np.abs([a.real, a.imag, b.real, b.imag]), initial=np.finfo(float).tiny)
+    return bool(np.linalg.norm(a / size - b / size) <= tolerance * np.linalg.norm(b / size))
 
 
 def is_numbers(value):

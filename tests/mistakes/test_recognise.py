@@ -11,6 +11,12 @@ from lnlib.mistakes.compare import agree
 from lnlib.mistakes.relation import relation
 
 
+def test_numbers_whose_squares_overflow_or_vanish_are_told_apart():
+    for size in (1e200, 1e-200, 1e-320):
+        one = np.array([size, -size])
+        assert agree(one, one * (1 + 1e-12)) and not agree(one, 2 * one) and not agree(one, one / 1e150)
+
+
 def test_a_transpose_and_an_inverse():
     a = np.array([[1.0, 2], [3, 4]])
     for b, words in ((a.T, "transpose"), (np.linalg.inv(a), "inverse"), (a[::-1], "other way round")):

@@ -3,13 +3,13 @@
 import numpy as np
 
 from .. import simt
-from ..diagnose import diagnose
 from ..gpu.ladder import block_sum, warp_sum
 from ..layernorm import rms_norm_backward, rms_norm_forward
+from ..mistakes import RMS_NORM, change, diagnose
 from ..simt.cuda_access import cuda, float32
-from . import Exercise, Mistake, expect, expect_close, expect_parts
-from .backward import RMS_NORM
-from .ch11 import noted
+from . import Call, Exercise, each, expect, expect_close, expect_number, expect_parts
+from .kernels import Out, expect_few_sectors, expect_written, launch
+from .run import reply
 
 # Four kernels for the first exercise. Their arrays: x to read, out to write.
 
@@ -62,14 +62,14 @@ def one_warp(x, out):
     out[t] = total[0]
 
 
-#: For each kernel its threads, and how many numbers it reads and writes.
-VARIANTS = {one_side: (64, 192), two_sides: (64, 192), some_threads: (64, 40), one_warp: (32, 32)}
+# For each kernel its threads, and how many numbers it reads and writes.
+_VARIANTS = {one_side: (64, 192), two_sides: (64, 192), some_threads: (64, 40), one_warp: (32, 32)}
 
-WORDS = "race", "divergent", "nothing"
+_WORDS = "race", "divergent", "nothing"
 
 
-def verdict(kernel, threads, numbers):
-    """What the interpreter says of a kernel, as one of WORDS, and its message."""
+def _interpreted(kernel, threads, numbers):
+    """What the interpreter says of a kernel, as one of the words, and its message."""
     x, out = np.arange(numbers, dtype=np.float32), simt.uninitialised(numbers, np.float32)
     try:
         simt.launch(kernel, 1, threads, x, out)
@@ -78,16 +78,6 @@ def verdict(kernel, threads, numbers):
     except simt.DivergentBarrier as error:
         return "divergent", str(error)
     return "nothing", "no complaint"
-
-
-def missing_barrier():
-    """What the interpreter says of each of the four kernels.
-
-    Returns a dict with the keys "one_side", "two_sides",
-    "some_threads", "one_warp"; each value is "race", "divergent"
-    or "nothing".  A block has 64 threads, that of one_warp 32.
-    """
-    raise NotImplementedError("which thread may be too early?")
 
 
 def missing_barrier_solution():
@@ -99,43 +89,24 @@ def missing_barrier_solution():
     }
 
 
-def _answers(candidate):
-    answers = candidate()
+def _four_words(answers):
     expect(isinstance(answers, dict), f"found {type(answers).__name__}, expected a dict; is a return missing?")
-    names = [kernel.__name__ for kernel in VARIANTS]
-    expect(sorted(answers) == sorted(names), f"found the keys {sorted(map(str, answers))}, expected {sorted(names)}")
+    names = sorted(kernel.__name__ for kernel in _VARIANTS)
+    expect(sorted(map(str, answers)) == names, f"found the keys {sorted(map(str, answers))}, expected {names}")
     for name, word in answers.items():
-        expect(word in WORDS, f"{name}: found {word!r}, expected one of {', '.join(WORDS)}")
-    return answers
+        expect(word in _WORDS, f"{name}: found {word!r}, expected one of {', '.join(_WORDS)}")
 
 
-def _four_words(candidate, rng):
-    _answers(candidate)
-
-
-def _as_interpreted(candidate, rng):
-    answers = _answers(candidate)
-    for kernel, (threads, numbers) in VARIANTS.items():
-        word, message = verdict(kernel, threads, numbers)
+def _as_interpreted(answers):
+    _four_words(answers)
+    for kernel, (threads, numbers) in _VARIANTS.items():
+        word, message = _interpreted(kernel, threads, numbers)
         mine = answers[kernel.__name__]
         expect(mine == word, f"{kernel.__name__}: you say {mine}, the interpreter says: {message}")
 
 
-def rms_backward(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
-    """Backward kernel of RMS norm: dx, and partial sums of dgamma.
-
-    dx = rstd * (g - xhat * mean(g * xhat)) with g = gamma * dy and
-    xhat = rstd * x.  dgamma is the sum of dy * xhat over the rows.
-    Flat float32 arrays.  dy, x, dx: M rows of D numbers, one after
-    the other.  rstd: M.  gamma: D.  dgamma_parts: a row of D for
-    each block, not yet written; cuda.blockIdx.x says which.
-    Blocks of 64 threads, cuda.gridDim.x of them, which may be more
-    than M; no atomics.
-    Change no input.  Load each number of dy and x twice at most,
-    store each of dx once and never load it; at each of these,
-    neighbouring threads take neighbouring columns.
-    """
-    raise NotImplementedError("which rows are this block's?")
+def _asking_nothing(title, judge):
+    return each(title, lambda rng: Call({}), judge)
 
 
 def rms_backward_solution(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
@@ -155,95 +126,58 @@ def rms_backward_solution(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
             dgamma_parts[mine + c] += d * xhat
 
 
-def _launched(candidate, rng, M=7, D=100, blocks=3):
-    """Run the candidate; what it was given, what it made, and the log."""
-    x, dy = rng.standard_normal((2, M, D), np.float32)
-    gamma = rng.uniform(0.5, 2, D).astype(np.float32)
-    cache = rms_norm_forward(x, gamma, 0.1)[1]
-    dx, parts = simt.uninitialised(M * D, np.float32), simt.uninitialised(blocks * D, np.float32)
-    given = [dy.reshape(-1), x.reshape(-1), cache.rstd.reshape(-1).copy(), gamma]
-    before = [a.copy() for a in given]
-    with noted(dx, parts):
-        run = simt.launch(candidate, blocks, 64, *given, dx, parts, M, D, log=True)
-    for name, old, new in zip(("dy", "x", "rstd", "gamma"), before, given):
-        expect(np.array_equal(old, new), f"your kernel changed {name}")
-    return dy, cache, dx.reshape(M, D), parts.reshape(blocks, D), run
+_launch_backward = launch(lambda dgamma_parts, D, **_: (dgamma_parts.shape // D, 64))
 
 
-def _written(name, array):
-    missing = int(np.isnan(array).sum())
-    expect(not missing, f"{missing} of {array.size} numbers of {name} were not written")
+def _arguments(dy, x, cache, blocks):
+    M, D = dy.shape
+    given = {"dy": dy, "x": x, "rstd": cache.rstd, "gamma": cache.gamma}
+    return {name: a.astype(np.float32).reshape(-1) for name, a in given.items()} | {
+        "dx": Out(M * D), "dgamma_parts": Out(blocks * D), "M": M, "D": D}
 
 
-def _rms_dx(candidate, rng):
-    dy, cache, dx, _, _ = _launched(candidate, rng)
-    _written("dx", dx)
-    g, xhat, r = cache.gamma * dy, cache.xhat, cache.rstd
-    projection = xhat * (g * xhat).mean(axis=1, keepdims=True)
-    for mistake, wrong in (("dx is layer norm's: RMS norm subtracts no mean of g",
-                            r * (g - g.mean(axis=1, keepdims=True) - projection)),
-                           ("dx lacks the term with xhat", r * g),
-                           ("dx lacks the factor rstd", g - projection),
-                           ("the sum of g * xhat was not divided by D", r * (g - projection * dx.shape[1])),
-                           ("dx lacks gamma", rms_norm_backward(dy, cache._replace(gamma=cache.gamma * 0 + 1))[0])):
-        expect(not np.allclose(dx, wrong, rtol=1e-3), mistake)
+def _backward(title, judge, blocks=(3,), M=7, D=100):
+    """A check with these numbers of blocks."""
+    def ask(rng):
+        for count in blocks:
+            x, dy = rng.standard_normal((2, M, D), np.float32)
+            cache = rms_norm_forward(x, rng.uniform(0.5, 2, D).astype(np.float32), 0.1)[1]
+            yield Call(_arguments(dy, x, cache, count), right=rms_norm_backward(dy, cache))
+    return each(title, ask, judge, call=_launch_backward, unchanged=True)
+
+
+def _dx(ran, right, M, D, **_):
+    dx, _ = ran.results
+    expect_written(dx, "dx")
     # A sum of D = 100 terms in any order and ten more operations, kappa below 2: 2 (D + 10) u at most.
-    expect_close(dx, rms_norm_backward(dy, cache)[0], 220 * 2.0**-24, "dx")
+    expect_close(dx.reshape(M, D), right[0], 220 * 2.0**-24, "dx")
 
 
-def _rms_dgamma(candidate, rng):
-    for blocks in (1, 3, 8):  # of seven rows: the last block of eight has none
-        dy, cache, _, parts, _ = _launched(candidate, rng, blocks=blocks)
-        _written("dgamma_parts", parts)
-        terms = dy * cache.xhat
-        # Seven rows of either sign, added in float32: a few u, each up to three times the size of the sum.
-        expect(not np.allclose(parts.sum(axis=0), (cache.gamma * terms).sum(axis=0), rtol=1e-3),
-               "dgamma_parts have gamma in them: the terms are dy * xhat")
-        expect(not np.allclose(parts[-1], terms[-1], rtol=1e-3) or blocks > 1,
-               "dgamma_parts hold the last row only; add to them")
-        expect_close(parts.sum(axis=0), rms_norm_backward(dy, cache)[1], 1e-5,
-                     f"the sum of dgamma_parts of {blocks} blocks")
+def _dgamma(ran, right, D, **_):
+    parts = ran.results[1].reshape(-1, D)
+    expect_written(parts, "dgamma_parts")
+    # Seven rows of either sign, added in float32: a few u, each up to three times the size of the sum.
+    expect_close(parts.sum(axis=0), right[1], 1e-5, f"the sum of dgamma_parts of {len(parts)} blocks")
 
 
-def _rms_traffic(candidate, rng):
-    _, cache, _, _, run = _launched(candidate, rng)
-    expect(not any(a.kind == "atomic" for a in run.accesses), "your kernel uses atomics; a part belongs to one block")
-    n = cache.xhat.nbytes
-    for (name, kind), traffic in simt.sectors(run).items():
+def _traffic(ran, M, D, **_):
+    expect(not any(a.kind == "atomic" for a in ran.log.accesses),
+           "your kernel uses atomics; a part belongs to one block")
+    for (name, kind), traffic in simt.sectors(ran.log).items():
         if name in ("dy", "x", "dx"):
-            times = traffic.bytes_used / n
-            most = 1 if name == "dx" else 2
+            times, most = traffic.bytes_used / (4 * M * D), 1 if name == "dx" else 2
             expect((kind == "store") == (name == "dx"), f"your kernel has {kind}s of {name}")
             expect(times <= most, f"each number of {name} is part of {times:.0f} {kind}s, expected {most} at most")
-            # 32 neighbours lie in 4 sectors, or in 5 where a row does not begin with one.
-            expect(traffic.sectors_per_request <= 5, f"{kind}s of {name} touch {traffic.sectors_per_request:.1f} "
-                   f"sectors a request; neighbouring threads should take neighbouring columns")
+    # 32 neighbours lie in 4 sectors, or in 5 where a row does not begin with one.
+    expect_few_sectors(ran.log, ("dy", "x", "dx"), 5)
 
 
-def _which_mistake(candidate):
+def _which_mistake(answer):
     def backward(dy, cache):
-        (M, D), blocks = dy.shape, 2
-        given = [a.astype(np.float32).ravel() for a in (dy, cache.xhat / cache.rstd, cache.rstd, cache.gamma)]
-        dx, parts = simt.uninitialised(M * D, np.float32), simt.uninitialised(blocks * D, np.float32)
-        simt.launch(candidate, blocks, 64, *given, dx, parts, M, D)
-        return dx.reshape(M, D), parts.reshape(blocks, D).sum(axis=0)
+        ran, _ = reply(_launch_backward, answer, _arguments(dy, cache.xhat / cache.rstd, cache, 2))
+        dx, parts = ran.results
+        return dx.reshape(dy.shape), parts.reshape(2, -1).sum(axis=0)
     return diagnose(backward, RMS_NORM)
-
-
-def choose_partials(M, D, multiprocessors):
-    """How many partial sums, and their share of the bytes.
-
-    A row of D numbers, a multiple of 4 up to 8192, has T threads:
-    a power of two, the smallest from 32 on with at most 16 numbers
-    for a thread.  A multiprocessor runs 512 // T groups at once.
-    Returns (G, share).  G, an int: the smallest multiple of the
-    number of groups that the GPU runs at once such that no sum has
-    more than 64 rows; M, if that is smaller.  share, a float, not
-    rounded: of the bytes that both kernels move, those of the
-    partial sums; 12 bytes an element of x and 16 a column of each
-    of the G partial sums, nothing else counted.
-    """
-    raise NotImplementedError("how many groups run at once?")
 
 
 def choose_partials_solution(M, D, multiprocessors):
@@ -258,52 +192,35 @@ def choose_partials_solution(M, D, multiprocessors):
     return G, 16 * G / (12 * M + 16 * G)
 
 
-def _partials(candidate, M, D, multiprocessors):
-    G, share = expect_parts(candidate(M, D, multiprocessors), 2, "numbers")
-    case = f"M = {M}, D = {D}, {multiprocessors} multiprocessors"
-    expect(np.shape(G) == () and np.asarray(G).dtype.kind in "iu", f"{case}: G is {G!r}, expected a whole number")
-    return int(G), share, case
+def _partials(title, judge, *cases):
+    """A check on cases (M, D, multiprocessors)."""
+    def judge_case(found, M, D, multiprocessors):
+        case = f"M = {M}, D = {D}, {multiprocessors} multiprocessors"
+        G, share = expect_parts(found, 2, "numbers")
+        G = int(expect_number(G, f"{case}: G", "iu", "a whole number"))
+        judge(case, G, share, M, D, multiprocessors)
+
+    return each(title, lambda rng: [Call(dict(zip(("M", "D", "multiprocessors"), case))) for case in cases],
+                judge_case)
 
 
-def _few_rows(candidate, rng):
-    for M, D, multiprocessors in ((1, 128, 40), (100, 128, 40), (100, 512, 132)):
-        G, _, case = _partials(candidate, M, D, multiprocessors)
-        expect(G <= M, f"{case}: {G} partial sums are more than there are rows")
-        expect(G == choose_partials_solution(M, D, multiprocessors)[0], f"{case}: found {G} partial sums, expected "
-               f"{choose_partials_solution(M, D, multiprocessors)[0]}")
+def _few_rows(case, G, share, M, D, multiprocessors):
+    expect(G <= M, f"{case}: {G} partial sums are more than there are rows")
+    right, _ = choose_partials_solution(M, D, multiprocessors)
+    expect(G == right, f"{case}: found {G} partial sums, expected {right}")
 
 
-def _many_rows(*cases):
-    def test(candidate, rng):
-        for M, D, multiprocessors in cases:
-            G, _, case = _partials(candidate, M, D, multiprocessors)
-            expect(-(-M // G) <= 64, f"{case}: with {G} partial sums one of them has {-(-M // G)} rows")
-            right = choose_partials_solution(M, D, multiprocessors)[0]
-            groups = multiprocessors * (512 // max(32, 1 << (-(-D // 16) - 1).bit_length()))
-            expect(G % groups == 0,
-                   f"{case}: {groups} groups run at once, and some would get more of {G} sums than others")
-            expect(G == right, f"{case}: {right} partial sums will do, found {G}")
-    return test
+def _many_rows(case, G, share, M, D, multiprocessors):
+    expect(-(-M // G) <= 64, f"{case}: with {G} partial sums one of them has {-(-M // G)} rows")
+    right, _ = choose_partials_solution(M, D, multiprocessors)
+    groups = multiprocessors * (512 // max(32, 1 << (-(-D // 16) - 1).bit_length()))
+    expect(G % groups == 0, f"{case}: {groups} groups run at once, and some would get more of {G} sums than others")
+    expect(G == right, f"{case}: {right} partial sums will do, found {G}")
 
 
-def _share(candidate, rng):
-    for M, D, multiprocessors in ((10**6, 1024, 132), (8192, 4096, 132), (100, 128, 40)):
-        _, share, case = _partials(candidate, M, D, multiprocessors)
-        right = choose_partials_solution(M, D, multiprocessors)[1]
-        expect(abs(share - right) <= 1e-9, f"{case}: the share is {share}, expected {right:.6f}")
-
-
-def second_stage(parts, total, G, D):
-    """Kernel: total[c] is the sum of parts[0, c], parts[1, c], ...
-
-    Flat float32 arrays.  parts: G rows of D numbers, one after the
-    other.  total: D, not yet written.  Added in the order of the
-    rows, from 0; no atomics.  Blocks of 64 threads; all together
-    there is at least one thread for each column.  Load each number
-    of parts once and write each of total once, with four sectors a
-    request at most.
-    """
-    raise NotImplementedError("which column is this thread's?")
+def _share(case, G, share, M, D, multiprocessors):
+    _, right = choose_partials_solution(M, D, multiprocessors)
+    expect(abs(share - right) <= 1e-9, f"{case}: the share is {share}, expected {right:.6f}")
 
 
 def second_stage_solution(parts, total, G, D):
@@ -314,112 +231,109 @@ def second_stage_solution(parts, total, G, D):
         total[c] = value
 
 
-def _summed(candidate, rng, G, D):
-    parts = (100 + rng.standard_normal((G, D))).astype(np.float32)
-    total = simt.uninitialised(D, np.float32)
-    with noted(total):
-        run = simt.launch(candidate, -(-D // 64), 64, parts.reshape(-1).copy(), total, G, D, log=True)
-    return parts, total, run
+def _stage(title, judge, *shapes):
+    """A check on G rows of D numbers, for each (G, D) of ``shapes``."""
+    def ask(rng):
+        return [Call({"parts": (100 + rng.standard_normal(G * D)).astype(np.float32), "total": Out(D),
+                      "G": G, "D": D}) for G, D in shapes]
+    return each(title, ask, judge, call=launch(lambda D, **_: (-(-D // 64), 64)))
 
 
-def _sums(candidate, rng):
-    for G, D in ((1, 64), (5, 128), (6, 72)):
-        parts, total, _ = _summed(candidate, rng, G, D)
-        _written("total", total)
-        # G terms of one sign: G u at most.
-        expect_close(total, parts.sum(axis=0), 2 * G * 2.0**-24, f"the total of {G} rows of {D} numbers")
+def _sums(ran, parts, G, D, **_):
+    total, = ran.results
+    expect_written(total, "total")
+    # G terms of one sign: G u at most.
+    expect_close(total, parts.reshape(G, D).sum(axis=0), 2 * G * 2.0**-24, f"the total of {G} rows of {D} numbers")
 
 
-def _in_order(candidate, rng):
-    parts, total, run = _summed(candidate, rng, 50, 64)
-    expect(not any(a.kind == "atomic" for a in run.accesses), "your kernel uses atomics, which come in any order")
-    expect(not np.array_equal(total, np.cumsum(parts[::-1], axis=0)[-1]), "50 rows: you begin with the last one")
-    expect(np.array_equal(total, np.cumsum(parts, axis=0)[-1]),
-           "50 rows: not the bits of row 0 + row 1 + row 2 + ...; in which order do you add?")
+def _in_order(ran, parts, G, D, **_):
+    expect(not any(a.kind == "atomic" for a in ran.log.accesses), "your kernel uses atomics, which come in any order")
+    off = np.abs(ran.results[0] - np.cumsum(parts.reshape(G, D), axis=0)[-1]).max()
+    expect(off == 0, f"{G} rows: a sum is off by {off:.1e}, expected the bits of row 0 + row 1 + row 2 + ...; "
+                     "in which order do you add?")
 
 
-def _side_by_side(candidate, rng):
-    for G, D in ((6, 128), (3, 72)):
-        for (name, kind), traffic in simt.sectors(_summed(candidate, rng, G, D)[2]).items():
-            expect(traffic.sectors_per_request <= 4, f"{kind}s of {name} touch {traffic.sectors_per_request:.1f} "
-                   f"sectors a request, 4 will do; neighbouring threads should take neighbouring columns")
-            size = 4 * D * (G if name == "parts" else 1)
-            expect(traffic.bytes_used == size,
-                   f"{kind}s of {name} ask for {traffic.bytes_used} bytes, expected {size}: each number once")
+def _side_by_side(ran, G, D, **_):
+    expect_few_sectors(ran.log, ("parts", "total"))
+    for (name, kind), traffic in simt.sectors(ran.log).items():
+        size = 4 * D * (G if name == "parts" else 1)
+        expect(traffic.bytes_used == size,
+               f"{kind}s of {name} ask for {traffic.bytes_used} bytes, expected {size}: each number once")
 
 
 EXERCISES = (
-    Exercise("missing-barrier", 12, "Four sums, not all right", missing_barrier, missing_barrier_solution,
-             (("four words", _four_words),
-              ("as the interpreter says", _as_interpreted)),
-             mistakes=(Mistake('"one_side": "race"', '"one_side": "nothing"',
-                               "You take one_side for sound. What may a warp that is ahead do in the next row "
-                               "while the other still reads?"),
-                       Mistake('"two_sides": "nothing"', '"two_sides": "race"',
-                               "You suspect two_sides. Which barrier lies between the last reading of a side "
-                               "and its next writing?"),
-                       Mistake('"some_threads": "divergent"', '"some_threads": "nothing"',
-                               "You take some_threads for sound. Which threads of the block come to its barrier?"),
-                       Mistake('"some_threads": "divergent"', '"some_threads": "race"',
-                               "You see a race in some_threads. All that read have waited; for whom do they "
-                               "wait?"),
-                       Mistake('"one_warp": "race"', '"one_warp": "nothing"',
-                               "You take one_warp for sound. What promises that a warp's threads are at the "
-                               "same line?"))),
-    Exercise("rms-backward", 12, "RMS norm, backwards in one kernel", rms_backward, rms_backward_solution,
-             (("dx", _rms_dx),
-              ("partial sums of dgamma", _rms_dgamma),
-              ("no atomics, two readings, neighbours", _rms_traffic)), _which_mistake,
-             mistakes=(Mistake("dgamma_parts[mine + c] = float32(0)", "pass",
-                               "The parts are added to before they are written. What stands in memory at the "
-                               "start?"),
-                       Mistake("mine = cuda.blockIdx.x * D", "mine = 0",
-                               "All blocks write to the first part. Who else adds there at the same time?"),
-                       Mistake("block_sum(total, parts)", "warp_sum(total)",
-                               "Each warp takes its own sum for that of the row. How many warps share a row?"),
-                       Mistake("range(cuda.blockIdx.x, M, cuda.gridDim.x)",
-                               "range(cuda.blockIdx.x, min(M, cuda.blockIdx.x + 1))",
-                               "Each block does one row and stops. Who does the others?"),
-                       Mistake("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat",
-                               "Each row overwrites the part of the rows before it."))),
-    Exercise("choose-partials", 12, "How many partial sums?", choose_partials, choose_partials_solution,
-             (("few rows", _few_rows),
+    Exercise("missing-barrier", 20, "test", missing_barrier_solution,
+             (_asking_nothing("four words", _four_words),
+              _asking_nothing("as the interpreter says", _as_interpreted)),
+             mistakes=(change('"one_side": "race"', '"one_side": "nothing"',
+                              "You take one_side for sound. What may a warp that is ahead do in the next row "
+                              "while the other still reads?"),
+                       change('"two_sides": "nothing"', '"two_sides": "race"',
+                              "You suspect two_sides. Which barrier lies between the last reading of a side "
+                              "and its next writing?"),
+                       change('"some_threads": "divergent"', '"some_threads": "nothing"',
+                              "You take some_threads for sound. Which threads of the block come to its barrier?"),
+                       change('"some_threads": "divergent"', '"some_threads": "race"',
+                              "You see a race in some_threads. All that read have waited; for whom do they "
+                              "wait?"),
+                       change('"one_warp": "race"', '"one_warp": "nothing"',
+                              "You take one_warp for sound. What promises that a warp's threads are at the "
+                              "same line?"))),
+    Exercise("rms-backward", 35, "implement", rms_backward_solution,
+             (_backward("dx", _dx),
+              # Of seven rows the last block of eight has none.
+              _backward("partial sums of dgamma", _dgamma, (1, 3, 8)),
+              _backward("no atomics, two readings, neighbours", _traffic)), _which_mistake,
+             mistakes=(change("dgamma_parts[mine + c] = float32(0)", "pass",
+                              "The parts are added to before they are written. What stands in memory at the "
+                              "start?"),
+                       change("mine = cuda.blockIdx.x * D", "mine = 0",
+                              "All blocks write to the first part. Who else adds there at the same time?"),
+                       change("block_sum(total, parts)", "warp_sum(total)",
+                              "Each warp takes its own sum for that of the row. How many warps share a row?"),
+                       change("range(cuda.blockIdx.x, M, cuda.gridDim.x)",
+                              "range(cuda.blockIdx.x, min(M, cuda.blockIdx.x + 1))",
+                              "Each block does one row and stops. Who does the others?"),
+                       change("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat",
+                              "Each row overwrites the part of the rows before it."))),
+    Exercise("choose-partials", 20, "derive", choose_partials_solution,
+             (_partials("few rows", _few_rows, (1, 128, 40), (100, 128, 40), (100, 512, 132)),
               # A T above 512 makes no group run, and a loop over multiples of none never ends. So a wrong T has to
               # fail on short rows, where it is no larger than that: with one number for a thread it is 512.
-              ("many rows", _many_rows((10**6, 512, 132), (65536, 128, 40), (135168, 256, 132))),
-              ("many long rows", _many_rows((10**6, 1024, 132), (65536, 516, 108), (16896, 4096, 132),
-                                            (10**5, 8192, 40), (300000, 4100, 108))),
-              ("their share of the bytes", _share)),
-             mistakes=(Mistake("while 64 * G < M", "while 64 * G <= M",
-                               "Where each sum has just 64 rows, you make more sums. Is 64 too many?"),
-                       Mistake("while 64 * G < M", "while 64 * (G + groups) <= M",
-                               "The number of rounds is rounded down. How many rows has a sum then, at most?"),
-                       Mistake("multiprocessors * (512 // T)", "multiprocessors * 512",
-                               "A group is counted as one thread. How many has it?"),
-                       Mistake("multiprocessors * (512 // T)", "multiprocessors",
-                               "One group is counted for each multiprocessor. How many run on it at once?"),
-                       Mistake("G += groups", "G *= 2",
-                               "Your G is doubled until it suffices. Which multiples are skipped?"),
-                       Mistake("G = min(G, M)", "pass",
-                               "There may be more partial sums than rows: some have nothing to add."),
-                       Mistake("(12 * M + 16 * G)", "(12 * M)",
-                               "The partial sums are compared with the other bytes. A share is a part of which "
-                               "whole?"))),
-    Exercise("second-stage", 12, "The second stage", second_stage, second_stage_solution,
-             (("sums", _sums),
-              ("in order", _in_order),
-              ("each number once, four sectors a request", _side_by_side)),
-             mistakes=(Mistake("part * D + c", "c * G + part",
-                               "The parts are read as if a column's numbers were neighbours. How are they "
-                               "stored?"),
-                       Mistake("if c < D", "if True",
-                               "Threads beyond the last column take part. How many threads are there, and how "
-                               "many columns?"),
-                       Mistake("range(G)", "range(1, G)",
-                               "The first partial sum is left out."),
-                       Mistake("range(G)", "range(G - 1, -1, -1)",
-                               "The parts are added from the last to the first. Does the order change the bits?"),
-                       Mistake("cuda.grid(1)", "cuda.threadIdx.x",
-                               "Every block does the same 64 columns. What tells its threads from those of "
-                               "another block?"))),
+              _partials("many rows", _many_rows, (10**6, 512, 132), (65536, 128, 40), (135168, 256, 132)),
+              _partials("many long rows", _many_rows, (10**6, 1024, 132), (65536, 516, 108), (16896, 4096, 132),
+                        (10**5, 8192, 40), (300000, 4100, 108)),
+              _partials("their share of the bytes", _share, (10**6, 1024, 132), (8192, 4096, 132), (100, 128, 40))),
+             mistakes=(change("while 64 * G < M", "while 64 * G <= M",
+                              "Where each sum has just 64 rows, you make more sums. Is 64 too many?"),
+                       change("while 64 * G < M", "while 64 * (G + groups) <= M",
+                              "The number of rounds is rounded down. How many rows has a sum then, at most?"),
+                       change("multiprocessors * (512 // T)", "multiprocessors * 512",
+                              "A group is counted as one thread. How many has it?"),
+                       change("multiprocessors * (512 // T)", "multiprocessors",
+                              "One group is counted for each multiprocessor. How many run on it at once?"),
+                       change("G += groups", "G *= 2",
+                              "Your G is doubled until it suffices. Which multiples are skipped?"),
+                       change("G = min(G, M)", "pass",
+                              "There may be more partial sums than rows: some have nothing to add."),
+                       change("(12 * M + 16 * G)", "(12 * M)",
+                              "The partial sums are compared with the other bytes. A share is a part of which "
+                              "whole?"))),
+    Exercise("second-stage", 15, "implement", second_stage_solution,
+             (_stage("sums", _sums, (1, 64), (5, 128), (6, 72)),
+              _stage("in order", _in_order, (50, 64)),
+              _stage("each number once, four sectors a request", _side_by_side, (6, 128), (3, 72))),
+             mistakes=(change("part * D + c", "c * G + part",
+                              "The parts are read as if a column's numbers were neighbours. How are they "
+                              "stored?"),
+                       change("if c < D", "if True",
+                              "Threads beyond the last column take part. How many threads are there, and how "
+                              "many columns?"),
+                       change("range(G)", "range(1, G)",
+                              "The first partial sum is left out."),
+                       change("range(G)", "range(G - 1, -1, -1)",
+                              "The parts are added from the last to the first. Does the order change the bits?"),
+                       change("cuda.grid(1)", "cuda.threadIdx.x",
+                              "Every block does the same 64 columns. What tells its threads from those of "
+                              "another block?"))),
 )

@@ -58,7 +58,7 @@ def gamma_twice(g, d, xhat):
     return g * xhat
 
 
-def rms(dx_of, *, term=of_xhat, add=True):
+def rms(dx_of, *, term=of_xhat):
     """An answer with dx = dx_of(r, g, d, xhat, sum of g, sum of g xhat, D) and some term of dgamma."""
     def kernel(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
         parts = cuda.shared.array(32, float32)
@@ -76,8 +76,7 @@ def rms(dx_of, *, term=of_xhat, add=True):
             for c in range(t, D, T):
                 d, xhat = dy[base + c], x[base + c] * r
                 dx[base + c] = dx_of(r, gamma[c] * d, d, xhat, g_total, total, float32(D))
-                more = term(gamma[c] * d, d, xhat)
-                dgamma_parts[mine + c] = dgamma_parts[mine + c] + more if add else more
+                dgamma_parts[mine + c] += term(gamma[c] * d, d, xhat)
     return kernel
 
 
@@ -91,14 +90,6 @@ def layer_norms(r, g, d, xhat, a, b, D):
 
 def wrong_sign(r, g, d, xhat, a, b, D):
     return r * (g + xhat * (b / D))
-
-
-def without_projection(r, g, d, xhat, a, b, D):
-    return r * g
-
-
-def without_rstd(r, g, d, xhat, a, b, D):
-    return g - xhat * (b / D)
 
 
 def without_division(r, g, d, xhat, a, b, D):
@@ -200,17 +191,14 @@ def neighbours_to_one_thread(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
 
 @pytest.mark.parametrize("attempt, check, words", [
     (nothing, "dx", "numbers of dx were not written"),
-    (rms(wrong_sign), "dx", "dx is off by"),
-    (rms(layer_norms), "dx", "layer norm's"),
-    (rms(without_projection), "dx", "lacks the term"),
-    (rms(without_rstd), "dx", "lacks the factor rstd"),
-    (rms(without_division), "dx", "not divided by D"),
-    (rms(right, term=gamma_twice), "partial sums of dgamma", "gamma in them"),
-    (rms(right, add=False), "partial sums of dgamma", "the last row only"),
+    (rms(wrong_sign), "dx", "the projection has the wrong sign"),
+    (rms(layer_norms), "dx", "a mean is subtracted, as in layer norm"),
+    (rms(without_division), "dx", "the projection is multiplied by D"),
+    (rms(right, term=gamma_twice), "partial sums of dgamma", "dgamma carries gamma"),
     (rms(right, term=upstream_alone), "partial sums of dgamma", "is off by"),
     (first_row_stored, "partial sums of dgamma", "100 of 800 numbers of dgamma_parts were not written"),
     (in_one_place, "dx", "raised DataRace"),
-    (in_steps("in dy"), "dx", "changed dy"),
+    (in_steps("in dy"), "dx", "changed its argument dy"),
     (in_steps("reads dx"), "no atomics, two readings, neighbours", "loads of dx"),
     (in_steps("another loop"), "no atomics, two readings, neighbours", "part of 3 loads"),
     (in_atomics, "no atomics, two readings, neighbours", "uses atomics"),
@@ -276,21 +264,6 @@ def test_a_wrong_number_of_threads_fails_before_a_loop_over_no_groups(numbers, s
     assert failed("choose-partials", attempt) == "many rows" and max(asked) <= 512
 
 
-def unguarded(parts, total, G, D):
-    c, value = cuda.grid(1), float32(0)
-    for part in range(G):
-        value += parts[part * D + c]
-    total[c] = value
-
-
-def last_part_first(parts, total, G, D):
-    c, value = cuda.grid(1), float32(0)
-    if c < D:
-        for part in range(G - 1, -1, -1):
-            value += parts[part * D + c]
-        total[c] = value
-
-
 def a_row_apart(parts, total, G, D):
     """A thread reads neighbours; its columns lie side by side."""
     first = cuda.threadIdx.x * 2
@@ -337,13 +310,11 @@ def atomics(parts, total, G, D):
 
 
 @pytest.mark.parametrize("attempt, check, words", [
-    (unguarded, "sums", "raised OutOfBounds"),
     (without_the_last, "sums", "is off by"),
     (read_twice, "each number once, four sectors a request", "ask for"),
     (in_memory, "each number once, four sectors a request", "of total"),
-    (last_part_first, "in order", "begin with the last"),
     (atomics, "in order", "uses atomics"),
-    (a_row_apart, "each number once, four sectors a request", "neighbouring columns"),
+    (a_row_apart, "each number once, four sectors a request", "neighbouring numbers"),
 ])
 def test_second_stage_refuses(attempt, check, words):
     assert failed("second-stage", attempt, words) == check
@@ -362,8 +333,7 @@ def block_for_a_column(parts, total, G, D):
 
 def test_an_order_of_another_kind_is_not_taken_for_the_last_part_first():
     report = exercises.check("second-stage", block_for_a_column)
-    assert report.failed[0] == "in order" and "begin with the last" not in report.failed[1], report
-    assert "from the last" not in str(report.diagnosis), report
+    assert report.failed[0] == "in order" and "from the last" not in str(report.diagnosis), report
 
 
 # Figures

@@ -21,11 +21,12 @@ def expect_parts(found, number, what="arrays"):
 
 
 def expect_number(found, name="the result", kinds="iuf", kind="a real number"):
-    """Return ``found`` as a float if it is one number whose dtype is of these kinds, else raise :class:`Mismatch`."""
+    """Return ``found`` as a float if it is one finite number of such a dtype, else raise :class:`Mismatch`."""
     expect(found is not None, f"{name} is None; is a return missing?")
     found = np.asarray(found)
     expect(found.shape == (), f"{name} has shape {found.shape}, expected one number")
     expect(found.dtype.kind in kinds, f"{name} has dtype {found.dtype}, expected {kind}")
+    expect(np.isfinite(found), f"{name} is {found}, expected a finite number")
     return float(found)
 
 

@@ -46,6 +46,12 @@ def plainly(answer, arguments):
     return answer(*arguments.values())
 
 
+def quietly(answer, arguments):
+    """The same without NumPy's warnings, where to divide by 0 or to overflow is no mistake yet."""
+    with np.errstate(all="ignore"):
+        return answer(*arguments.values())
+
+
 class Check(NamedTuple):
     """One thing that is checked about an answer.
 

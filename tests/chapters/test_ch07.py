@@ -32,17 +32,10 @@ def rng():
 
 # Exercises
 
-@pytest.mark.parametrize("exercise", ch07.EXERCISES, ids=lambda e: e.id)
-def test_stub_fails_and_solution_passes(exercise):
-    assert "not written yet" in exercises.check(exercise.id, exercise.stub).failed[1]
-    for seed in range(3):
-        assert not exercises.check(exercise.id, exercise.solution, seed).failed
-
-
-@pytest.mark.parametrize("description", list(ch07._PLACES))
+@pytest.mark.parametrize("description", list(ch07.PLACES))
 def test_who_survives_is_what_is_measured(description):
     """Predicted losses are 3 times clear of the threshold and good to a factor of about two: medians obey them."""
-    for ratio, energy, digits, D, expected in ch07._PLACES[description]:
+    for ratio, energy, digits, D, expected in ch07.PLACES[description]:
         names = ("naive", "two-pass", "recentred")
         maps = regimes.forward_errors({name: lambda x, eps, name=name: normalise(x, name, eps) for name in names},
                                       [ratio], [energy], D, count=31, rng=rng())

@@ -34,15 +34,13 @@ class StatisticsOfParts(Task):
         self.statement = (
             "The statistics of each feature over all rows are known, and those over a part of the rows. Write "
             f"`rest_statistics({signature})`, which returns the statistics of the other rows")
-        self.head = f'''
-def rest_statistics({signature}):
+        self.head = f'''def rest_statistics({signature}):
     """Statistics of the rows that are not in the part.
 
     n, n_part: ints, number of all rows and of the rows of the part; part and rest have two rows or more.
     mean, {word}, mean_part, {word}_part: (D,), mean and {self.kind} of each feature over all rows, and over the part.
     Returns (number of rows, mean, {self.kind}) of the rest.
-    """
-'''
+    """'''
         square = "**2" * (self.power - 1)
         self.body = f"""
     left = n - n_part
@@ -59,15 +57,13 @@ def rest_statistics({signature}):
         self.statement = (
             "Rows are cut into K parts, and the statistics of each feature over each part are known. Write "
             f"`merged_statistics({signature})`, which returns the statistics over all rows")
-        self.head = f'''
-def merged_statistics({signature}):
+        self.head = f'''def merged_statistics({signature}):
     """Statistics of all rows, from those of K parts.
 
     n: (K,), number of rows of each part, two or more.
     mean, {word}: (K, D), mean and {self.kind} of each feature over each part.
     Returns (number of rows, mean, {self.kind}) over all rows; the first is a whole number, the others are (D,).
-    """
-'''
+    """'''
         self.body = f"""
     total, n = n.sum(), n[:, None]
     shift = mean - mean[0]
@@ -159,15 +155,13 @@ class NormOfAnySize(Task):
             f"{norms.definition(norm)}\n\nWrite `norm_of_any_size(x, eps)`. No row is too large: squares, and sums, "
             "of numbers near the largest float64 overflow, but y does not. Every digit of ordinary rows stays, and "
             "so does what eps does to them. There is nothing wider than float64 to compute in.")
-        self.head = f'''
-def norm_of_any_size(x, eps):
+        self.head = f'''def norm_of_any_size(x, eps):
     """y of the normalisation above, of rows however large.
 
     x: shape (..., D){norms.divisible(norm)}, float64, finite; D at most 100.
     eps: float >= 0.
     Returns y, of x's shape, finite; where x is constant and eps = 0, anything.
-    """
-'''
+    """'''
         first, n, rest = norms.statistics(norm).partition("\n    n = ")
         self.body = first + f"""
     exponent = np.maximum(np.frexp(np.max(np.abs(parts), axis=-1, keepdims=True))[1], 0)
@@ -224,14 +218,12 @@ class SumInBlocks(Task):
             "Floating-point sums depend on the order of their terms. Write `sum_in_blocks(terms)`, which adds the "
             f"rows of `terms` in this order, with B = {B}. {_BLOCKS[cut]}. The rows of a block are added in "
             f"sequence, the first to the second, then the third, and so on. {_JOINED[joined]}.")
-        self.head = '''
-def sum_in_blocks(terms):
+        self.head = '''def sum_in_blocks(terms):
     """Sum over axis 0, in the order above, to the bit.
 
     terms: (n, D), float32, n >= 1; must stay as it is.
     Returns (D,), float32; every partial sum is float32.
-    """
-'''
+    """'''
         sources = {"neighbours": f"[terms[b:b + {B}] for b in range(0, len(terms), {B})]",
                    "strided": f"[terms[b::{B}] for b in range(min({B}, len(terms)))]"}
         self.blocks = sources.pop(cut)

@@ -56,15 +56,13 @@ class GradientCheck(_OfGradient):
             "sum(dy * y). "
             + ("beta does not change it. " if given else "")
             + "Differentiate the forward pass numerically. Each check has a right `dx` and at least one wrong one.")
-        self.head = f'''
-def gradient_is_right({signature}):
+        self.head = f'''def gradient_is_right({signature}):
     """Whether dx is the gradient of the loss sum(dy * y) with respect to x.
 
     dy, x, dx: shape (..., D){norms.divisible(norm)}.{norms.parameters(norm, given)}
     eps: float > 0.
     Returns True or False. A right dx is good to 1e-9, a wrong one is off by 1e-3 or more (relative L2 error).
-    """
-'''
+    """'''
         inner = norms.statistics(norm).strip("\n").replace("    ", "        ")
         self.body = f"""
     def loss(x):
@@ -156,15 +154,13 @@ class ReadTheMistake(_OfGradient):
             f"{norms.definition(norm)}\n\n`dx` is what somebody's backward returned for this normalisation and the "
             f"loss sum(dy * y). Write `which_mistake({signature})`, which says how it came about. What fits, fits to "
             f"1e-9 (relative L2 error); what does not is off by 1e-5 or more:\n\n{table[:-1]}.")
-        self.head = f'''
-def which_mistake({signature}):
+        self.head = f'''def which_mistake({signature}):
     """The mistake by which dx came about, as one word.
 
     dy, x, dx: shape (rows, D){norms.divisible(norm)}, several rows.{norms.parameters(norm, given)}
     eps: float > 0.
     Returns one of {', '.join(map(repr, names))}.
-    """
-'''
+    """'''
         self.body = norms.statistics(norm) + self._rest(norm)
 
     @staticmethod

@@ -25,15 +25,13 @@ class NormForward(Task):
         _, x, *parameters = norms.example(norm)
         self.example = f"({', '.join([x, *parameters[:len(given)], '0.5'])})"
         self.statement = f"{norms.definition(norm)}\n\nWrite `norm_forward({', '.join(self.names)})`."
-        self.head = f'''
-def norm_forward({', '.join(self.names)}):
+        self.head = f'''def norm_forward({', '.join(self.names)}):
     """y of the normalisation above.
 
     x: shape (..., D){norms.divisible(norm)}.{norms.parameters(norm, given)}
     eps: float > 0.
     Returns y, of x's shape.
-    """
-'''
+    """'''
         scale = [f"    {name} = {norms.per_feature(norm, name)}" for name in given if norm.affine == "group"]
         last = "xhat" if norm.affine == "none" else "gamma * xhat + beta"
         self.body = norms.statistics(norm) + "\n".join(
@@ -71,15 +69,13 @@ class NormJacobian(Task):
         self.statement = (
             f"{norms.definition(norm)}\n\nWrite `norm_jacobian(x, eps)` for one row. It returns the matrix J[i, j] "
             "of the derivatives of y_i with respect to x_j, exact up to rounding, and its eigenvalues.")
-        self.head = f'''
-def norm_jacobian(x, eps):
+        self.head = f'''def norm_jacobian(x, eps):
     """Jacobian of one row, and its eigenvalues.
 
     x: shape (D,){norms.divisible(norm)}, not constant in any part.
     eps: float > 0.
     Returns J, shape (D, D), with J[i, j] = dy_i / dx_j, and the D eigenvalues of J, ascending, shape (D,).
-    """
-'''
+    """'''
         self.body = norms.statistics(norm, cut=True) + f"""
     bend = 2 * ({norms.root_slope(norm)}) / {norms.divisor(norm)} / s**2
     J, eigenvalues = np.zeros((len(x), len(x))), []
@@ -139,16 +135,14 @@ class NormBackward(Task):
         self.statement = (
             f"{norms.definition(norm)}\n\n`dy` is the gradient of a loss with respect to y. Write "
             f"`norm_backward({', '.join(self.names)})`, which returns {', '.join(self.returns)}.")
-        self.head = f'''
-def norm_backward({', '.join(self.names)}):
+        self.head = f'''def norm_backward({', '.join(self.names)}):
     """Gradients of the normalisation above, from dy, the gradient of the loss with respect to y.
 
     dy, x: shape (..., D){norms.divisible(norm)}, no constant rows.{norms.parameters(norm, given)}
     eps: float > 0.
     Returns {', '.join(self.returns)}{': dx of the shape of x, the others of the shape of gamma' if given else
                                       ', of the shape of x'}.
-    """
-'''
+    """'''
         self.body = norms.statistics(norm) + f"""
     g = ({self.g}).reshape(parts.shape)
     ds_dq = {norms.root_slope(norm)}

@@ -31,14 +31,12 @@ class BytesOfAKernel(Task):
             f"{many}. {self._backward(residual) if backward else self._forward(residual)} x and everything of x's "
             "shape have `itemsize` bytes a number; statistics, parameters and their gradients are float32.\n\nWrite "
             "`bytes_of_a_kernel(rows, D, itemsize)`, which returns how many bytes it reads and how many it writes.")
-        self.head = '''
-def bytes_of_a_kernel(rows, D, itemsize):
+        self.head = '''def bytes_of_a_kernel(rows, D, itemsize):
     """Bytes that the fused kernel above reads, and bytes that it writes.
 
     rows, D: ints, D divisible by 4; x is (rows, D).  itemsize: bytes of a number of x.
     Returns (bytes read, bytes written), two ints.
-    """
-'''
+    """'''
         more = " + 4 * 2 * P" if self.parameters else ""
         if backward:
             read = f"{2 + residual} * N * itemsize + 4 * ({self.statistics} * S{' + P' if self.parameters else ''})"
@@ -136,14 +134,12 @@ class SumInLanes(Task):
             f"lane i mod {lanes}, in the order of i. At the end the lanes are joined: "
             f"{_ENDS[end].format(h=lanes // 2)}. Where D is no multiple of that, the squares that are left over "
             f"{rest}. Squares and sums are rounded to float32, each by itself.\n\nWrite `sum_of_squares(x)`.")
-        self.head = '''
-def sum_of_squares(x):
+        self.head = '''def sum_of_squares(x):
     """Sum of the squares of x as a vector loop adds it, to the bit.
 
     x: (D,), float32, any D >= 1; must stay as it is.
     Returns one float32.
-    """
-'''
+    """'''
         self.joining = """
     result = total[0]
     for a in total[1:]:
@@ -215,14 +211,12 @@ class WarpSums(Task):
             f"{', '.join(map(str, self.offsets))} in this order. In a step every lane i takes the number that "
             f"{source} held before the step, and adds it to its own.{outside} Every sum is float32.\n\nWrite "
             "`warp_sums(value)`, which returns what every lane holds at the end.")
-        self.head = f'''
-def warp_sums(value):
+        self.head = f'''def warp_sums(value):
     """What the {width} lanes hold at the end, to the bit.
 
     value: ({width},), float32, one number a lane; must stay as it is.
     Returns ({width},), float32.
-    """
-'''
+    """'''
         self.partner = {"xor": "lanes ^ d", "down": "lanes + d", "up": "lanes - d"}[kind]
         self.body = f"""
     lanes = np.arange({width})
@@ -297,15 +291,13 @@ class SumsOverRows(Task):
                               "one stays as it is; and again with the results, until one is left."}[joined]
             + f" Every sum is float32.\n\nWrite `sums_over_rows({arrays}, blocks)`, which returns the sums of the "
               f"blocks, and {what}.")
-        self.head = f'''
-def sums_over_rows({arrays}, blocks):
+        self.head = f'''def sums_over_rows({arrays}, blocks):
     """{what} in two stages, to the bit.
 
     {arrays}: (rows, D), float32; must stay as {stay}.
     blocks: int, from 1 to the number of rows.
     Returns (parts, {what}): (blocks, D) and (D,), both float32.
-    """
-'''
+    """'''
         sources = {"stride": "range(b, len(dy), blocks)", "chunks": "range(b * size, min((b + 1) * size, len(dy)))"}
         self.rows = sources.pop(cut)
         self.other_rows, = sources.values()

@@ -44,7 +44,7 @@ class Task:
 
     def __init__(self, random):
         self.draw(random)
-        head = self.head.strip("\n") + "\n"
+        head = self.head + "\n"
         self.name, names = re.match(r"def (\w+)\((.*)\):", head).groups()
         self.names = names.split(", ")
         self.text = f"## {self.title}\n\n{self.statement.strip()}\n"

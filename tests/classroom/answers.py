@@ -33,44 +33,21 @@ def failed(task, candidate, seed=7):
     return next((checked for checked in each if checked.message), None)
 
 
-def _parts(norm, row):
-    return np.split(np.asarray(row), norm.groups)
-
-
-def _moments(norm, part):
-    """The part without its mean, and q."""
-    mean = math.fsum(part) / len(part) if norm.centred else 0.0
-    return [v - mean for v in part], math.fsum((v - mean) ** 2 for v in part) / (len(part) - norm.ddof)
-
-
-def _root(norm, q, eps):
-    return {"inside": (q + eps) ** 0.5, "outside": q**0.5 + eps, "floor": max(q, eps) ** 0.5}[norm.eps]
-
-
 def _spread(norm, parameter, D):
     return np.asarray(parameter)[np.arange(D) // (D // norm.groups)] if norm.affine == "group" else parameter
 
 
-def _rows(function):
-    """A function of rows from one of a row, which may return numbers of several kinds."""
-    def of(x, *others):
-        arrays = [a.reshape(-1, x.shape[-1]) for a in (x, *others)]
-        return np.array([function(*row) for row in zip(*arrays)]).reshape(x.shape)
-    return of
-
-
 def _forward_in_loops(norm):
+    def part(values, eps):
+        mean = math.fsum(values) / len(values) if norm.centred else 0.0
+        q = math.fsum((v - mean) ** 2 for v in values) / (len(values) - norm.ddof)
+        s = {"inside": (q + eps) ** 0.5, "outside": q**0.5 + eps, "floor": max(q, eps) ** 0.5}[norm.eps]
+        return [(v - mean) / s for v in values]
+
     def candidate(x, *rest):
         *parameters, eps = rest
-
-        def row(values):
-            out = []
-            for part in _parts(norm, values):
-                c, q = _moments(norm, part.tolist())
-                out += [v / _root(norm, q, eps) for v in c]
-            return out
-
-        y = _rows(row)(x)
+        cut = x.reshape(-1, x.shape[-1] // norm.groups).tolist()
+        y = np.array([part(values, eps) for values in cut]).reshape(x.shape)
         if parameters:
             gamma, beta = (_spread(norm, p, x.shape[-1]) for p in parameters)
             y = y * gamma + beta
@@ -89,9 +66,17 @@ def _statistics(norm, x, eps):
     return c / s, c, q, s
 
 
+def _joined(norm, parts):
+    return np.concatenate(np.split(parts, norm.groups, axis=-2), axis=-1)[..., 0, :]
+
+
+def _xhat(norm, x, eps):
+    return _joined(norm, _statistics(norm, x, eps)[0])
+
+
 def _forward_by_matrices(norm):
     def candidate(x, *rest):
-        xhat = np.concatenate(np.split(_statistics(norm, x, rest[-1])[0], norm.groups, axis=-2), axis=-1)[..., 0, :]
+        xhat = _xhat(norm, x, rest[-1])
         if len(rest) == 3:
             gamma, beta = (_spread(norm, p, x.shape[-1]) for p in rest[:2])
             return np.multiply(xhat, gamma) + beta
@@ -108,13 +93,11 @@ def _two_means(norm, g, x, eps, mean=None, scale=True):
     dx = g - (xhat * ratio * np.mean(g * xhat, axis=-1, keepdims=True) if scale else 0)
     if norm.centred if mean is None else mean:
         dx = dx - np.mean(g if norm.centred else dx, axis=-1, keepdims=True)
-    return np.concatenate(np.split(dx / s, norm.groups, axis=-2), axis=-1)[..., 0, :]
+    return _joined(norm, dx / s)
 
 
 def _by_complex_step(norm, g, x, eps):
-    def xhat(x):
-        return np.concatenate(np.split(_statistics(norm, x, eps)[0], norm.groups, axis=-2), axis=-1)[..., 0, :]
-    return complex_step(xhat, x, dy=g)
+    return complex_step(lambda x: _xhat(norm, x, eps), x, dy=g)
 
 
 def _jacobian(dx_of):
@@ -133,7 +116,7 @@ def _backward(dx_of):
             if not gamma:
                 return dx_of(norm, dy, x, eps)
             D = x.shape[-1]
-            xhat = np.concatenate(np.split(_statistics(norm, x, eps)[0], norm.groups, axis=-2), axis=-1)[..., 0, :]
+            xhat = _xhat(norm, x, eps)
             per_feature = [np.einsum("ri->i", (dy * a).reshape(-1, D)) for a in (xhat, 1.0)]
             if norm.affine == "group":
                 per_feature = [np.add.reduceat(a, np.arange(0, D, D // norm.groups)) for a in per_feature]

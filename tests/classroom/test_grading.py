@@ -101,9 +101,14 @@ def test_a_sandbox_does_not_outlive_the_grader(sandbox, tmp_path):
     (tmp_path / "sleep.py").write_text(_SLEEP)
     run = python("-c", _LOOK, tmp_path / "sleep.py", "orphan")
     assert run.returncode == -signal.SIGKILL, run.stderr
-    until = time.monotonic() + 20
-    while any(_runs(pid) for pid in json.loads(run.stdout)):
-        assert time.monotonic() < until, "the sandbox is still there"
+    wait_until(lambda: not any(_runs(pid) for pid in json.loads(run.stdout)), 20, "the sandbox is still there")
+
+
+def wait_until(happened, seconds, otherwise):
+    """Fail with a message if it does not happen within so many seconds."""
+    until = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < until, otherwise
         time.sleep(0.05)
 
 
@@ -117,14 +122,21 @@ def _runs(pid):
 
 # ---- A class ------------------------------------------------------------------------------------------------
 
+def make_class(place, chapters):
+    """An assignment in the folder made, and one honest submission; its tasks."""
+    assignment.write(chapters, place / "made", seed=_SEED)
+    drawn = tasks.draw(chapters, _SEED)
+    (place / "submissions").mkdir()
+    (place / "submissions" / "a.ipynb").write_bytes(rehearse.honest(drawn))
+    return drawn
+
+
 @pytest.fixture(scope="session")
 def classroom(sandbox, tmp_path_factory):
     """A folder with an assignment and 12 honest, 12 partly right and all hostile submissions; graded once."""
     place = tmp_path_factory.mktemp("class")
-    assignment.write(_CHAPTERS, place / "made", seed=_SEED)
-    drawn = tasks.draw(_CHAPTERS, _SEED)
-    submissions, rng, expected = place / "submissions", random.Random(3), {}
-    submissions.mkdir()
+    drawn = make_class(place, _CHAPTERS)
+    submissions, rng, expected = place / "submissions", random.Random(3), {"a": ("graded", "all")}
     for k in range(12):
         for kind, data, points in (("honest", rehearse.honest(drawn), "all"),
                                    ("partly", rehearse.partly(drawn, rng), "some")):
@@ -164,29 +176,25 @@ def _contents(folder):
             if path.is_file() and not path.is_symlink()}
 
 
-def _grade(place, *more, out="out"):
-    return python("-m", "classroom", "grade", place / "submissions", "--assignment",
-                  place / "made" / "instructor" / "assignment.json", "--out", place / out,
-                  "--wall", _WALL, "--call", _CALL, *more, cwd=ROOT)
+def arguments(place):
+    """Of the command that grades a class into the folder out."""
+    key = place / "made" / "instructor" / "assignment.json"
+    return "grade", place / "submissions", "--assignment", key, "--out", place / "out"
 
 
-def _rows(place):
-    with open(place / "out" / "points.csv", newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+def _grade(place, *more):
+    return python("-m", "classroom", *arguments(place), "--wall", _WALL, "--call", _CALL, *more, cwd=ROOT)
 
 
 def test_nobody_is_lost_and_points_and_states_are_as_expected(classroom):
     place, expected, unchanged = classroom
-    rows = _rows(place)
-    assert [row["student"] for row in rows] == sorted(expected)
-    full, wrong = sum(task.points for task in tasks.draw(_CHAPTERS, _SEED)), []
-    for row in rows:
-        state, points = expected[row["student"]]
-        total = float(row["total"])
-        fits = {"all": total == full, "some": 0 < total < full, "none": total == 0}[points]
-        if row["state"] != state or not fits:
-            wrong.append(f"{row['student']}: {row['state']}, {total:g} of {full}; expected {state}, {points}")
-    assert not wrong
+    full = sum(task.points for task in tasks.draw(_CHAPTERS, _SEED))
+    with open(place / "out" / "points.csv", newline="", encoding="utf-8") as file:
+        graded = [(row["student"], {"state": row["state"], "note": "", "output": "",
+                                    "tasks": [{"points": float(row["total"]), "of": full}]})
+                  for row in csv.DictReader(file)]
+    assert [student for student, _ in graded] == sorted(expected)
+    assert rehearse.surprises(graded, expected) == []
     assert unchanged, "files outside the results changed"
 
 
@@ -233,22 +241,14 @@ def test_finished_results_are_kept_and_grading_again_gives_the_same_bytes(classr
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_the_end_of_the_grader_keeps_what_is_finished_and_ends_the_rest(sandbox, tmp_path, how):
-    assignment.write(_CHAPTERS, tmp_path / "made", seed=_SEED)
-    drawn = tasks.draw(_CHAPTERS, _SEED)
-    (tmp_path / "submissions").mkdir()
-    (tmp_path / "submissions" / "a.ipynb").write_bytes(rehearse.honest(drawn))
+    drawn = make_class(tmp_path, _CHAPTERS)
     (tmp_path / "submissions" / "b.ipynb").write_bytes(rehearse.hostile_cells(drawn, "sleeps through alarms"))
-    command = [sys.executable, "-m", "classroom", "grade", str(tmp_path / "submissions"), "--jobs", "2",
-               "--out", str(tmp_path / "out"),
-               "--assignment", str(tmp_path / "made" / "instructor" / "assignment.json")]
+    command = [sys.executable, "-m", "classroom", *map(str, arguments(tmp_path)), "--jobs", "2"]
     # A shell starts what runs in the background, these tests perhaps, with Ctrl-C ignored: undo that first.
     hearing = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
     with subprocess.Popen([sys.executable, "-c", hearing, *command], cwd=ROOT, stderr=subprocess.PIPE, text=True,
                           start_new_session=True) as run:
-        until = time.monotonic() + 60
-        while not list((tmp_path / "out").glob("results/*.json")):
-            assert run.poll() is None and time.monotonic() < until, run.communicate()
-            time.sleep(0.05)
+        wait_until(lambda: list((tmp_path / "out").glob("results/*.json")), 60, "nothing is graded")
         if how == signal.SIGINT:  # Ctrl-C goes to all
             os.killpg(run.pid, how)
         else:
@@ -257,10 +257,7 @@ def test_the_end_of_the_grader_keeps_what_is_finished_and_ends_the_rest(sandbox,
     assert run.returncode == (130 if how == signal.SIGINT else -how)
     assert how != signal.SIGINT or "goes on from here" in said
     assert len(list((tmp_path / "out").glob("results/*.json"))) == 1
-    until = time.monotonic() + 20
-    while _members(run.pid):
-        assert time.monotonic() < until, "processes were left behind"
-        time.sleep(0.05)
+    wait_until(lambda: not _members(run.pid), 20, "processes were left behind")
 
 
 def _members(session):
@@ -292,12 +289,9 @@ _BREAK = {"system": "import platform; platform.system = lambda: 'Darwin'",
 def test_without_a_sandbox_nothing_is_graded(broken, tmp_path, request):
     if broken not in ("system", "machine", "kernel"):
         request.getfixturevalue("sandbox")
-    assignment.write((3,), tmp_path / "made", seed=_SEED)
-    (tmp_path / "submissions").mkdir()
-    (tmp_path / "submissions" / "a.ipynb").write_bytes(rehearse.honest(tasks.draw((3,), _SEED)))
+    make_class(tmp_path, (3,))
     program = f"{_BREAK[broken]}\nimport sys\nfrom classroom.__main__ import main\nsys.exit(main(sys.argv[1:]))"
-    run = python("-c", program, "grade", tmp_path / "submissions", "--out", tmp_path / "out",
-                 "--assignment", tmp_path / "made" / "instructor" / "assignment.json")
+    run = python("-c", program, *arguments(tmp_path))
     assert run.returncode == 2, run.stderr
     assert "no sandbox here" in run.stderr and "kernel.apparmor_restrict_unprivileged_userns=0" in run.stderr
     assert not (tmp_path / "out").exists()

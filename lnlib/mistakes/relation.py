@@ -77,7 +77,8 @@ def _factor(pairs):
     a, b = (np.concatenate([pair[k].ravel() for pair in pairs]).astype(float) for k in (0, 1))
     # Fractions of small denominators only: of larger ones, one is near every number.
     rough = any(x.dtype.itemsize < 8 for pair in pairs for x in pair)
-    factor = Fraction(float(a @ b / (b @ b))).limit_denominator(32 if rough else 1024) if b.any() else 0
+    quotient = a @ b / (b @ b) if b.any() else 0
+    factor = Fraction(float(quotient)).limit_denominator(32 if rough else 1024) if np.isfinite(quotient) else 0
     # An integer is a simple multiple of another too often to mean something, if it is only one.
     telling = len(set(b.tolist())) > 1 or (b != np.round(b)).any() or factor in (2, Fraction(1, 2), 4, Fraction(1, 4))
     fits = factor and telling and all(agree(a, (float(factor) * b).astype(a.dtype)) for a, b in pairs)

@@ -6,6 +6,7 @@ import matplotlib
 import numpy as np
 import pytest
 from attempts import failed
+from pages import BOOK
 from questions import of, says
 
 matplotlib.use("agg")
@@ -19,13 +20,6 @@ from lnlib.rounding import TYPICAL  # noqa: E402
 
 # Exercises
 
-@pytest.mark.parametrize("exercise", ch09.EXERCISES, ids=lambda e: e.id)
-def test_stub_fails_and_solution_passes(exercise):
-    assert "not written yet" in exercises.check(exercise.id, exercise.stub).failed[1]
-    for seed in range(3):
-        assert not exercises.check(exercise.id, exercise.solution, seed).failed
-
-
 RMS_NORM = "square = x * x\nms = sum(square)\nms = ms / D\nshifted = ms + eps\nroot = sqrt(shifted)\n" \
            "rstd = 1 / root\nxhat = x * rstd\ny = gamma * xhat"
 
@@ -38,8 +32,8 @@ def test_rms_norm_is_counted_as_layer_norm_is(rows, D, itemsize):
     total = cost.total(cost.count(RMS_NORM, lambda name: itemsize * sizes[name], itemsize))
     fused = itemsize * sum(sizes[name] for name in ("x", "gamma", "y", "rstd"))
     assert ch09.rms_norm_cost_solution(rows, D, itemsize) == (total.flops, total.bytes, fused)
-    for line in RMS_NORM.splitlines():
-        assert line in " ".join(ch09.rms_norm_cost.__doc__.split()), line
+    page = " ".join((BOOK / "09-cost-and-roofline.md").read_text(encoding="utf-8").split())
+    assert all(line in page for line in RMS_NORM.splitlines())
 
 
 def rms(flops=(4, 4, 0), numbers=(7, 10, 1), fused=(2, 1, 1)):
@@ -52,10 +46,7 @@ def rms(flops=(4, 4, 0), numbers=(7, 10, 1), fused=(2, 1, 1)):
 
 @pytest.mark.parametrize("options, check, words", [
     ({}, None, ""),
-    ({"flops": (3, 5, 0)}, "a large array, per element", "a sum of n numbers"),
-    ({"numbers": (8, 10, 1)}, "a large array, per element", "read twice by one call, or gamma"),
     ({"numbers": (5, 10, 1)}, "a large array, per element", "found 5.00 accesses per element; which"),
-    ({"fused": (3, 1, 1)}, "a large array, per element", "registers"),
     ({"flops": (4, 3, 0)}, "small arrays, to the byte", "operations, expected 3232; what is missing grows with rows"),
     ({"numbers": (7, 10, 0)}, "small arrays, to the byte", "what is missing grows with D"),
     ({"numbers": (7, 0, 0)}, "small arrays, to the byte", "grows with rows, what is missing grows with D"),
@@ -73,11 +64,6 @@ def test_rms_norm_cost_in_numbers_instead_of_bytes():
 @pytest.mark.parametrize("answer, check, words", [
     (lambda m, size: max(0, 2 * size * m.flops / m.copy - 8), None, ""),
     (lambda m, size: 2 * size * m.flops / m.copy - 8, "arithmetic is slow", "expected 0"),
-    (lambda m, size: 2 * size * m.flops / m.copy, "memory is slow", "already"),
-    (lambda m, size: size * m.flops / m.copy - 8, "memory is slow", "two numbers"),
-    (lambda m, size: 3 * size * m.flops / m.copy - 8, "memory is slow", "not three"),
-    (lambda m, size: 2 * size * m.flops / m.triad - 8, "memory is slow", "triad"),
-    (lambda m, size: m.flops / m.copy, "memory is slow", "ridge"),
     (lambda m, size: 8 * m.flops / m.copy - 8, "memory is slow", "expected"),  # float32 only
 ])
 def test_free_operations(answer, check, words):
@@ -93,9 +79,6 @@ def peak(y=1, dy=1, dx=1, xhat=1, statistics=(1, 2), parameters=2, in_place=1):
 
 @pytest.mark.parametrize("options, check, words", [
     ({}, None, ""),
-    ({"y": 0}, "arrays of x's size", "which of xhat, y, dy and dx are alive?"),
-    ({"y": 2}, "arrays of x's size", "there before, or is not kept?"),
-    ({"in_place": 0}, "arrays of x's size", "where does dx go?"),
     ({"xhat": 0}, "arrays of x's size", "expected 4"),
     ({"statistics": (0, 1)}, "all arrays", "what is missing grows with rows"),
     ({"parameters": 0}, "all arrays", "what is missing grows with D"),
@@ -114,13 +97,6 @@ def test_hard_coded_four_bytes_are_named():
 
 @pytest.mark.parametrize("answer, check, words", [
     (lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1), None, ""),
-    (lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (n2 - n1), "from two calls", "in seconds"),
-    (lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1) / 2, "from two calls", "two thirds of the time"),
-    (lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1) * 2, "from two calls", "a third of the time"),
-    (lambda n1, t1, n2, t2: (t2 - t1) / (t1 * n2 - t2 * n1), "from two calls", "in which unit"),
-    (lambda n1, t1, n2, t2: t1 * n2 / t2, "from two calls", "inside"),
-    (lambda n1, t1, n2, t2: t1 * (n2 - n1) / (t2 - t1), "from two calls", "not all overhead"),
-    (lambda n1, t1, n2, t2: t1 * (n2 - n1) / t2, "from two calls", "how much longer"),
     # The smaller array is not always the first.
     (lambda n1, t1, n2, t2: abs(t1 * n2 - t2 * n1) / (t2 - t1), "from two calls", "expected"),
 ])

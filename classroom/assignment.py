@@ -103,7 +103,7 @@ def write(chapters, out, seed=None, title="Assignment"):
            "tasks": [{"id": task.id, "name": task.name, "points": task.points, "minutes": task.minutes,
                       "fingerprint": fingerprint(task)} for task in tasks],
            "versions": {"python": platform.python_version(), "numpy": np.__version__, "lnlib": lnlib.__version__}}
-    files = {f"students/{name}.ipynb": _notebook(_student(title, tasks)),
+    files = {f"students/{name}.ipynb": _notebook(_cells(title, tasks, lambda task: task.stub)),
              "instructor/solutions.ipynb": _notebook(_solved(title, tasks)),
              "instructor/assignment.json": json.dumps(key, indent=1) + "\n",
              f"nbgrader/source/{name}/{name}.ipynb": _notebook(_nbgrader(title, tasks, seed)),
@@ -169,10 +169,6 @@ def _cells(title, tasks, answer, after=lambda task: ()):
         yield "code", task.id, answer(task), {"tags": [f"task:{task.id}"]}
         yield "code", f"{task.id}-example", _example(task), {"tags": [f"example:{task.id}"]}
         yield from after(task)
-
-
-def _student(title, tasks):
-    return _cells(title, tasks, lambda task: task.stub)
 
 
 def _solved(title, tasks):

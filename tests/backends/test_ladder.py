@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import assembly
+from benchmarks.cpu import assembly
 from lnlib import reference
 from lnlib.cpu import ladder
 from lnlib.summation import sum_rows

@@ -145,8 +145,8 @@ def test_the_machine_file_has_what_the_page_reads():
 
 
 def test_the_calls_measured_are_those_named():
-    machine = pytest.importorskip("benchmarks.machine")
-    from benchmarks.contestants import Arrays
+    machine = pytest.importorskip("benchmarks.cpu.machine")
+    from benchmarks.cpu.contestants import Arrays
 
     rng = np.random.default_rng(0)
     x, dy = rng.standard_normal((2, 1, 3, 5))

@@ -17,7 +17,7 @@ from lnlib.gpu.devices import compiled
 from lnlib.gpu.plans import RESIDENT
 from lnlib.gpu.steps import OUTPUTS, STEPS
 
-from .gpu_timing import SLEEP, once, sample
+from .timing import SLEEP, once, sample
 
 EPS = 1e-5
 PASSES = ("forward", "backward")

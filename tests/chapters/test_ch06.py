@@ -116,12 +116,12 @@ def test_the_figures_show_what_they_are_given():
 # ---- The exercises ----------------------------------------------------------------------------------
 
 
-def digits(naive_loss, mean_loss=lambda q: U * abs(q), low=U, high=1.0, log=np.log10, spread=np.std):
+def digits(naive_loss, mean_loss=lambda q: U * abs(q), low=U, high=1.0):
     """An answer to digits-left with its formulas and its limits as switches."""
     def candidate(x):
-        q = x.mean(dtype=float) / spread(x, dtype=float)
+        q = x.mean(dtype=float) / x.std(dtype=float)
         with np.errstate(all="ignore"):
-            return tuple(-log(np.clip([naive_loss(q), mean_loss(q)], low, high)))
+            return tuple(-np.log10(np.clip([naive_loss(q), mean_loss(q)], low, high)))
     return candidate
 
 
@@ -137,16 +137,6 @@ def residual(x):
 def m_plus_r(x, eps=1e-5):
     m, v, r = residual(x)
     return divide(x - (m + r), v, eps)
-
-
-def added(x, eps=1e-5):
-    m, v, r = residual(x)
-    return divide(x - m + r, v, eps)
-
-
-def one_mean_for_all(x, eps=1e-5):
-    m, v, _ = residual(x)
-    return divide(x - m - (x - m).mean(), v, eps)
 
 
 def eps_forgotten(x, eps=1e-5):
@@ -179,29 +169,17 @@ def short(rule):
     ("negative-variance", lambda centre: np.float32([centre] * 3), "all equal"),
     ("negative-variance", lambda centre: np.float32([centre, centre + 1, centre + 2]), "not within 1"),
     ("negative-variance", lambda centre: np.float32([centre, centre, centre + 1]), "naive variance is"),
-    ("digits-left", digits(lambda q: U * abs(q)), "naive: predicted"),
     ("digits-left", digits(lambda q: U * q**2, lambda q: U * q**2), "two-pass: predicted"),
-    ("digits-left", digits(lambda q: U * q**2, log=np.log), "predicted"),
     ("digits-left", digits(lambda q: U * q**2, high=np.inf), "expected 0 to 7.2"),
-    ("digits-left", digits(lambda q: U * q**2, low=0), "expected 0 to 7.2"),
     ("digits-left", digits(lambda q: U * q**2, low=2 * U), "with mean 0"),
-    ("digits-left", lambda x: digits(lambda q: U * q**2)(x)[::-1], "predicted"),
-    ("digits-left", digits(lambda q: U * q**2, spread=np.var), "predicted"),
-    ("digits-left", digits(lambda q: U * q**2, lambda q: U * q), "two-pass: predicted"),
-    ("repair-the-mean", lambda x, eps: divide(x - wide(x)[0], wide(x)[2], eps), "is off by"),
     ("repair-the-mean", m_plus_r, "is off by"),
-    ("repair-the-mean", added, "is off by"),
-    ("repair-the-mean", one_mean_for_all, "is off by"),
     ("repair-the-mean", eps_forgotten, "is off by"),
     ("repair-the-mean", in_place, "changed its argument x"),
     ("repair-the-mean", in_float64, "dtype float64"),
-    ("short-form", short(lambda m, r, v: v > 0), "you say True"),
     ("short-form", short(lambda m, r, v: r < v**0.5 if v > 0 else False), "you say True"),
-    ("short-form", short(lambda m, r, v: abs(r) < 1), "you say"),
     ("short-form", short(lambda m, r, v: abs(r) < v), "r is 3.* sigma, and you say True"),
     ("short-form", short(lambda m, r, v: abs(r) < min(v, abs(v)**0.5)), r"r is 0\.\d+ sigma, and you say False"),
     ("short-form", short(lambda m, r, v: abs(r) < 1e-4 * abs(m)), "you say"),
-    ("short-form", short(lambda m, r, v: True), "you say True"),
     ("short-form", lambda x, order: recentred_short(x, order)[1], "expected True or False"),
 ])
 def test_a_wrong_answer_is_refused(id, candidate, message):

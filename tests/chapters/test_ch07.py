@@ -18,7 +18,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.colors import to_rgba  # noqa: E402
 
-from lnlib import exercises, layer_norm_forward, recreations, reference, regimes, results, variance  # noqa: E402
+from lnlib import layer_norm_forward, recreations, reference, regimes, results, variance  # noqa: E402
 from lnlib.exercises import ch07  # noqa: E402
 from lnlib.figures import breaking  # noqa: E402
 from lnlib.reference import relative_error  # noqa: E402
@@ -32,13 +32,6 @@ def rng():
 
 # Exercises
 
-@pytest.mark.parametrize("exercise", ch07.EXERCISES, ids=lambda e: e.id)
-def test_stub_fails_and_solution_passes(exercise):
-    assert "not written yet" in exercises.check(exercise.id, exercise.stub).failed[1]
-    for seed in range(3):
-        assert not exercises.check(exercise.id, exercise.solution, seed).failed
-
-
 @pytest.mark.parametrize("description", list(ch07._PLACES))
 def test_who_survives_is_what_is_measured(description):
     """Predicted losses are 3 times clear of the threshold and good to a factor of about two: medians obey them."""
@@ -49,37 +42,25 @@ def test_who_survives_is_what_is_measured(description):
         assert [name for name in names if maps[name][0, 0] <= 10.0**-digits] == expected
 
 
-def survivors(energy=True, mean=True, u=2**-24, order="pairwise", floor=2**-24):
+def survivors(order="pairwise"):
     def candidate(row, digits, eps=1e-5):
         var = row.astype(np.float64).var()
         ratio = row.astype(np.float64).mean() / np.sqrt(var)
         rounded = regimes.mean_loss(ratio, len(row), order)
-        naive = regimes.naive_loss(ratio, var / eps if energy else 1e30, len(row), order)
-        losses = {"naive": max(naive, rounded) if mean else naive, "two-pass": rounded, "recentred": u}
-        return [name for name, loss in losses.items() if max(loss, floor) <= 10.0**-digits]
+        naive = regimes.naive_loss(ratio, var / eps, len(row), order)
+        losses = {"naive": max(naive, rounded), "two-pass": rounded, "recentred": 2**-24}
+        return [name for name, loss in losses.items() if max(loss, 2**-24) <= 10.0**-digits]
     return candidate
 
 
-@pytest.mark.parametrize("options, check", [
-    ({}, None),
-    ({"energy": False}, "eps hides a wrong variance"),
-    ({"mean": False}, "the naive formula subtracts a rounded mean as well"),
-    ({"u": 0, "floor": 0}, "an ordinary row"),
-    ({"floor": 0}, "no error is below u"),
-    ({"order": "sequential"}, "rows far from zero"),
+@pytest.mark.parametrize("answer, check, words", [
+    (survivors(), None, ""),
+    (survivors("sequential"), "rows far from zero", ""),
+    (lambda row, digits, eps=1e-5: ["recentred"], "an ordinary row", ""),
+    (lambda row, digits, eps=1e-5: "naive", "an ordinary row", "found 'naive', expected a list"),
 ])
-def test_survivors(options, check):
-    assert failed("survivors", survivors(**options)) == check
-
-
-def test_survivors_needs_eps():
-    assert failed("survivors", lambda row, digits, eps=1e-5: survivors()(row, digits)) == "eps is used"
-    assert failed("survivors", lambda row, digits, eps=1e-5: ["recentred"]) == "an ordinary row"
-
-
-def test_one_name_is_not_a_list():
-    description = failed("survivors", lambda row, digits, eps=1e-5: "naive", "found 'naive', expected a list")
-    assert description == "an ordinary row"
+def test_survivors(answer, check, words):
+    assert failed("survivors", answer, words) == check
 
 
 def stored_eps(dtype, gain):
@@ -90,11 +71,6 @@ def stored_eps(dtype, gain):
 
 @pytest.mark.parametrize("answer, check", [
     (lambda dtype, gain: 1e-12, "eps is a normal number"),
-    (lambda dtype, gain: FORMATS[dtype].smallest_subnormal, "eps is a normal number"),
-    (lambda dtype, gain: gain**-2, "eps is a normal number"),
-    (lambda dtype, gain: min(FORMATS[dtype].smallest_normal, gain**-2), "eps is a normal number"),
-    (lambda dtype, gain: FORMATS[dtype].smallest_normal, "the gain is limited"),
-    (lambda dtype, gain: max(FORMATS[dtype].smallest_normal, 1 / gain), "no larger than needed"),
     (lambda dtype, gain: 1.0, "no larger than needed"),
     # A float16 whose own root is 30.0, although 1/sqrt(eps) is more.
     (lambda dtype, gain: np.float16(ch07.safe_eps_solution(dtype, gain)) if dtype == "float16"
@@ -109,10 +85,7 @@ def test_safe_eps(answer, check):
 
 
 @pytest.mark.parametrize("answer, check", [
-    (lambda D, F=65504.0: (F**0.5, F**0.5), "squares added first"),
-    (lambda D, F=65504.0: (F / D, F), "squares added first"),
     (lambda D, F=65504.0: (F**0.5 / D, F**0.5), "squares added first"),
-    (lambda D, F=65504.0: (F**0.5, (F / D) ** 0.5), "squares added first"),
     (lambda D, F=65504.0: ((F / D) ** 0.5, (F * D) ** 0.5), "squares divided first"),
     (lambda D, F=65504.0: ((65504.0 / D) ** 0.5, 255.94), "another format"),
     (lambda D, F=65504.0: (F / D) ** 0.5, "squares added first"),
@@ -121,33 +94,24 @@ def test_largest_sigma(answer, check):
     assert failed("largest-sigma", answer) == check
 
 
-def rescue(scale=lambda row: 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0), power=2, tiny=1.2e-38):
+def rescue(scale=lambda row: 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0)):
     def candidate(row, eps=1e-5):
         s = scale(row)
-        return normalise(row * row.dtype.type(s), eps=max(float(eps * s**power), tiny))
+        return normalise(row * row.dtype.type(s), eps=max(float(eps * s**2), 1.2e-38))
     return candidate
 
 
-@pytest.mark.parametrize("options, check", [
-    ({}, None),
-    ({"scale": lambda row: 1.0}, "rows whose squares overflow"),
-    ({"scale": lambda row: 1 / max(np.abs(row).max(), 1)}, "scaling rounds nothing"),
-    ({"scale": lambda row: 2.0**-70}, "scaling rounds nothing"),  # the squares of ordinary rows vanish
-    ({"power": 0}, "eps is scaled with the row"),
-    ({"power": 1}, "eps is scaled with the row"),
-    ({"scale": lambda row: 2.0 ** -int(np.frexp(np.abs(row).max())[1])}, "eps is scaled with the row"),
-    ({"tiny": 0.0}, "constant rows are zero"),
+@pytest.mark.parametrize("answer, check", [
+    (rescue(), None),
+    (rescue(lambda row: 2.0**-70), "scaling rounds nothing"),  # the squares of ordinary rows vanish
+    (rescue(lambda row: 2.0 ** -int(np.frexp(np.abs(row).max())[1])), "eps is scaled with the row"),
+    (lambda row, eps=1e-5: normalise(row.astype(np.float64), eps=eps), "rows whose squares overflow"),
+    (lambda row, eps=1e-5: normalise(row.astype(np.float64), eps=eps).astype(row.dtype),
+     "float64 rows whose squares overflow"),
 ])
-def test_rescue(options, check):
+def test_rescue(answer, check):
     with np.errstate(all="ignore"):
-        assert failed("rescue", rescue(**options)) == check
-
-
-def test_rescue_in_float64_is_refused():
-    assert failed("rescue", lambda row, eps=1e-5: normalise(row.astype(np.float64), eps=eps))
-    with np.errstate(all="ignore"):
-        assert failed("rescue", lambda row, eps=1e-5: normalise(row.astype(np.float64), eps=eps).astype(row.dtype)) \
-            == "float64 rows whose squares overflow"
+        assert failed("rescue", answer) == check
 
 
 # What the page says, where no other test does

@@ -117,8 +117,7 @@ def _kept(real):
 def _taught(name, arrays, numbers, threads, factory, *parameters, **expectations):
     """A kernel of the ladder."""
     signature = ", ".join(["float32[::1]"] * arrays + [numbers])
-    return Kernel(f"ladder {name}", factory, parameters, f"void({signature})", {"threads": threads, **expectations},
-                  {"launch_bounds": (threads, 1)})
+    return Kernel(f"ladder {name}", factory, parameters, f"void({signature})", {"threads": threads, **expectations})
 
 
 #: All kernels, as they are launched for usual shapes.

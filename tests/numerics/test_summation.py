@@ -105,12 +105,6 @@ def test_terms_are_rounded_before_they_are_added(order):
 
 # What the chapter tells
 
-def test_a_bfloat16_sum_of_ones_stops_at_256():
-    ones = np.ones((1000, 1), np.float32)
-    assert running_sums(ones, "bfloat16").max() == 256 == 1 / FORMATS["bfloat16"].u
-    assert sum_rows(ones, "pairwise", "bfloat16") == sum_rows(ones, "wide", "bfloat16") == 1000
-
-
 def test_random_order_differs_from_run_to_run_and_repeats_with_its_seed():
     a = terms(2000, 40)
     first, again, other = (sum_rows(a, "random", rng=np.random.default_rng(seed)) for seed in (1, 1, 2))

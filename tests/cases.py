@@ -31,6 +31,19 @@ U = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 
 BAR = {"float64": 1e-15, "float32": 2e-7}
 
 
+def run(backend, x, gamma, beta, dy, eps=1e-5, out=(None, None), **options):
+    """(y, dx, dgamma, dbeta) of a backend."""
+    to_y, to_dx = ({} if a is None else {"out": a} for a in out)
+    y, cache = backend.layer_norm_forward(x, gamma, beta, eps, **options, **to_y)
+    return y, *backend.layer_norm_backward(dy, cache, **to_dx)
+
+
+def read_only(a):
+    view = a.view()
+    view.flags.writeable = False
+    return view
+
+
 class Arrays(NamedTuple):
     x: np.ndarray
     gamma: np.ndarray
@@ -172,6 +185,9 @@ def threads(n):
         patch.setattr("numba.get_num_threads", lambda: n)
         yield
 
+
+#: Both sides of every limit of lnlib.cpu: 16 and 64 (vectors), LONG_ROW, CHUNK / itemsize, WIDE_ROW / itemsize.
+WIDTHS = (1, 2, 3, 7, 16, 17, 64, 255, 256, 257, 300, 511, 512, 513, 1000, 1023, 1024, 2047, 2048, 2049, 2500)
 
 SHAPES = ((2, 3, 8), (4, 8, 16), (4, 16, 64), (3, 5, 32))
 DTYPES = ("float64", "float32", *HALVES)

@@ -117,7 +117,7 @@ def test_the_page_measures_a_batch():
     # By hand: mean 0.001, variance 2e-6 / 3; so 1.2 and 0.067.
     assert re.search(r"ratio +1\.2, energy +0\.067: \[0\.002, 0, 0\.001\]", found)
     median, worst = re.findall(r"^(?:median|worst) +([\d.]+)  (\S+)  (\S+)$", found, re.M)
-    # The ratio of rows() is 0.1 within 1 %, that of row 7 is 1000 more; the losses are those of the lines, at least u.
+    # The ratio of rows() is 0.1 within 1 %, that of row 7 is 1000 more; losses are those of the lines, at least u.
     assert float(median[0]) == 0.1 and float(worst[0]) == pytest.approx(1000.1, abs=0.1)
     assert median[1:] == ("6e-08", "6e-08")
     lines = regimes.naive_loss(1000.1, 1e5, 256, "pairwise"), regimes.mean_loss(1000.1, 256, "pairwise")
@@ -167,7 +167,7 @@ def test_storage_may_lose_less_than_the_naive_formula_with_one_running_sum():
 
 @pytest.mark.parametrize("ratio", [316, 3162])
 def test_naive_is_as_good_as_two_pass_far_below_energy_1_over_r_only(ratio):
-    """naive / two-pass is 1.2 r E by the lines, whose medians are good to a factor of two; E is small in both cases."""
+    """naive / two-pass is 1.2 r E by the lines, whose medians are good to a factor of two; E is small in both."""
     ways = {name: lambda x, eps, name=name: normalise(x, name, eps) for name in ("naive", "two-pass")}
     found = regimes.forward_errors(ways, [ratio], [0.1 / ratio, 10 / ratio], 256, 31, rng=rng())
     below, above = (found["naive"] / found["two-pass"]).ravel()

@@ -136,10 +136,25 @@ def half_ulp(exact, dtype):
     return np.linalg.norm(ulp) / 2 / norm if norm else 0.0
 
 
-def _sum_kappa(terms, total):
+def sum_kappa(terms, total):
     """Condition of a sum over rows whose terms round independently: ||terms|| / ||sum||; 0 where the sum is 0."""
     total = np.linalg.norm(reference.to_float64(total))
     return np.linalg.norm(terms) / total if total else 0.0
+
+
+def conditions(exact, gamma, dy):
+    """The condition numbers of y, dx, dgamma and dbeta."""
+    dy = dy.astype(np.float64)
+    kappa = {"y": 0.0, "dx": reference.kappa(exact, dy, gamma),
+             "dgamma": sum_kappa(dy * reference.to_float64(exact.xhat), exact.dgamma),
+             "dbeta": sum_kappa(dy, exact.dbeta)}
+    kappa["dx"] = 0.0 if math.isinf(kappa["dx"]) else kappa["dx"]  # dx is exactly zero, and so it must come out
+    return kappa
+
+
+def float32_bars(exact, gamma, dy):
+    """What :func:`judge` allows of float32."""
+    return {name: max(BAR["float32"], 4 * k * U["float32"]) for name, k in conditions(exact, gamma, dy).items()}
 
 
 @lru_cache(maxsize=None)
@@ -155,11 +170,7 @@ def judge(case):
     """
     arrays = case.arrays()
     exact = reference.layer_norm(*arrays, case.eps)
-    dy = arrays.dy.astype(np.float64)
-    kappa = {"y": 0.0, "dx": reference.kappa(exact, arrays.dy, arrays.gamma),
-             "dgamma": _sum_kappa(dy * reference.to_float64(exact.xhat), exact.dgamma),
-             "dbeta": _sum_kappa(dy, exact.dbeta)}
-    kappa["dx"] = 0.0 if math.isinf(kappa["dx"]) else kappa["dx"]  # dx is exactly zero, and so it must come out
+    kappa = conditions(exact, arrays.gamma, arrays.dy)
     compute = COMPUTE_DTYPE[case.dtype].name
     bars = {}
     for name, k in kappa.items():

@@ -325,11 +325,8 @@ def forward_long(T, W, real=float32, storage=float32):
     return kernel
 
 
-def backward(T, V, W, R, real=float32, storage=float32):
-    """Make the backward kernel for rows of at most T * V * W numbers: dx, and rows of partial sums."""
-    put, slots, kept = ACCESS[W][1], T // 8, V * W
-    read, add, write_dx = chunks_of_backward(W, real, storage)
-
+def sums_of_kept(T, V, W, add, real):
+    """Make the ``sums`` of :func:`means_of_g` for a thread that keeps V chunks of xhat and dy."""
     @device
     def sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first):
         g_sum, gx_sum, differs = real(0), real(0), 0
@@ -340,7 +337,15 @@ def backward(T, V, W, R, real=float32, storage=float32):
                                              g_sum, gx_sum, differs)
         return g_sum, gx_sum, differs
 
-    find_means = means_of_g(T, sums, real)
+    return sums
+
+
+def backward(T, V, W, R, real=float32, storage=float32):
+    """Make the backward kernel for rows of at most T * V * W numbers: dx, and rows of partial sums."""
+    put, slots, kept = ACCESS[W][1], T // 8, V * W
+    read, add, write_dx = chunks_of_backward(W, real, storage)
+
+    find_means = means_of_g(T, sums_of_kept(T, V, W, add, real), real)
 
     def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
         xhat = cuda.local.array(kept, real)

@@ -21,7 +21,7 @@ import numpy as np
 
 from lnlib import layernorm, reference
 
-from .provenance import FOLDER, digits, provenance, save
+from .common.provenance import FOLDER, digits, provenance, save
 
 try:
     import ml_dtypes  # noqa: F401 - importing it gives NumPy the dtype "bfloat16"
@@ -31,8 +31,6 @@ except ImportError:
 
 EPS = 1e-5
 RESULTS = FOLDER / "accuracy" / "frameworks.json"
-MEASURED = ("lnlib/layernorm.py", "lnlib/contract.py", "lnlib/reference.py", "benchmarks/accuracy.py",
-            "benchmarks/provenance.py")
 PACKAGES = ("numpy", "ml_dtypes", "torch", "jax", "jaxlib", "flax", "tensorflow", "tensorflow-cpu", "keras")
 
 
@@ -397,7 +395,7 @@ def main(arguments=None):
     contestants, left_out = peers()
     start = time.monotonic()
     records = [record for case in cases(options.quick) for record in records_of(case, contestants)]
-    ran = provenance("python -m benchmarks.accuracy", MEASURED, PACKAGES) | {"eps": EPS}
+    ran = provenance("python -m benchmarks.accuracy", PACKAGES) | {"eps": EPS}
     result = {"title": "Accuracy of layer norms against exact arithmetic", "provenance": ran,
               "peers": {p.name: {"framework": p.framework, "how": p.how} for p in contestants},
               "left_out": left_out,

@@ -55,13 +55,13 @@ USELESS = 1e-2
 
 
 class Rule(NamedTuple):
-    """How to estimate phi'(0): ``derivative(phi, h)``, and the p, C and R of its errors C h^p and R w / h."""
+    """How to estimate phi'(0), and the p, C and R of the errors of that, C h^p and R w / h."""
 
-    derivative: Callable
-    order: int
-    truncation: float
-    rounding: float
-    dtypes: tuple = _REAL
+    derivative: Callable  #: (phi, h) -> phi'(0)
+    order: int  #: p
+    truncation: float  #: C
+    rounding: float  #: R
+    dtypes: tuple = _REAL  #: of x
 
     def balance(self, u):
         """The step h, for the length 1, where the sum of the two errors is smallest; ``u`` is the unit roundoff."""

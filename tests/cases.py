@@ -31,6 +31,19 @@ U = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 
 BAR = {"float64": 1e-15, "float32": 2e-7}
 
 
+def run(backend, x, gamma, beta, dy, eps=1e-5, out=(None, None), **options):
+    """(y, dx, dgamma, dbeta) of a backend."""
+    to_y, to_dx = ({} if a is None else {"out": a} for a in out)
+    y, cache = backend.layer_norm_forward(x, gamma, beta, eps, **options, **to_y)
+    return y, *backend.layer_norm_backward(dy, cache, **to_dx)
+
+
+def read_only(a):
+    view = a.view()
+    view.flags.writeable = False
+    return view
+
+
 class Arrays(NamedTuple):
     x: np.ndarray
     gamma: np.ndarray
@@ -123,10 +136,25 @@ def half_ulp(exact, dtype):
     return np.linalg.norm(ulp) / 2 / norm if norm else 0.0
 
 
-def _sum_kappa(terms, total):
+def sum_kappa(terms, total):
     """Condition of a sum over rows whose terms round independently: ||terms|| / ||sum||; 0 where the sum is 0."""
     total = np.linalg.norm(reference.to_float64(total))
     return np.linalg.norm(terms) / total if total else 0.0
+
+
+def conditions(exact, gamma, dy):
+    """The condition numbers of y, dx, dgamma and dbeta."""
+    dy = dy.astype(np.float64)
+    kappa = {"y": 0.0, "dx": reference.kappa(exact, dy, gamma),
+             "dgamma": sum_kappa(dy * reference.to_float64(exact.xhat), exact.dgamma),
+             "dbeta": sum_kappa(dy, exact.dbeta)}
+    kappa["dx"] = 0.0 if math.isinf(kappa["dx"]) else kappa["dx"]  # dx is exactly zero, and so it must come out
+    return kappa
+
+
+def float32_bars(exact, gamma, dy):
+    """What :func:`judge` allows of float32."""
+    return {name: max(BAR["float32"], 4 * k * U["float32"]) for name, k in conditions(exact, gamma, dy).items()}
 
 
 @lru_cache(maxsize=None)
@@ -142,11 +170,7 @@ def judge(case):
     """
     arrays = case.arrays()
     exact = reference.layer_norm(*arrays, case.eps)
-    dy = arrays.dy.astype(np.float64)
-    kappa = {"y": 0.0, "dx": reference.kappa(exact, arrays.dy, arrays.gamma),
-             "dgamma": _sum_kappa(dy * reference.to_float64(exact.xhat), exact.dgamma),
-             "dbeta": _sum_kappa(dy, exact.dbeta)}
-    kappa["dx"] = 0.0 if math.isinf(kappa["dx"]) else kappa["dx"]  # dx is exactly zero, and so it must come out
+    kappa = conditions(exact, arrays.gamma, arrays.dy)
     compute = COMPUTE_DTYPE[case.dtype].name
     bars = {}
     for name, k in kappa.items():
@@ -172,6 +196,9 @@ def threads(n):
         patch.setattr("numba.get_num_threads", lambda: n)
         yield
 
+
+#: Both sides of every limit of lnlib.cpu: 16 and 64 (vectors), LONG_ROW, CHUNK / itemsize, WIDE_ROW / itemsize.
+WIDTHS = (1, 2, 3, 7, 16, 17, 64, 255, 256, 257, 300, 511, 512, 513, 1000, 1023, 1024, 2047, 2048, 2049, 2500)
 
 SHAPES = ((2, 3, 8), (4, 8, 16), (4, 16, 64), (3, 5, 32))
 DTYPES = ("float64", "float32", *HALVES)

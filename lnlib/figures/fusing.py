@@ -56,7 +56,7 @@ def time_per_element(elements, seconds, floor):
     order = np.argsort(elements, kind="stable")
     fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
     nanoseconds = {name: 1e9 * (times / elements)[order] for name, times in seconds.items()}
-    draw_lines(ax, elements[order], nanoseconds, linewidth=1.2, markersize=6)
+    draw_lines(ax, elements[order], nanoseconds, "os^D", linewidth=1.2, markersize=6)
     ax.plot(elements[order], 1e9 * (floor / elements)[order], color="black", linestyle=":", label="copy of x")
     ax.set(xlabel=r"elements, $B\,T\,D$", ylabel="ns per element")
     ax.set_yticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])

@@ -31,15 +31,15 @@ def figure(width=6.4, height=3.6, columns=1, rows=1, **axes_options):
         return fig, fig.subplots(rows, columns, subplot_kw=axes_options)
 
 
-def styles(series):
+def styles(series, markers="os^vD"):
     """Name, values and the options of a line (colour, dash, marker) for each of {name: values}."""
-    for (name, values), colour, dash, marker in zip(series.items(), COLOURS.values(), DASHES, "os^vD"):
+    for (name, values), colour, dash, marker in zip(series.items(), COLOURS.values(), DASHES, markers):
         yield name, values, {"color": colour, "linestyle": dash, "marker": marker}
 
 
-def draw_lines(ax, x, series, **options):
+def draw_lines(ax, x, series, markers="os^vD", **options):
     """A line over ``x`` for each of {name: values}."""
-    for name, values, style in styles(series):
+    for name, values, style in styles(series, markers):
         ax.plot(x, values, label=name, **style, **options)
 
 

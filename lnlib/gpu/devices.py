@@ -14,8 +14,10 @@ INTERPRETED_MULTIPROCESSORS = 2
 
 
 @functools.lru_cache(maxsize=None)
-def compiled(kernel, threads):
-    """``kernel``, to be launched with blocks of ``threads`` threads, compiled by Numba when it is first called."""
+def compiled(kernel, threads=None):
+    """``kernel``, compiled by Numba when it is first called; with ``threads``, for blocks of so many."""
+    if threads is None:
+        return cuda.jit(kernel)
     if cuda.implementation == "NVIDIA":  # package numba-cuda; so many registers that one block fits
         return cuda.jit(kernel, launch_bounds=(threads, 1))
     return cuda.jit(kernel, max_registers=min(255, 65536 // threads))

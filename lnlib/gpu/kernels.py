@@ -21,7 +21,7 @@ Arrays are flat, (rows * D). ``statistics`` has four numbers a row: a guess at t
 import math
 
 from .. import contract
-from ..simt.cuda_access import FULL, cuda, device, float32, int32, int64, libdevice, load4, store4
+from ..simt.cuda_access import FULL, cuda, device, float32, float64, int32, int64, libdevice, load4, store4
 
 #: Powers of two by which a row out of range is multiplied. The first is for one that is too large.
 DOWN, UP = 2.0**-90, 2.0**100
@@ -30,16 +30,19 @@ DOWN, UP = 2.0**-90, 2.0**100
 ROUNDS = 6
 
 
-# Parts of kernels. A device function is compiled into the kernel that calls it.
+# Parts of kernels. A device function is compiled into the kernel that calls it. Some are made by a factory: its
+# arguments are constants when the kernel is compiled.
+#   real is the dtype of the arithmetic, storage that of y and dx (of dgamma and dbeta in the second stage).
+#   T threads share a row, and W neighbours are a chunk of it.
 
 
 @device
-def load1(array, i, registers, k):
+def fetch1(array, i, registers, k):
     registers[k] = array[i]
 
 
 @device
-def store1(array, i, registers, k, storage):
+def put1(array, i, registers, k, storage):
     array[i] = storage(registers[k])
 
 
@@ -58,6 +61,10 @@ def put4(array, i, registers, k, storage):
            storage(registers[k + 3]))
 
 
+#: W -> how a chunk is read, and written.
+ACCESS = {1: (fetch1, put1), 4: (fetch4, put4)}
+
+
 @device
 def times32(a, b):
     """a * b, rounded: a fused a * b - c would leave the rounding error of a constant g, which must be 0."""
@@ -67,6 +74,9 @@ def times32(a, b):
 @device
 def times64(a, b):
     return libdevice.dmul_rn(a, b)
+
+
+TIMES = {float32: times32, float64: times64}
 
 
 @device
@@ -97,24 +107,161 @@ def block_sums(a, b, flag, shared, start, thread, warps):
     return a, b, flag
 
 
+def row_statistics(T, sums, real):
+    """Make the device function that finds the statistics of a row.
+
+    It calls ``sums(x, base, v, thread, D, scale, mean)``, which are a thread's sums of d and of d^2 for
+    d = scale * x - mean. Kernels differ in where x is then: in registers v, or in memory.
+    """
+    warps = T // 32
+    smallest, largest = map(real, contract.RANGE["float32" if real is float32 else "float64"])
+    down, up, quarter = real(DOWN), real(UP), real(0.25)
+
+    @device
+    def find(x, base, v, thread, D, shared, eps, eps_down, eps_up):
+        scale, e = real(1), eps
+        mean, residual, variance = real(0), real(0), real(0)
+        side = int32(0)
+        for _ in range(ROUNDS):
+            total, squares = sums(x, base, v, thread, D, scale, mean)
+            if warps > 1:
+                total, squares, _ = block_sums(total, squares, 0, shared, side, thread, warps)
+                side = int32(2 * warps) - side
+            else:
+                total, squares = warp_sums(total, squares)
+            residual = total / real(D)
+            variance = squares / real(D) - residual * residual
+            if variance < real(0):
+                variance = real(0)  # not max(), which would turn NaN into 0
+            better = mean + residual
+            if residual * residual > quarter * variance and better != mean:
+                mean = better
+            elif scale == real(1) and not smallest < variance + e < largest:
+                # NaN comes here too, and stays NaN.
+                if not variance + e <= smallest:
+                    mean, scale, e = real(0), down, eps_down
+                elif mean * mean < real(1):
+                    mean, scale, e = mean * up, up, eps_up
+                else:
+                    break  # constant: any other row with such a mean varies more
+            else:
+                break
+        return mean, residual, real(1) / math.sqrt(variance + e), scale
+
+    return find
+
+
+def y_of_chunk(W, storage):
+    """Make the device function that writes y for the chunk at ``column``, which is in v from k on."""
+    fetch, put = ACCESS[W]
+
+    @device
+    def write(gamma, beta, y, base, column, v, k, weights, statistics):
+        mean, residual, rstd, scale = statistics
+        fetch(gamma, column, weights, 0)
+        fetch(beta, column, weights, W)
+        for n in range(W):
+            xhat = ((v[k + n] * scale - mean) - residual) * rstd
+            v[k + n] = xhat * weights[n] + weights[W + n]
+        put(y, base + column, v, k, storage)
+
+    return write
+
+
+def chunks_of_backward(W, real, storage):
+    """Make the device functions that read xhat and dy, add up g and g * xhat, and write dx, of the chunk at k."""
+    fetch, put = ACCESS[W]
+    times = TIMES[real]
+
+    @device
+    def read(x, dy, i, xhat, upstream, k, statistics):
+        mean, residual, rstd, scale = statistics
+        fetch(x, i, xhat, k)
+        fetch(dy, i, upstream, k)
+        for n in range(k, k + W):
+            xhat[n] = ((xhat[n] * scale - mean) - residual) * rstd
+
+    @device
+    def add(gamma, column, xhat, upstream, k, weights, small, first, g_sum, gx_sum, differs):
+        fetch(gamma, column, weights, 0)
+        for n in range(W):
+            g = times(upstream[k + n] * small, weights[n])
+            g_sum += g
+            gx_sum += g * xhat[k + n]
+            if g != first:
+                differs = 1
+        return g_sum, gx_sum, differs
+
+    @device
+    def write(gamma, dx, base, column, xhat, upstream, k, weights, statistics, means):
+        _, _, rstd, scale = statistics
+        g_mean, gx_mean, small, large = means
+        fetch(gamma, column, weights, 0)
+        for n in range(W):
+            g = times(upstream[k + n] * small, weights[n])
+            inner = (g - g_mean) - xhat[k + n] * gx_mean
+            upstream[k + n] = (rstd * scale) * inner * large
+        put(dx, base + column, upstream, k, storage)
+
+    return read, add, write
+
+
+def means_of_g(T, sums, real):
+    """Make the device function that finds the means of g and g * xhat of a row, and the scale they are of.
+
+    It calls ``sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first)``, which are a
+    thread's sums for g = gamma * dy * small, and whether any g is not ``first``.
+    """
+    warps, times = T // 32, TIMES[real]
+    down, back = real(DOWN), real(1 / DOWN)
+
+    @device
+    def find(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, shared, side):
+        small, large = real(1), real(1)
+        g_mean, gx_mean = real(0), real(0)
+        for _ in range(2):
+            first = times(real(dy[base]) * small, real(gamma[0]))
+            g_sum, gx_sum, differs = sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics,
+                                          small, first)
+            if warps > 1:
+                g_sum, gx_sum, differs = block_sums(g_sum, gx_sum, differs, shared, side, thread, warps)
+                side = int32(2 * warps) - side
+            else:
+                g_sum, gx_sum = warp_sums(g_sum, gx_sum)
+                differs = cuda.any_sync(FULL, differs)
+            g_mean, gx_mean = first, real(0)  # if g is constant: dx is then 0
+            if differs:
+                g_mean, gx_mean = g_sum / real(D), gx_sum / real(D)
+            if math.isfinite(g_sum) and math.isfinite(gx_sum) or small != real(1):
+                break
+            small, large = down, back
+        return (g_mean, gx_mean, small, large), side
+
+    return find
+
+
 # Kernels. A factory makes them: its arguments are constants when the kernel is compiled, so that loops over them
 # are unrolled and arrays of their size are registers.
-# real is the dtype of the arithmetic, storage that of y and dx (of dgamma and dbeta in the second stage).
-#   T threads share a row; a thread has V chunks of it, each of W neighbours; R rows are in a block (1 if T > 32).
-
-
-def _limits(real):
-    """The range of a variance within which it is accurate to rounding."""
-    return contract.RANGE["float32" if real is float32 else "float64"]
+#   A thread has V chunks of a row; R rows are in a block (1 if T > 32).
 
 
 def forward(T, V, W, R, real=float32, storage=float32):
     """Make the forward kernel for rows of at most T * V * W numbers."""
-    fetch, put = (fetch4, put4) if W == 4 else (load1, store1)
-    warps, slots, kept, pair = T // 32, T // 8, V * W, 2 * W
-    smallest, largest = _limits(real)
-    smallest, largest = real(smallest), real(largest)
-    down, up, quarter = real(DOWN), real(UP), real(0.25)
+    fetch, slots, kept, pair = ACCESS[W][0], T // 8, V * W, 2 * W
+
+    @device
+    def sums(x, base, v, thread, D, scale, mean):
+        total, squares = real(0), real(0)
+        for j in range(V):
+            if (thread + int32(j * T)) * int32(W) < D:
+                for k in range(j * W, j * W + W):
+                    d = v[k] * scale - mean
+                    total += d
+                    squares += d * d
+        return total, squares
+
+    find_statistics = row_statistics(T, sums, real)
+    write_y = y_of_chunk(W, storage)
 
     def kernel(x, gamma, beta, y, statistics, rows, D, eps, eps_down, eps_up):
         v = cuda.local.array(kept, real)
@@ -132,121 +279,73 @@ def forward(T, V, W, R, real=float32, storage=float32):
                 if column < D:
                     fetch(x, base + column, v, j * W)
 
-            scale, e = real(1), eps
-            mean, residual, variance = real(0), real(0), real(0)
-            side = int32(0)
-            for _ in range(ROUNDS):
-                total, squares = real(0), real(0)
-                for j in range(V):
-                    if (thread + int32(j * T)) * int32(W) < D:
-                        for k in range(j * W, j * W + W):
-                            d = v[k] * scale - mean
-                            total += d
-                            squares += d * d
-                if warps > 1:
-                    total, squares, _ = block_sums(total, squares, 0,
-                                                   shared, side, thread, warps)
-                    side = int32(2 * warps) - side
-                else:
-                    total, squares = warp_sums(total, squares)
-                residual = total / real(D)
-                variance = squares / real(D) - residual * residual
-                if variance < real(0):
-                    variance = real(0)  # not max(), which would turn NaN into 0
-                better = mean + residual
-                if residual * residual > quarter * variance and better != mean:
-                    mean = better
-                elif scale == real(1) and not smallest < variance + e < largest:
-                    # NaN comes here too, and stays NaN.
-                    if not variance + e <= smallest:
-                        mean, scale, e = real(0), down, eps_down
-                    elif mean * mean < real(1):
-                        mean, scale, e = mean * up, up, eps_up
-                    else:
-                        break  # constant: any other row with such a mean varies more
-                else:
-                    break
-
-            rstd = real(1) / math.sqrt(variance + e)
+            found = find_statistics(x, base, v, thread, D, shared, eps, eps_down, eps_up)
             if thread == 0:
-                store4(statistics, int64(row) * 4, mean, residual, rstd, scale)
+                store4(statistics, int64(row) * 4, found[0], found[1], found[2], found[3])
             for j in range(V):
                 column = (thread + int32(j * T)) * int32(W)
                 if column < D:
-                    fetch(gamma, column, weights, 0)
-                    fetch(beta, column, weights, W)
-                    for k in range(W):
-                        xhat = ((v[j * W + k] * scale - mean) - residual) * rstd
-                        v[j * W + k] = xhat * weights[k] + weights[W + k]
-                    put(y, base + column, v, j * W, storage)
+                    write_y(gamma, beta, y, base, column, v, j * W, weights, found)
 
     return kernel
 
 
 def forward_long(T, W, real=float32, storage=float32):
     """Make the forward kernel for rows of any length: one block a row, which is read once for every round."""
-    fetch, put = (fetch4, put4) if W == 4 else (load1, store1)
-    warps, slots, three = T // 32, T // 8, 3 * W
-    smallest, largest = _limits(real)
-    smallest, largest = real(smallest), real(largest)
-    down, up, quarter = real(DOWN), real(UP), real(0.25)
+    fetch, slots, pair = ACCESS[W][0], T // 8, 2 * W
+
+    @device
+    def sums(x, base, v, thread, D, scale, mean):
+        total, squares = real(0), real(0)
+        for column in range(thread * int32(W), D, int32(T * W)):
+            fetch(x, base + column, v, 0)
+            for k in range(W):
+                d = v[k] * scale - mean
+                total += d
+                squares += d * d
+        return total, squares
+
+    find_statistics = row_statistics(T, sums, real)
+    write_y = y_of_chunk(W, storage)
 
     def kernel(x, gamma, beta, y, statistics, rows, D, eps, eps_down, eps_up):
-        v = cuda.local.array(three, real)
+        v = cuda.local.array(W, real)
+        weights = cuda.local.array(pair, real)
         shared = cuda.shared.array(slots, real)
         thread = int32(cuda.threadIdx.x)
         row = int32(cuda.blockIdx.x)
         base = int64(row) * int64(D)
-        scale, e = real(1), eps
-        mean, residual, variance = real(0), real(0), real(0)
-        side = int32(0)
-        for _ in range(ROUNDS):
-            total, squares = real(0), real(0)
-            for column in range(thread * int32(W), D, int32(T * W)):
-                fetch(x, base + column, v, 0)
-                for k in range(W):
-                    d = v[k] * scale - mean
-                    total += d
-                    squares += d * d
-            total, squares, _ = block_sums(total, squares, 0, shared, side, thread, warps)
-            side = int32(2 * warps) - side
-            residual = total / real(D)
-            variance = squares / real(D) - residual * residual
-            if variance < real(0):
-                variance = real(0)
-            better = mean + residual
-            if residual * residual > quarter * variance and better != mean:
-                mean = better
-            elif scale == real(1) and not smallest < variance + e < largest:
-                if not variance + e <= smallest:
-                    mean, scale, e = real(0), down, eps_down
-                elif mean * mean < real(1):
-                    mean, scale, e = mean * up, up, eps_up
-                else:
-                    break  # constant: any other row with such a mean varies more
-            else:
-                break
-
-        rstd = real(1) / math.sqrt(variance + e)
+        found = find_statistics(x, base, v, thread, D, shared, eps, eps_down, eps_up)
         if thread == 0:
-            store4(statistics, int64(row) * 4, mean, residual, rstd, scale)
+            store4(statistics, int64(row) * 4, found[0], found[1], found[2], found[3])
         for column in range(thread * int32(W), D, int32(T * W)):
             fetch(x, base + column, v, 0)
-            fetch(gamma, column, v, W)
-            fetch(beta, column, v, 2 * W)
-            for k in range(W):
-                v[k] = ((v[k] * scale - mean) - residual) * rstd * v[W + k] + v[2 * W + k]
-            put(y, base + column, v, 0, storage)
+            write_y(gamma, beta, y, base, column, v, 0, weights, found)
 
     return kernel
 
 
+def sums_of_kept(T, V, W, add, real):
+    """Make the ``sums`` of :func:`means_of_g` for a thread that keeps V chunks of xhat and dy."""
+    @device
+    def sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first):
+        g_sum, gx_sum, differs = real(0), real(0), 0
+        for j in range(V):
+            column = (thread + int32(j * T)) * int32(W)
+            if column < D:
+                g_sum, gx_sum, differs = add(gamma, column, xhat, upstream, j * W, weights, small, first,
+                                             g_sum, gx_sum, differs)
+        return g_sum, gx_sum, differs
+
+    return sums
+
+
 def backward(T, V, W, R, real=float32, storage=float32):
     """Make the backward kernel for rows of at most T * V * W numbers: dx, and rows of partial sums."""
-    fetch, put = (fetch4, put4) if W == 4 else (load1, store1)
-    warps, slots, kept = T // 32, T // 8, V * W
-    times = times32 if real is float32 else times64
-    down, back = real(DOWN), real(1 / DOWN)
+    put, slots, kept = ACCESS[W][1], T // 8, V * W
+    read, add, write_dx = chunks_of_backward(W, real, storage)
+
+    find_means = means_of_g(T, sums_of_kept(T, V, W, add, real), real)
 
     def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
         xhat = cuda.local.array(kept, real)
@@ -271,55 +370,20 @@ def backward(T, V, W, R, real=float32, storage=float32):
             row = partial
             while row < rows:
                 base = int64(row) * int64(D)
-                mean, residual, rstd, scale = load4(statistics, int64(row) * 4)
+                found = load4(statistics, int64(row) * 4)
                 for j in range(V):
                     column = (thread + int32(j * T)) * int32(W)
                     if column < D:
-                        fetch(x, base + column, xhat, j * W)
-                        fetch(dy, base + column, upstream, j * W)
+                        read(x, dy, base + column, xhat, upstream, j * W, found)
                         for k in range(j * W, j * W + W):
-                            xhat[k] = ((xhat[k] * scale - mean) - residual) * rstd
                             dgamma[k] += upstream[k] * xhat[k]
                             dbeta[k] += upstream[k]
 
-                small, large = real(1), real(1)
-                g_mean, gx_mean = real(0), real(0)
-                for _ in range(2):
-                    first = times(real(dy[base]) * small, real(gamma[0]))
-                    g_sum, gx_sum, differs = real(0), real(0), 0
-                    for j in range(V):
-                        column = (thread + int32(j * T)) * int32(W)
-                        if column < D:
-                            fetch(gamma, column, weights, 0)
-                            for k in range(W):
-                                g = times(upstream[j * W + k] * small, weights[k])
-                                g_sum += g
-                                gx_sum += g * xhat[j * W + k]
-                                if g != first:
-                                    differs = 1
-                    if warps > 1:
-                        g_sum, gx_sum, differs = block_sums(g_sum, gx_sum, differs,
-                                                            shared, side, thread, warps)
-                        side = int32(2 * warps) - side
-                    else:
-                        g_sum, gx_sum = warp_sums(g_sum, gx_sum)
-                        differs = cuda.any_sync(FULL, differs)
-                    g_mean, gx_mean = first, real(0)  # if g is constant: dx is then 0
-                    if differs:
-                        g_mean, gx_mean = g_sum / real(D), gx_sum / real(D)
-                    if math.isfinite(g_sum) and math.isfinite(gx_sum) or small != real(1):
-                        break
-                    small, large = down, back
-
+                means, side = find_means(dy, x, gamma, base, xhat, upstream, weights, thread, D, found, shared, side)
                 for j in range(V):
                     column = (thread + int32(j * T)) * int32(W)
                     if column < D:
-                        fetch(gamma, column, weights, 0)
-                        for k in range(j * W, j * W + W):
-                            g = times(upstream[k] * small, weights[k - j * W])
-                            inner = (g - g_mean) - xhat[k] * gx_mean
-                            upstream[k] = (rstd * scale) * inner * large
-                        put(dx, base + column, upstream, j * W, storage)
+                        write_dx(gamma, dx, base, column, xhat, upstream, j * W, weights, found, means)
                 row += partials
 
             base = int64(partial) * int64(D)
@@ -335,10 +399,19 @@ def backward(T, V, W, R, real=float32, storage=float32):
 
 def backward_long(T, W, real=float32, storage=float32):
     """Make the backward kernel for rows of any length. Its partial sums grow in memory, row after row."""
-    fetch, put = (fetch4, put4) if W == 4 else (load1, store1)
-    warps, slots = T // 32, T // 8
-    times = times32 if real is float32 else times64
-    down, back = real(DOWN), real(1 / DOWN)
+    (fetch, put), slots = ACCESS[W], T // 8
+    read, add, write_dx = chunks_of_backward(W, real, storage)
+
+    @device
+    def sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first):
+        g_sum, gx_sum, differs = real(0), real(0), 0
+        for column in range(thread * int32(W), D, int32(T * W)):
+            read(x, dy, base + column, xhat, upstream, 0, statistics)
+            g_sum, gx_sum, differs = add(gamma, column, xhat, upstream, 0, weights, small, first,
+                                         g_sum, gx_sum, differs)
+        return g_sum, gx_sum, differs
+
+    find_means = means_of_g(T, sums, real)
 
     def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
         xhat = cuda.local.array(W, real)
@@ -354,52 +427,23 @@ def backward_long(T, W, real=float32, storage=float32):
             row = partial
             while row < rows:
                 base = int64(row) * int64(D)
-                mean, residual, rstd, scale = load4(statistics, int64(row) * 4)
-                small, large = real(1), real(1)
-                g_mean, gx_mean = real(0), real(0)
-                for _ in range(2):
-                    first = times(real(dy[base]) * small, real(gamma[0]))
-                    g_sum, gx_sum, differs = real(0), real(0), 0
-                    for column in range(thread * int32(W), D, int32(T * W)):
-                        fetch(x, base + column, xhat, 0)
-                        fetch(dy, base + column, upstream, 0)
-                        fetch(gamma, column, weights, 0)
-                        for k in range(W):
-                            g = times(upstream[k] * small, weights[k])
-                            g_sum += g
-                            gx_sum += g * (((xhat[k] * scale - mean) - residual) * rstd)
-                            if g != first:
-                                differs = 1
-                    g_sum, gx_sum, differs = block_sums(g_sum, gx_sum, differs, shared, side, thread, warps)
-                    side = int32(2 * warps) - side
-                    g_mean, gx_mean = first, real(0)
-                    if differs:
-                        g_mean, gx_mean = g_sum / real(D), gx_sum / real(D)
-                    if math.isfinite(g_sum) and math.isfinite(gx_sum) or small != real(1):
-                        break
-                    small, large = down, back
-
-                sums = int64(partial) * int64(D)
+                found = load4(statistics, int64(row) * 4)
+                means, side = find_means(dy, x, gamma, base, xhat, upstream, weights, thread, D, found, shared, side)
+                here = int64(partial) * int64(D)
                 for column in range(thread * int32(W), D, int32(T * W)):
-                    fetch(x, base + column, xhat, 0)
-                    fetch(dy, base + column, upstream, 0)
-                    fetch(gamma, column, weights, 0)
+                    read(x, dy, base + column, xhat, upstream, 0, found)
                     for k in range(W):
                         dgamma[k] = real(0)
                         dbeta[k] = real(0)
                     if row >= partials:  # not the first row of this partial sum
-                        fetch(partial_dgamma, sums + column, dgamma, 0)
-                        fetch(partial_dbeta, sums + column, dbeta, 0)
+                        fetch(partial_dgamma, here + column, dgamma, 0)
+                        fetch(partial_dbeta, here + column, dbeta, 0)
                     for k in range(W):
-                        h = ((xhat[k] * scale - mean) - residual) * rstd
-                        dgamma[k] += upstream[k] * h
+                        dgamma[k] += upstream[k] * xhat[k]
                         dbeta[k] += upstream[k]
-                        g = times(upstream[k] * small, weights[k])
-                        inner = (g - g_mean) - h * gx_mean
-                        upstream[k] = (rstd * scale) * inner * large
-                    put(dx, base + column, upstream, 0, storage)
-                    put(partial_dgamma, sums + column, dgamma, 0, real)
-                    put(partial_dbeta, sums + column, dbeta, 0, real)
+                    put(partial_dgamma, here + column, dgamma, 0, real)
+                    put(partial_dbeta, here + column, dbeta, 0, real)
+                    write_dx(gamma, dx, base, column, xhat, upstream, 0, weights, found, means)
                 row += partials
             partial += int32(cuda.gridDim.x)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import contract, simt
 from . import ladder
-from .devices import Gpu
+from .devices import Gpu, compiled
 
 SECTOR = 32  #: Bytes that memory delivers at once.
 
@@ -218,7 +218,7 @@ class Step(NamedTuple):
         for launch in plan:
             arguments = [arrays[name] for name in launch.arrays] + [numbers[name] for name in launch.numbers]
             if gpu:
-                machine.launch(launch.kernel, launch.grid, launch.block, *arguments)
+                compiled(launch.kernel)[launch.grid, launch.block, machine.stream](*arguments)
             else:
                 runs.append(simt.launch(launch.kernel, launch.grid, launch.block, *arguments, log=log))
         results = {name: arrays[name].copy_to_host() if gpu else arrays[name]

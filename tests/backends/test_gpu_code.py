@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from benchmarks import gpu_code
-from benchmarks.gpu_code import ARCHITECTURES, KERNELS, compile_kernel, complaints, count, family, fits
+from benchmarks.gpu import code as gpu_code
+from benchmarks.gpu.code import ARCHITECTURES, KERNELS, compile_kernel, complaints, count, family, fits
 from lnlib.simt.cuda_access import FULL, cuda, device, float32, int32, libdevice, load4, store4
 
 

@@ -139,7 +139,7 @@ def test_a_kernel_is_compiled_once():
     pytest.importorskip("numba.cuda")
     kernel = gpu.ladder.block_per_row(64)
     assert kernel is gpu.ladder.block_per_row(64)
-    assert compiled(kernel, 64) is compiled(kernel, 64) and compiled(kernel, 64).py_func is kernel
+    assert compiled(kernel) is compiled(kernel) and compiled(kernel).py_func is kernel
 
 
 def test_any_strides_and_alignment():

@@ -1,5 +1,6 @@
 """The benchmark on the GPU, without one: its arithmetic, on a GPU that the test plays, its files and its tables."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -7,9 +8,9 @@ import types
 
 import pytest
 
-from benchmarks import gpu, gpu_contestants, gpu_correctness, gpu_profile, gpu_stages, gpu_tables, gpu_timing
-from benchmarks.gpu_contestants import Case, Notes
-from benchmarks.provenance import ROOT
+from benchmarks.common.provenance import ROOT
+from benchmarks.gpu import command, contestants, correctness, profile, stages, tables, timing
+from benchmarks.gpu.contestants import Case, Notes
 from lnlib.gpu import plans
 from lnlib.gpu.steps import STEPS
 
@@ -53,51 +54,39 @@ class FakeGpu:
 # Time
 
 
-def test_everybody_takes_turns_forwards_and_backwards():
+@pytest.mark.parametrize("cold", [True, False])
+def test_everybody_takes_turns_forwards_and_backwards(cold):
     fake = FakeGpu()
     calls = {"a": fake.work("a", 2e-3), "b": fake.work("b", 1e-3)}
-    found = gpu_timing.interleave(calls, fake, rounds=2, host=lambda call, gpu: 1e-5)
+    found = timing.interleave(calls, fake, rounds=2, cold=cold, host=lambda call, gpu: 0.5 * (call is calls["b"]))
     assert [x for x in fake.log if x in "ab"] == ["a", "b", "b", "a"]
-    assert fake.log[:3] == ["flush", "sleep 0.001", "a"]
+    # The GPU sleeps three times as long as the host needs, and a millisecond at least.
+    start = ["flush", "sleep 0.001", "a", "flush", "sleep 1.5", "b"]
+    assert fake.log[:6] == start if cold else "flush" not in fake.log
     assert found["a"].seconds == pytest.approx([2e-3, 2e-3]) and found["b"].late == [False, False]
-
-
-def test_warm_times_are_not_flushed():
-    fake = FakeGpu()
-    gpu_timing.interleave({"a": fake.work("a", 1e-3)}, fake, rounds=3, cold=False, host=lambda call, gpu: 0)
-    assert "flush" not in fake.log and fake.log.count("a") == 3
-
-
-def test_the_gpu_sleeps_three_times_as_long_as_the_host_needs():
-    fake = FakeGpu()
-    gpu_timing.interleave({"a": fake.work("a", 1e-3)}, fake, rounds=1, host=lambda call, gpu: 0.5)
-    assert "sleep 1.5" in fake.log
 
 
 def test_a_sample_for_which_the_host_was_late_is_taken_again():
     fake = FakeGpu(host=0.003)  # over 1 and 2 ms, under 4
-    found = gpu_timing.interleave({"a": fake.work("a", 1e-3)}, fake, rounds=2, host=lambda call, gpu: 0)
+    found = timing.interleave({"a": fake.work("a", 1e-3)}, fake, rounds=2, host=lambda call, gpu: 0)
     assert [x for x in fake.log if x.startswith("sleep")] == [f"sleep {s}" for s in (0.001, 0.002, 0.004, 0.004)]
     assert found["a"].late == [False, False] and len(found["a"].seconds) == 2
-
-
-def test_a_host_that_stays_late_is_told():
-    fake = FakeGpu(host=1.0)
-    record, = gpu_timing.compare({"a": fake.work("a", 1e-3)}, {}, fake, rounds=3, host=lambda call, gpu: 0)
-    assert record["late"] == 3
 
 
 def test_seconds_of_the_host():
     ticks = iter([10.0, 11.0])
     fake = FakeGpu()
-    assert gpu_timing.host_seconds(fake.work("a", 0), fake, 4, clock=lambda: next(ticks)) == 0.25
-    assert fake.log.count("a") == gpu_timing.WARM + 4
+    assert timing.host_seconds(fake.work("a", 0), fake, 4, clock=lambda: next(ticks)) == 0.25
+    assert fake.log.count("a") == timing.WARM + 4
+    late = FakeGpu(host=1.0)  # longer than any sleep: told
+    record, = timing.compare({"a": late.work("a", 1e-3)}, {}, late, rounds=3, host=lambda call, gpu: 0)
+    assert record["late"] == 3
 
 
 def test_compare():
     fake = FakeGpu()
     calls = {"pytorch": fake.work("p", 4e-3), "copy": fake.work("c", 1e-3), "lnlib": fake.work("l", 2e-3)}
-    records = gpu_timing.compare(calls, gpu_stages.AGAINST, fake, per=10, rounds=3, host=lambda call, gpu: 1e-3)
+    records = timing.compare(calls, stages.AGAINST, fake, per=10, rounds=3, host=lambda call, gpu: 1e-3)
     ours = records[2]
     assert ours["implementation"] == "lnlib"
     assert ours["seconds"] == [2e-4] * 3  # a call of 2 ms does ten things
@@ -106,9 +95,9 @@ def test_compare():
 
 
 def test_bytes_and_rates():
-    assert gpu_timing.least_bytes((8192, 4096), 4, "forward") == 2 * 8192 * 4096 * 4
-    assert gpu_timing.least_bytes((8191, 1027), 2, "backward") == 3 * 8191 * 1027 * 2
-    assert gpu_timing.rate(4.3e9, 1e-3) == pytest.approx(4300, rel=1e-14)
+    assert timing.least_bytes((8192, 4096), 4, "forward") == 2 * 8192 * 4096 * 4
+    assert timing.least_bytes((8191, 1027), 2, "backward") == 3 * 8191 * 1027 * 2
+    assert timing.rate(4.3e9, 1e-3) == pytest.approx(4300, rel=1e-14)
 
 
 # Who takes part
@@ -117,40 +106,37 @@ def test_bytes_and_rates():
 @pytest.mark.parametrize("D, warps", [(1, [1]), (100, [1]), (256, [1]), (768, [1, 2, 4]), (1024, [1, 2, 4]),
                                       (4096, [4, 8, 16]), (8192, [8, 16, 32]), (20000, [32]), (10**5, [32])])
 def test_warps_of_triton(D, warps):
-    assert gpu_contestants.warps_to_try(D) == warps
+    assert contestants.warps_to_try(D) == warps
 
 
-def test_a_persistent_grid_is_as_large_as_that_of_lnlib():
-    launches, G = gpu_contestants.plan_step(STEPS["fused-partials"], 8192, 4096, 132)
-    assert launches[0].block == 256 and G == launches[0].grid == 132 * (plans.RESIDENT // 256)
-    assert gpu_contestants.plan_step(STEPS["fused-partials"], 5, 4096, 132)[1] == 5
+def test_plans_and_predicted_times():
+    def seconds(name, M, D):
+        launches, G = contestants.plan_step(STEPS[name], M, D, 132)
+        return launches[0], G, contestants.predicted_seconds(launches, M, D, 132) / contestants.LATENCY
 
-
-def test_predicted_time():
-    step, latency = STEPS["thread-per-row"], gpu_contestants.LATENCY
-    launches, _ = gpu_contestants.plan_step(step, 4096, 8192, 132)
-    # A thread reads its row three times.
-    assert gpu_contestants.predicted_seconds(launches, 4096, 8192, 132) == pytest.approx(3 * 8192 * latency)
-    launches, _ = gpu_contestants.plan_step(STEPS["block-per-row"], 8192, 4096, 132)
-    # More threads than the GPU has at once.
-    expected = 3 * 8192 * 4096 / (132 * 2048) * latency
-    assert gpu_contestants.predicted_seconds(launches, 8192, 4096, 132) == pytest.approx(expected)
+    # A persistent grid is as large as that of lnlib.
+    launch, G, _ = seconds("fused-partials", 8192, 4096)
+    assert launch.block == 256 and G == launch.grid == 132 * (plans.RESIDENT // 256)
+    assert seconds("fused-partials", 5, 4096)[1] == 5
+    # A thread reads its row three times; then more threads than the GPU has at once.
+    assert seconds("thread-per-row", 4096, 8192)[2] == pytest.approx(3 * 8192)
+    assert seconds("block-per-row", 8192, 4096)[2] == pytest.approx(3 * 8192 * 4096 / (132 * 2048))
 
 
 def steps(monkeypatch, shape, which, seconds=1e-3):
     """The names of the teaching steps that take part, and who was left out and why."""
-    monkeypatch.setattr(gpu_contestants, "ladder_call", lambda *arguments: lambda: None)
-    monkeypatch.setattr(gpu_contestants, "once", lambda call, gpu: seconds)
+    monkeypatch.setattr(contestants, "ladder_call", lambda *arguments: lambda: None)
+    monkeypatch.setattr(contestants, "once", lambda call, gpu: seconds)
     notes, names = Notes(), []
-    for family in gpu_contestants.LADDER.values():
+    for family in contestants.LADDER.values():
         names += [name for name, _ in family(Case(shape, "float32", which), None, FakeGpu(), notes)]
     return names, notes.left_out
 
 
 def test_every_step_is_a_contestant_of_its_pass(monkeypatch):
-    found = sum((steps(monkeypatch, (8192, 4096), which)[0] for which in gpu_contestants.PASSES), [])
+    found = sum((steps(monkeypatch, (8192, 4096), which)[0] for which in contestants.PASSES), [])
     assert found == list(STEPS)
-    assert [name for name in gpu_contestants.OURS if name in STEPS] == found
+    assert [name for name in contestants.OURS if name in STEPS] == found
 
 
 def test_steps_that_are_left_out(monkeypatch):
@@ -175,10 +161,10 @@ def test_contestants(monkeypatch):
         yield "half", lambda: None
         yield "bad", lambda: 1 / 0
 
-    monkeypatch.setattr(gpu_contestants, "FAMILIES", {"absent": absent, "bad": bad, "good": good})
+    monkeypatch.setattr(contestants, "FAMILIES", {"absent": absent, "bad": bad, "good": good})
     ran, notes, fake, case = [], Notes(), FakeGpu(), Case((2, 3), "float32", "forward")
     for _ in range(2):
-        calls = gpu_contestants.contestants(case, None, fake, notes, ["absent", "bad", "good"])
+        calls = contestants.contestants(case, None, fake, notes, ["absent", "bad", "good"])
     assert list(calls) == ["half", "good"]
     assert ran == ["absent", "good", "good"]  # who is not installed is not asked again; a call runs once
     message = notes.take()
@@ -188,12 +174,13 @@ def test_contestants(monkeypatch):
     assert notes.take()["failures"] == []
     fake.broken = True
     with pytest.raises(RuntimeError, match="context"):
-        gpu_contestants.contestants(case, None, fake, notes, ["bad", "good"])
+        contestants.contestants(case, None, fake, notes, ["bad", "good"])
 
 
 def test_nothing_but_lnlib_is_needed_to_import_it():
     code = ("import sys; sys.modules.update(dict.fromkeys(('torch', 'triton', 'cupy', 'liger_kernel'))); "
-            "import benchmarks.gpu, benchmarks.gpu_profile; assert 'benchmarks.triton_kernels' not in sys.modules")
+            "import benchmarks.gpu.command, benchmarks.gpu.profile; "
+            "assert 'benchmarks.gpu.triton_kernels' not in sys.modules")
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
@@ -201,32 +188,32 @@ def test_nothing_but_lnlib_is_needed_to_import_it():
 
 
 def test_correctness_cases():
-    cases = list(gpu_correctness.correctness_cases(quick=False))
-    for name in ("pytorch", "triton", "lnlib", *gpu_contestants.LADDER):
+    cases = list(correctness.correctness_cases(quick=False))
+    for name in ("pytorch", "triton", "lnlib", *contestants.LADDER):
         shapes = {c.shape for c, families in cases if name in families and c.dtype == "float32"}
-        assert shapes >= set(gpu_correctness.RAGGED)
-    for which in gpu_contestants.PASSES:
+        assert shapes >= set(correctness.RAGGED)
+    for which in contestants.PASSES:
         dtypes = {c.dtype for c, families in cases if "precise" in families and c.which == which}
         assert dtypes == {"float32", "float16"}
     # An offset is for those who accept one, and takes from rows of a multiple of 4 their alignment.
     assert all(set(families) <= {"lnlib", "precise"} and c.shape[1] % 4 == 0 for c, families in cases if c.offset)
     assert sum(c.offset for c, _ in cases) == 2
-    assert all(name in gpu_contestants.FAMILIES for _, families in cases for name in families)
+    assert all(name in contestants.FAMILIES for _, families in cases for name in families)
 
 
-def test_tolerance():
-    assert gpu_correctness.tolerance("float32", precise=True) == pytest.approx(2.0**-24, rel=0.011)
-    assert gpu_correctness.tolerance("float32", precise=False) == pytest.approx(1e-5, rel=0.01)
-    assert 2.0**-11 < gpu_correctness.tolerance("float16", precise=True) < 2.0**-10
+@pytest.mark.parametrize("dtype, precise, least, most", [
+    ("float32", True, 2.0**-24, 1.011 * 2.0**-24), ("float32", False, 0.99e-5, 1.01e-5),
+    ("float16", True, 2.0**-11, 2.0**-10)])
+def test_tolerance(dtype, precise, least, most):
+    assert least < correctness.tolerance(dtype, precise=precise) < most
 
 
 def test_results():
-    assert gpu_correctness.results("forward", "y") == ("y",)
-    assert gpu_correctness.results("forward", ("y", "mean", "rstd")) == ("y",)
-    assert gpu_correctness.results("backward", ["dx", "dgamma", "dbeta", "more"]) == ("dx", "dgamma", "dbeta")
+    assert correctness.results("forward", "y") == correctness.results("forward", ("y", "mean", "rstd")) == ("y",)
+    assert correctness.results("backward", ["dx", "dgamma", "dbeta", "more"]) == ("dx", "dgamma", "dbeta")
 
 
-@pytest.mark.parametrize("shape", gpu_stages.TUNE_SHAPES)
+@pytest.mark.parametrize("shape", stages.TUNE_SHAPES)
 @pytest.mark.parametrize("which, plan", [("forward", plans.plan_forward),
                                          ("backward", plans.plan_backward)])
 def test_what_is_tuned_changes_the_plan(shape, which, plan):
@@ -234,8 +221,8 @@ def test_what_is_tuned_changes_the_plan(shape, which, plan):
         return plan(*shape, 4, **{"multiprocessors": 132} if which == "backward" else {})
 
     before, plans = planned(), []
-    for name, where, patch, value in gpu_stages.tuning(shape, which):
-        found = gpu_stages.patched(patch, value, planned)()
+    for name, where, patch, value in stages.tuning(shape, which):
+        found = stages.patched(patch, value, planned)()
         plans.append(found)
         if "threads" in where:
             assert found.threads == where["threads"] and found.chunks * found.width == where["kept"]
@@ -257,13 +244,13 @@ def test_a_stage_that_fails_costs_itself_only():
     def start(stage):
         yield {"records": [{"stage": stage, "n": 1}], "left_out": {stage: "why"}}
         if stage == "b":
-            raise gpu.StageFailed("its process ended with -11")
+            raise command.StageFailed("its process ended with -11")
         if stage == "c":
             raise OSError("no memory")
         yield {"records": [{"stage": stage, "n": 2}], "failures": [{"what": "x", "error": "y"}]}
 
     result = empty()
-    gpu.perform(["a", "b", "c", "d"], start, result, lambda r: written.append(len(r["records"])))
+    command.perform(["a", "b", "c", "d"], start, result, lambda r: written.append(len(r["records"])))
     assert [(r["stage"], r["n"]) for r in result["records"]] == [
         ("a", 1), ("a", 2), ("b", 1), ("c", 1), ("d", 1), ("d", 2)]
     assert written == [1, 2, 2, 3, 3, 4, 4, 5, 6, 6]  # after every message and every stage
@@ -272,29 +259,20 @@ def test_a_stage_that_fails_costs_itself_only():
     assert list(result["stages"]) == ["a", "b", "c", "d"] and list(result["left_out"]) == ["a", "b", "c", "d"]
 
 
-def python(code):
-    return [sys.executable, "-c", code]
-
-
-def test_messages_of_a_process(capfd):
-    code = "print('{\"records\": [1]}'); print('noise'); print(3); print('{\"left_out\": {}}')"
-    assert list(gpu.messages(python(code), 60)) == [{"records": [1]}, {"left_out": {}}]
-    assert capfd.readouterr().err.splitlines() == ["noise", "3"]
-
-
-def test_a_process_that_dies_has_said_what_it_said():
+@pytest.mark.parametrize("code, seconds, said, reason", [
+    ("print('{\"records\": [1]}'); print('noise'); print(3)", 60, [{"records": [1]}], None),
+    ("print('{\"a\": 1}', flush=True); raise SystemExit(3)", 60, [{"a": 1}], "ended with 3"),
+    ("import time; time.sleep(5)", 0.2, [], "the time was up"),
+    ("import time; time.sleep(5)", -1, [], "the time was up"),
+])
+def test_messages_of_a_process(capfd, code, seconds, said, reason):
+    """A process that dies, or is cut off, has said what it said."""
     found = []
-    with pytest.raises(gpu.StageFailed, match="ended with 3"):
-        for message in gpu.messages(python("print('{\"a\": 1}', flush=True); raise SystemExit(3)"), 60):
+    with pytest.raises(command.StageFailed, match=reason) if reason else contextlib.nullcontext():
+        for message in command.messages([sys.executable, "-c", code], seconds):
             found.append(message)
-    assert found == [{"a": 1}]
-
-
-def test_a_process_is_cut_off():
-    with pytest.raises(gpu.StageFailed, match="the time was up"):
-        list(gpu.messages(python("import time; time.sleep(5)"), 0.2))
-    with pytest.raises(gpu.StageFailed, match="the time was up"):
-        list(gpu.messages(python("import time; time.sleep(5)"), -1))
+    assert found == said
+    assert reason or capfd.readouterr().err.splitlines() == ["noise", "3"]
 
 
 def test_an_old_file_stays_until_the_new_one_is_complete(tmp_path, monkeypatch):
@@ -302,9 +280,9 @@ def test_an_old_file_stays_until_the_new_one_is_complete(tmp_path, monkeypatch):
         path.write_text("{")
         raise OSError("no space left")
 
-    write = gpu.write_to(tmp_path / "folder" / "gpu.json")
+    write = command.write_to(tmp_path / "folder" / "gpu.json")
     write(empty() | {"records": [{"a": 1}]})
-    monkeypatch.setattr(gpu, "save", half)
+    monkeypatch.setattr(command, "save", half)
     with pytest.raises(OSError):
         write(empty())
     assert json.loads((tmp_path / "folder" / "gpu.json").read_text())["records"] == [{"a": 1}]
@@ -317,11 +295,11 @@ def test_what_a_stage_says(monkeypatch, capsys):
         work.notes.failed("somebody", ValueError("bad"))
         raise KeyError("lost")
 
-    monkeypatch.setitem(gpu.STAGES, "speed", stage)
-    monkeypatch.setattr(gpu, "Gpu", FakeGpu)
-    nothing = types.SimpleNamespace(no_grad=lambda: gpu.contextlib.nullcontext())
+    monkeypatch.setitem(command.STAGES, "speed", stage)
+    monkeypatch.setattr(command, "Gpu", FakeGpu)
+    nothing = types.SimpleNamespace(no_grad=lambda: command.contextlib.nullcontext())
     monkeypatch.setitem(sys.modules, "torch", nothing)
-    gpu.work("speed", ["lnlib"], False)
+    command.work("speed", ["lnlib"], False)
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert said[0] == {"records": [{"a": 1}], "left_out": {}, "failures": []}
     assert [f["what"] for f in said[1]["failures"]] == ["somebody", "the stage"]
@@ -332,22 +310,22 @@ def test_what_a_stage_says(monkeypatch, capsys):
 
 
 def test_arguments(capsys):
-    options = gpu.parse([])
+    options = command.parse([])
     assert options.stages == ["ceilings", "correctness", "launch", "speed", "ladder", "graphs"]
-    assert options.families == list(gpu_contestants.FAMILIES) and not options.quick and options.out is None
-    options = gpu.parse(["--only", "memory", "ladder", "--stages", "speed", "--tune", "--minutes", "2"])
+    assert options.families == list(contestants.FAMILIES) and not options.quick and options.out is None
+    options = command.parse(["--only", "memory", "ladder", "--stages", "speed", "--tune", "--minutes", "2"])
     assert options.families == ["memory", *STEPS] and options.stages == ["speed", "tune"]
     for wrong, message in ((["--only", "numpy"], "numpy"), (["--stages", "all"], "all"),
                            (["--minutes", "0"], "expected")):
         with pytest.raises(SystemExit) as error:
-            gpu.parse(wrong)
+            command.parse(wrong)
         assert error.value.code == 2 and message in capsys.readouterr().err
 
 
 def test_without_a_gpu(monkeypatch, capsys):
     """The real process that looks for one; where there is one, it is hidden."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert gpu.main(["--only", "lnlib"]) == 2
+    assert command.main(["--only", "lnlib"]) == 2
     error = capsys.readouterr().err
     assert "needs an NVIDIA GPU" in error and "PyTorch" in error and "Numba" in error
 
@@ -365,25 +343,25 @@ def test_missing(monkeypatch):
     from lnlib.simt import cuda_access
 
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert gpu.missing(["pytorch"]) == ["PyTorch is not installed: install torch, built for CUDA"]
+    assert command.missing(["pytorch"]) == ["PyTorch is not installed: install torch, built for CUDA"]
     found = types.SimpleNamespace(is_available=lambda: True)
     torch = types.SimpleNamespace(cuda=found, __version__="2.11.0", version=types.SimpleNamespace(cuda="13.0"))
     monkeypatch.setitem(sys.modules, "torch", torch)
-    assert gpu.missing(["pytorch", "triton"]) == []
+    assert command.missing(["pytorch", "triton"]) == []
 
     numba = types.SimpleNamespace(
         implementation=None, is_available=lambda: False, cuda_error=lambda: "no\ndriver",
         jit=lambda kernel: Dispatcher(), device_array=lambda n: None, synchronize=lambda: None)
     monkeypatch.setattr(cuda_access, "cuda", numba)
-    assert "not installed: requirements-gpu.txt" in gpu.missing(["lnlib"])[0]
+    assert "not installed: requirements-gpu.txt" in command.missing(["lnlib"])[0]
     numba.implementation = "NVIDIA"
-    assert gpu.missing(["thread-per-row"]) == ["Numba finds no GPU: no driver"]
+    assert command.missing(["thread-per-row"]) == ["Numba finds no GPU: no driver"]
     numba.is_available = lambda: True
-    assert "RuntimeError: libnvvm.so not found): install nvidia-nvvm" in gpu.missing(["lnlib"])[0]
+    assert "RuntimeError: libnvvm.so not found): install nvidia-nvvm" in command.missing(["lnlib"])[0]
     numba.jit = lambda kernel: {(1, 32): lambda *arguments: None}
-    assert gpu.missing(["lnlib"]) == []
+    assert command.missing(["lnlib"]) == []
     found.is_available = lambda: False
-    assert gpu.missing(["pytorch"]) == ["PyTorch 2.11.0 finds no GPU (built for CUDA 13.0)"]
+    assert command.missing(["pytorch"]) == ["PyTorch 2.11.0 finds no GPU (built for CUDA 13.0)"]
 
 
 def record(section, implementation, seconds, shape=(8192, 4096), which="forward", **fields):
@@ -414,7 +392,7 @@ def test_tables():
                         "stages": {"ceilings": 12.3, "speed": 100.0}, "left_out": {"liger": "not installed"},
                         "failures": [{"stage": "tune", "what": "64 threads", "error": "too many registers"}],
                         "records": RECORDS}
-    lines = gpu_tables.report(result)
+    lines = tables.report(result)
     assert lines[0] == "NVIDIA H200, 2026-11-21 13:00 UTC"
     text = "\n".join(lines)
     assert "1024 MiB  4295" in text
@@ -439,8 +417,8 @@ def fake_messages(records, failures=()):
 
 
 def test_the_whole_command(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(gpu, "messages", fake_messages(RECORDS[-3:]))
-    assert gpu.main(["--out", str(tmp_path)]) == 0
+    monkeypatch.setattr(command, "messages", fake_messages(RECORDS[-3:]))
+    assert command.main(["--out", str(tmp_path)]) == 0
     file, = tmp_path.iterdir()
     assert file.name == "nvidia-h200-nvl.json"
     found = json.loads(file.read_text())
@@ -452,23 +430,19 @@ def test_the_whole_command(monkeypatch, capsys, tmp_path):
     assert "fused-atomics" in capsys.readouterr().out
 
 
-def test_the_exit_status(monkeypatch, tmp_path):
-    arguments = ["--quick", "--stages", "speed"]
-    monkeypatch.setattr(gpu, "messages", fake_messages(RECORDS[:3]))
-    monkeypatch.setattr(gpu, "FOLDER", tmp_path)
-    assert gpu.main(arguments) == 0 and not list(tmp_path.iterdir())  # --quick writes nothing
-    monkeypatch.setattr(gpu, "messages", fake_messages([], [{"what": "x", "error": "y"}]))
-    assert gpu.main(arguments) == 1
-    monkeypatch.setattr(gpu, "messages", fake_messages(RECORDS[:4]))  # ours is wrong once
-    assert gpu.main(arguments) == 1
-    monkeypatch.setattr(gpu, "messages", fake_messages([RECORDS[3] | {"implementation": "pytorch"}]))
-    assert gpu.main(arguments) == 0
+@pytest.mark.parametrize("records, failures, status", [
+    (slice(0, 3), [], 0), (slice(0, 0), [{"what": "x", "error": "y"}], 1),
+    (slice(0, 4), [], 1),  # ours is wrong once
+])
+def test_the_exit_status(monkeypatch, tmp_path, records, failures, status):
+    monkeypatch.setattr(command, "messages", fake_messages(RECORDS[records], failures))
+    monkeypatch.setattr(command, "FOLDER", tmp_path)
+    assert command.main(["--quick", "--stages", "speed"]) == status and not list(tmp_path.iterdir())  # prints only
 
 
-def test_what_is_measured_exists():
-    assert all((ROOT / name).exists() for name in gpu.MEASURED)
-    assert {"benchmarks/" + name.__name__.rpartition(".")[2] + ".py"
-            for name in (gpu, gpu_stages, gpu_correctness, gpu_contestants, gpu_timing)} <= set(gpu.MEASURED)
+def test_a_wrong_peer_is_no_failure_of_ours(monkeypatch):
+    monkeypatch.setattr(command, "messages", fake_messages([RECORDS[3] | {"implementation": "pytorch"}]))
+    assert command.main(["--quick", "--stages", "speed"]) == 0
 
 
 # The profile
@@ -476,7 +450,7 @@ def test_what_is_measured_exists():
 
 def test_counts_of_the_interpreter():
     M, D = 4, 64
-    found = gpu_profile.counts(M, D, multiprocessors=2)
+    found = profile.counts(M, D, multiprocessors=2)
     launches = [(name, launch) for name, step in STEPS.items() for launch in step.plan(M, D, 4)]
     assert [(r["kernel"], r["blocks"], r["threads"]) for r in found[:len(launches)]] == [
         (name, launch.grid, launch.block) for name, launch in launches]
@@ -489,11 +463,11 @@ def test_counts_of_the_interpreter():
 
 
 def test_the_profile_needs_a_gpu_or_interprets(monkeypatch, capsys):
-    monkeypatch.setattr(gpu_profile, "cuda", types.SimpleNamespace(is_available=lambda: False))
-    assert gpu_profile.main([]) == 2
+    monkeypatch.setattr(profile, "cuda", types.SimpleNamespace(is_available=lambda: False))
+    assert profile.main([]) == 2
     assert "--interpret" in capsys.readouterr().err
-    assert gpu_profile.main(["--interpret", "--rows", "2", "--length", "32"]) == 0
+    assert profile.main(["--interpret", "--rows", "2", "--length", "32"]) == 0
     out = capsys.readouterr().out
     assert "2 rows of 32" in out and out.count("lnlib") == 3
     with pytest.raises(SystemExit):
-        gpu_profile.main(["--rows", "0"])
+        profile.main(["--rows", "0"])

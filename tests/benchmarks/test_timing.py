@@ -1,4 +1,4 @@
-"""The speed benchmark: its arithmetic, on a clock that the test turns, and what it finds in assembly."""
+"""The speed benchmark on the CPU: its arithmetic, on a clock that the test turns, who takes part, what it shows."""
 
 import gc
 import json
@@ -8,8 +8,9 @@ import os
 import numpy as np
 import pytest
 
-from benchmarks import assembly, contestants, cpu, provenance, tables, timing, tricks
-from lnlib.cpu import ladder
+from benchmarks.common import provenance, timing
+from benchmarks.cpu import assembly, command, contestants, tables, tricks
+from lnlib import cpu
 
 
 class FakeClock:
@@ -40,25 +41,17 @@ def clock():
 def test_quartiles():
     assert timing.quartiles([5, 1, 4, 2, 3]) == (3, 2, 4)
     assert timing.quartiles([1.0, 2.0]) == (1.5, 1.25, 1.75)
-    assert timing.quartiles([7.0]) == (7, 7, 7)
 
 
-def test_seconds_per_call(clock):
-    assert timing.seconds(clock.call("a", 2.0), 4, clock) == pytest.approx(2e-3, rel=1e-12)
-    assert len(clock.log) == 4
-
-
-@pytest.mark.parametrize("milliseconds, number", [(50.0, 1), (3.0, 1), (2.0, 2), (1.0, 3), (0.01, 300)])
+@pytest.mark.parametrize("milliseconds, number", [
+    ([50.0], 1), ([2.0], 2), ([0.01], 300),
+    ([900.0, 1.0], 3),  # a slow first call does not set the number
+    ([900.0, 0.5, 0.1], 30),  # nor do the next: blocks of 1, 2, 4 and 8 calls take 0.5, 0.2, 0.4 and 0.8 ms
+])
 def test_a_block_is_as_long_as_asked(clock, milliseconds, number):
-    assert timing.calibrate(clock.call("a", milliseconds), 3e-3, clock) == number
-
-
-def test_a_slow_first_call_does_not_set_the_number(clock):
-    assert timing.calibrate(clock.call("a", 900.0, 1.0), 3e-3, clock) == 3
-    # Nor do the next ones: blocks of 1, 2, 4 and 8 calls take 0.5, 0.2, 0.4 and 0.8 ms, the last over 3 / 4 ms.
-    clock.log.clear()
-    assert timing.calibrate(clock.call("a", 900.0, 0.5, 0.1), 3e-3, clock) == 30
-    assert len(clock.log) == 1 + 1 + 2 + 4 + 8
+    assert timing.calibrate(clock.call("a", *milliseconds), 3e-3, clock) == number
+    assert timing.seconds(clock.call("b", 2.0), 4, clock) == pytest.approx(2e-3, rel=1e-12)
+    assert clock.log.count("b") == 4
 
 
 def test_the_order_turns_round(clock):
@@ -73,32 +66,10 @@ def test_settling_is_not_timed(clock):
     # 1 ms a call; a block is 4 calls, so 8 ms of settling are 8 calls. They are slower here, and must not count.
     warm_up, settle, block = [1.0] * 2, [5.0] * 8, [1.0] * 4
     found = timing.interleave({"a": clock.call("a", *warm_up, *settle, *block, *settle, *block)}, rounds=2,
-                              block=4e-3, settle=8e-3, clock=clock)
-    assert found["a"].number == 4
+                              block=4e-3, settle=8e-3, clock=clock, faults=lambda: 3 * len(clock.log))
+    assert found["a"].number == 4 and found["a"].faults == [3, 3]  # 3 a call of the block
     assert found["a"].seconds == pytest.approx([1e-3, 1e-3], rel=1e-12)
     assert len(clock.log) == 2 + 2 * (8 + 4)
-
-
-def test_faults_are_counted_per_timed_call(clock):
-    # 0.5 ms a call: calibration ends at a block of 2, in time for blocks of 4.
-    pages = [0]
-    step = clock.call("a", 0.5)
-
-    def call():
-        step()
-        pages[0] += 3
-
-    found = timing.interleave({"a": call}, rounds=2, block=2e-3, clock=clock, faults=lambda: pages[0])
-    assert found["a"].number == 4 and found["a"].faults == [3, 3]
-
-
-def test_ratios_are_taken_inside_a_round():
-    # The machine becomes ten times slower in the second round; the ratio does not notice.
-    found = {"base": timing.Timing([2.0, 20.0, 4.0], [], 1), "other": timing.Timing([1.0, 10.0, 1.0], [], 1)}
-    assert timing.ratios(found, ("base",), "other").tolist() == [2, 2, 4]
-    assert timing.ratios(found, ("base",), "base").tolist() == [1, 1, 1]
-    # Of several bases the fastest of each round counts.
-    assert timing.ratios(found, ("base", "other"), "base").tolist() == [0.5, 0.5, 0.25]
 
 
 def test_records(clock):
@@ -107,13 +78,15 @@ def test_records(clock):
     fast, slow = timing.compare(calls, {"speedup": ("slow",), "of_copy": ("absent",)}, rounds=3, block=1e-3,
                                 clock=clock, faults=lambda: 0)
     assert fast == {"implementation": "fast", "seconds": [2e-3, 1.5e-3, 2.5e-3], "calls": 1, "faults": 0.0,
-                    "speedup": [2.0, 1.667, 3.0]}  # of 4 / 1, 4 / 2 and 4 / 3
+                    "speedup": [2.0, 1.667, 3.0]}  # of 4 / 1, 4 / 2 and 4 / 3: ratios are taken inside a round
     assert slow["seconds"] == [4e-3, 4e-3, 4e-3] and slow["speedup"] == [1, 1, 1]
+    # Of several bases the fastest of each round counts.
+    found = {"base": timing.Timing([2.0, 20.0, 4.0], [], 1), "other": timing.Timing([1.0, 10.0, 1.0], [], 1)}
+    assert timing.ratios(found, ("base", "other"), "base").tolist() == [0.5, 0.5, 0.25]
 
 
 def test_no_collection_inside_blocks(clock):
     seen = []
-    assert gc.isenabled()
     timing.interleave({"a": lambda: seen.append(gc.isenabled()) or clock.call("a", 10.0)()}, rounds=1, clock=clock)
     assert seen and not any(seen) and gc.isenabled()
     with pytest.raises(ZeroDivisionError):
@@ -123,10 +96,8 @@ def test_no_collection_inside_blocks(clock):
 
 def test_the_real_clock_and_the_real_faults():
     pytest.importorskip("resource")
-    fill = np.ones(2**16).fill
-    record, = timing.compare({"a": lambda: fill(1.0)}, {"speedup": ("a",)}, rounds=3, block=1e-4)
-    assert 0 < record["seconds"][1] <= record["seconds"][0] <= record["seconds"][2]
-    assert record["faults"] >= 0 and record["calls"] >= 1
+    record, = timing.compare({"a": np.ones(2**16).sum}, {}, rounds=3, block=1e-4)
+    assert 0 < record["seconds"][1] <= record["seconds"][0] <= record["seconds"][2] and record["faults"] >= 0
     before = timing.minor_faults()
     np.ones(2**23)  # 64 MiB are new pages, whatever their size
     assert timing.minor_faults() > before
@@ -141,44 +112,26 @@ def test_the_time_of_others(tmp_path, monkeypatch):
     # Two cores for 10 s are busy for 15 s, of which this process had 11: 4 of 20 went to others.
     for name, values in (("busy_seconds", [100.0, 115.0]), ("time.process_time", [1.0, 12.0]),
                          ("time.perf_counter", [5.0, 15.0])):
-        monkeypatch.setattr(f"benchmarks.timing.{name}", lambda *_, values=iter(values): next(values))
+        monkeypatch.setattr(f"benchmarks.common.timing.{name}", lambda *_, values=iter(values): next(values))
     with timing.watch({0, 1}) as shared:
         pass
     assert shared == {"others": 0.2}
 
 
-X86 = """
-	vmovups	(%rax,%rdx,4), %zmm1
-	vfmadd231ps	%zmm0, %zmm1, %zmm2
-	vfnmadd213pd	%ymm0, %ymm1, %ymm2
-	vaddps	(%rax), %ymm3, %ymm4
-	vsubps	%xmm3, %xmm3, %xmm4
-	vextractf64x4	$1, %zmm0, %ymm1
-	vxorps	%xmm0, %xmm0, %xmm0
-	vcvtps2pd	%ymm0, %zmm1
-	vaddss	%xmm3, %xmm3, %xmm4
-	vdivsd	%xmm3, %xmm3, %xmm4
-	vfmadd132sd	%xmm3, %xmm3, %xmm4
-	vmovntps	%zmm1, (%rax)
-	addq	$8, %rax
-"""
-
-ARM = """
-	ldp	q0, q1, [x0], #32
-	fmla	v2.4s, v0.4s, v1.4s
-	fadd	v3.2d, v0.2d, v1.2d
-	fmul.4s	v3, v0, v1
-	fadd	s0, s1, s2
-	fmadd	d0, d1, d2, d3
-	stnp	q0, q1, [x0]
-	add	x0, x0, #8
-"""
+X86 = ["vmovups (%rax,%rdx,4), %zmm1", "vfmadd231ps %zmm0, %zmm1, %zmm2", "vfnmadd213pd %ymm0, %ymm1, %ymm2",
+       "vaddps (%rax), %ymm3, %ymm4", "vsubps %xmm3, %xmm3, %xmm4", "vextractf64x4 $1, %zmm0, %ymm1",
+       "vxorps %xmm0, %xmm0, %xmm0", "vcvtps2pd %ymm0, %zmm1", "vaddss %xmm3, %xmm3, %xmm4",
+       "vdivsd %xmm3, %xmm3, %xmm4", "vfmadd132sd %xmm3, %xmm3, %xmm4", "vmovntps %zmm1, (%rax)", "addq $8, %rax"]
+ARM = ["ldp q0, q1, [x0], #32", "fmla v2.4s, v0.4s, v1.4s", "fadd v3.2d, v0.2d, v1.2d", "fmul.4s v3, v0, v1",
+       "fadd s0, s1, s2", "fmadd d0, d1, d2, d3", "stnp q0, q1, [x0]", "add x0, x0, #8"]
 
 
-def test_instructions_are_counted_by_register():
-    assert assembly.count(X86) == {"zmm": 1, "ymm": 2, "xmm": 1, "scalar": 3, "fma": 3, "streaming": 1}
-    assert assembly.count(ARM) == {"v": 3, "scalar": 2, "fma": 2, "streaming": 1}
-    assert assembly.count("") == {}
+@pytest.mark.parametrize("lines, expected", [
+    (X86, {"zmm": 1, "ymm": 2, "xmm": 1, "scalar": 3, "fma": 3, "streaming": 1}),
+    (ARM, {"v": 3, "scalar": 2, "fma": 2, "streaming": 1}), ([], {}),
+])
+def test_instructions_are_counted_by_register(lines, expected):
+    assert assembly.count("".join(f"\t{line.replace(' ', chr(9), 1)}\n" for line in lines)) == expected
 
 
 def test_kernels_of_a_module_are_found_where_they_hide():
@@ -192,10 +145,8 @@ def test_kernels_of_a_module_are_found_where_they_hide():
     hidden["deep"][0](np.ones(64))
     hidden["deep"][0](np.ones(64, np.float32))
     records = [r for r in assembly.report(__name__) if r["kernel"].endswith("double")]
-    assert [r["arguments"] for r in records] == ["float64", "float32"]
-    for record in records:
-        assert not record["parallel"]
-        assert sum(record.get(register, 0) for register in ("zmm", "ymm", "xmm", "v")) > 0
+    assert [(r["arguments"], r["parallel"]) for r in records] == [("float64", False), ("float32", False)]
+    assert all(sum(r.get(register, 0) for register in ("zmm", "ymm", "xmm", "v")) > 0 for r in records)
     assert assembly.report("no.such.module") == []
 
 
@@ -203,24 +154,19 @@ def test_a_file_has_a_record_a_line(tmp_path):
     result = {"title": "t", "provenance": {"a": 1}, "records": [{"x": 1}, {"x": [2, 3]}]}
     provenance.save(tmp_path / "new" / "r.json", result)
     text = (tmp_path / "new" / "r.json").read_text()
-    assert json.loads(text) == result
-    assert '  {"x": 1},\n  {"x": [2, 3]}\n' in text
-
-
-def test_digits():
-    assert provenance.digits(1.23456e-7) == 1.235e-7
-    assert provenance.digits(math.inf) is None and provenance.digits(math.nan) is None
+    assert json.loads(text) == result and '  {"x": 1},\n  {"x": [2, 3]}\n' in text
+    assert [provenance.digits(n) for n in (1.23456e-7, math.inf, math.nan)] == [1.235e-7, None, None]
+    assert provenance.slug("AMD EPYC(TM) 9-core @ (2.0 GHz)") == "amd-epyc-tm-9-core-2-0-ghz"
 
 
 # What is compared
 
-def test_every_case_once():
-    def coordinates(threads, state):
-        return list(cpu.cases(cpu.SHAPES, ("float32", "float64"), threads, state))
-
-    for threads, state, number in ((1, "recycled", 12 * 2 * 2 * 2), (1, "fresh", 12 * 2), (2, "recycled", 12 * 2 * 2)):
-        assert len(set(coordinates(threads, state))) == len(coordinates(threads, state)) == number
-    assert {*cpu.QUICK_SHAPES, *cpu.LADDER_SHAPES, *cpu.TRICK_SHAPES} <= set(cpu.SHAPES)
+@pytest.mark.parametrize("threads, state, number", [(1, "recycled", 8), (1, "fresh", 2), (2, "recycled", 4)])
+def test_every_case_once(threads, state, number):
+    found = list(command.cases(command.SHAPES, ("float32", "float64"), threads, state))
+    assert len(set(found)) == len(found) == number * len(command.SHAPES)
+    sums = list(command.thread_cases(threads, state))
+    assert bool(sums) == (threads == 2) and len({math.prod(case.shape) for case in sums}) == bool(sums)
 
 
 @pytest.mark.parametrize("change, expected", [
@@ -229,9 +175,58 @@ def test_every_case_once():
 ])
 def test_sections(change, expected):
     case = contestants.Case((8, 1024, 768), "float32", "forward", 1, "recycled", "ordinary")
-    assert set(cpu.sections(case._replace(**change))) == expected
-    assert not list(cpu.thread_cases(1, "recycled")) and not list(cpu.thread_cases(2, "fresh"))
-    assert {math.prod(case.shape) for case in cpu.thread_cases(2, "recycled")} == {2**18}
+    assert set(command.sections(case._replace(**change))) == expected
+
+
+def small(which, dtype="float32", **changes):
+    case = contestants.Case((2, 3, 8), dtype, which, 1, "recycled", "ordinary")._replace(**changes)
+    return case, contestants.arrays(case)
+
+
+@pytest.mark.parametrize("alignment, offset", [("ordinary", 16), ("aligned", 0)])
+def test_arrays_lie_where_they_should(alignment, offset):
+    _, a = small("forward", "float64", shape=(2, 3, 5), state="fresh", alignment=alignment)
+    assert [t.shape for t in a] == [(2, 3, 5), (5,), (5,), (2, 3, 5), (2, 3, 5)]
+    for t, row in zip(a, a.rows()):
+        assert t.ctypes.data % 4096 == offset and t.flags.c_contiguous and t.dtype == np.float64
+        assert np.shares_memory(t, row) and row.shape in ((6, 5), (5,))
+    assert not np.array_equal(a.x, a.dy) and not np.shares_memory(a.x, a.out)
+
+
+@pytest.mark.parametrize("which", ["forward", "backward"])
+def test_calls_do_what_they_are_named_for(which):
+    pytest.importorskip("numba")
+    case, a = small(which)
+    x, dy = a.x.copy(), a.dy.copy()
+    results = {name: call() for name, call in contestants.numpy_calls(case, a)}
+    assert set(results) == {"numpy-idiomatic", "numpy-reused"}
+    # Numbers below 4, a dozen roundings each of 2**-24 of that: some 3e-6.
+    np.testing.assert_allclose(results["numpy-idiomatic"][0], results["numpy-reused"][0], atol=1e-5)
+    for name, call in contestants.memory_calls(case, a):
+        a.out[...] = 0
+        call()
+        # One rounding (fused) or two of numbers below 16: 2**-23 of that at most.
+        np.testing.assert_allclose(a.out, x + 3 * dy if name == "triad" else x, atol=2e-6)
+    assert np.array_equal(a.x, x) and np.array_equal(a.dy, dy)
+    steps = dict(contestants.ladder_calls(case, a))
+    assert all(len(call()) == {"forward": 2, "backward": 3}[which] and call()[0].shape == (6, 8)
+               for call in steps.values()) and steps
+
+
+def test_thread_calls():
+    """The sums of two parts share a cache line in one call and not in the other; all add the same rows."""
+    pytest.importorskip("numba")
+    case, a = small("backward", threads=2)
+    distances = {}
+    for name, call in contestants.thread_calls(case, a):
+        call()
+        sums = call.args[2]
+        ends = [part[1, 7:].ctypes.data // 64 for part in sums[:-1]]
+        distances[name] = [part[0].ctypes.data // 64 - end for part, end in zip(sums[1:], ends)]
+        # Sums of six terms of size one: 7 roundings of 2**-24, times some.
+        np.testing.assert_allclose(sums[:, 0, :8].sum(axis=0), (a.dy * a.x).sum(axis=(0, 1)), atol=1e-5)
+        np.testing.assert_allclose(sums[:, 1, :8].sum(axis=0), a.dy.sum(axis=(0, 1)), atol=1e-5)
+    assert distances == {"one-part": [], "side-by-side": [0], "apart": [2]}
 
 
 @pytest.mark.parametrize("name", tricks.TRICKS)
@@ -245,69 +240,12 @@ def test_every_trick_takes_something_away(name):
 
 
 def test_a_trick_less_is_the_same_function():
-    cpu = pytest.importorskip("lnlib.cpu")
+    pytest.importorskip("numba")
     x = np.random.default_rng(0).standard_normal((9, 300), np.float32)
-    gamma = x[0].copy()
-    without = tricks.without("no-head")
+    gamma, without = x[0].copy(), tricks.without("no-head")
     assert without is tricks.without("no-head") and without.layer_norm_forward is not cpu.layer_norm_forward
     # Each element has the same operations, whatever lies in one vector.
     assert np.array_equal(without.layer_norm_forward(x, gamma, gamma)[0], cpu.layer_norm_forward(x, gamma, gamma)[0])
-
-
-def test_thread_calls():
-    """The sums of two parts share a cache line in one call and not in the other; all add the same rows."""
-    pytest.importorskip("numba")
-    case = contestants.Case((2, 3, 8), "float32", "backward", 2, "recycled", "ordinary")
-    a = contestants.arrays(case)
-    found = {}
-    for name, call in contestants.thread_calls(case, a):
-        call()
-        sums = found[name] = call.args[2]
-        ends = [part[1, 7:].ctypes.data // 64 for part in sums[:-1]]
-        starts = [part[0].ctypes.data // 64 for part in sums[1:]]
-        assert [s - e for s, e in zip(starts, ends)] == {"one-part": [], "side-by-side": [0], "apart": [2]}[name]
-        # Sums of six terms of size one: 7 roundings of 2**-24, times some.
-        np.testing.assert_allclose(sums[:, 0, :8].sum(axis=0), (a.dy * a.x).sum(axis=(0, 1)), atol=1e-5)
-        np.testing.assert_allclose(sums[:, 1, :8].sum(axis=0), a.dy.sum(axis=(0, 1)), atol=1e-5)
-    assert list(found) == ["one-part", "side-by-side", "apart"]
-
-
-@pytest.mark.parametrize("alignment, offset", [("ordinary", 16), ("aligned", 0)])
-def test_arrays_lie_where_they_should(alignment, offset):
-    a = contestants.arrays(contestants.Case((2, 3, 5), "float64", "forward", 1, "fresh", alignment))
-    assert [t.shape for t in a] == [(2, 3, 5), (5,), (5,), (2, 3, 5), (2, 3, 5)]
-    assert [t.shape for t in a.rows()] == [(6, 5), (5,), (5,), (6, 5), (6, 5)]
-    for t, row in zip(a, a.rows()):
-        assert t.ctypes.data % 4096 == offset and t.flags.c_contiguous and t.dtype == np.float64
-        assert np.shares_memory(t, row)
-    assert not np.array_equal(a.x, a.dy) and not np.shares_memory(a.x, a.out)
-
-
-@pytest.mark.parametrize("which", ["forward", "backward"])
-def test_numpy_and_memory_calls(which):
-    pytest.importorskip("numba")
-    case = contestants.Case((2, 3, 8), "float32", which, 1, "recycled", "ordinary")
-    a = contestants.arrays(case)
-    x, dy = a.x.copy(), a.dy.copy()
-    results = {name: call() for name, call in contestants.numpy_calls(case, a)}
-    assert set(results) == {"numpy-idiomatic", "numpy-reused"}
-    # Numbers below 4, a dozen roundings each of 2**-24 of that: some 3e-6.
-    np.testing.assert_allclose(results["numpy-idiomatic"][0], results["numpy-reused"][0], atol=1e-5)
-    for name, call in contestants.memory_calls(case, a):
-        a.out[...] = 0
-        call()
-        # One rounding (fused) or two of numbers below 16: 2**-23 of that at most.
-        np.testing.assert_allclose(a.out, x + 3 * dy if name == "triad" else x, atol=2e-6)
-    assert np.array_equal(a.x, x) and np.array_equal(a.dy, dy)
-
-
-@pytest.mark.parametrize("which, results", [("forward", 2), ("backward", 3)])  # y, cache; dx, dgamma, dbeta
-def test_ladder_calls(monkeypatch, which, results):
-    step = (ladder.idiomatic_forward, ladder.idiomatic_backward)
-    monkeypatch.setattr(ladder, "STEPS", {"step": step}, raising=False)
-    case = contestants.Case((2, 3, 8), "float32", which, 1, "recycled", "ordinary")
-    (name, call), = contestants.ladder_calls(case, contestants.arrays(case))
-    assert name == "step" and len(call()) == results and call()[0].shape == (6, 8)
 
 
 def test_a_peer_may_be_absent_but_not_one_of_ours(monkeypatch):
@@ -317,8 +255,7 @@ def test_a_peer_may_be_absent_but_not_one_of_ours(monkeypatch):
 
     monkeypatch.setattr(contestants, "FAMILIES", {"jax": broken})
     left_out = {}
-    assert contestants.contestants(None, None, left_out) == {"half": "a call"}
-    assert left_out == {"jax": "ImportError"}
+    assert contestants.contestants(None, None, left_out) == {"half": "a call"} and left_out == {"jax": "ImportError"}
     monkeypatch.setattr(contestants, "FAMILIES", {"lnlib": broken})
     with pytest.raises(ImportError):
         contestants.contestants(None, None, {})
@@ -327,40 +264,28 @@ def test_a_peer_may_be_absent_but_not_one_of_ours(monkeypatch):
 def test_the_process_that_measures_gets_its_variables(monkeypatch):
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
-    found = cpu.environment(2, "recycled", "folder")
+    found = command.environment(2, "recycled", "folder")
     assert found["OMP_NUM_THREADS"] == found["NUMBA_NUM_THREADS"] == "2" and found["NUMBA_CACHE_DIR"] == "folder"
-    assert found["MALLOC_MMAP_MAX_"] == "0"
-    assert "MALLOC_ARENA_MAX" not in found and "OMP_WAIT_POLICY" not in found
-    assert "MALLOC_MMAP_MAX_" not in cpu.environment(1, "fresh", "folder")
-
-
-def torch_record(state, faults, shape=(4, 512, 1024), others=0.01):
-    return {"implementation": "pytorch", "shape": shape, "dtype": "float32", "which": "forward", "threads": 1,
-            "state": state, "faults": faults, "others": others}
-
-
-@pytest.mark.parametrize("record, warnings", [
-    (torch_record("recycled", 0.0), 0),
-    (torch_record("recycled", 2049.0), 1),
-    (torch_record("fresh", 2049.0), 0),
-    (torch_record("fresh", 0.0), 1),
-    (torch_record("fresh", 0.0, (1, 1, 64)), 0),  # below the threshold nothing is fresh
-    (torch_record("recycled", 0.0, others=0.5), 1),
-])
-def test_doubtful_numbers_are_named(record, warnings):
-    assert len(list(cpu.warnings_about([record]))) == warnings
+    assert found["MALLOC_MMAP_MAX_"] == "0" and not {"MALLOC_ARENA_MAX", "OMP_WAIT_POLICY"} & set(found)
+    assert "MALLOC_MMAP_MAX_" not in command.environment(1, "fresh", "folder")
 
 
 # What is shown
 
-def test_cells_and_names():
-    assert tables.cell([1.0, 0.95, 1.1]) == "1.00" and tables.cell([1.0, 0.8, 1.1]) == "~1.00"
-    assert tables.cell([2e-6, 2e-6, 2e-6], 1e6) == "2.0" and tables.cell(None) == ""
-    assert tables.geometric_mean([1, 4]) == pytest.approx(2, rel=1e-12)
-    assert provenance.slug("AMD EPYC(TM) 9-core @ (2.0 GHz)") == "amd-epyc-tm-9-core-2-0-ghz"
+@pytest.mark.parametrize("state, faults, shape, others, warnings", [
+    ("recycled", 0.0, (4, 512, 1024), 0.01, 0), ("recycled", 2049.0, (4, 512, 1024), 0.01, 1),
+    ("fresh", 2049.0, (4, 512, 1024), 0.01, 0), ("fresh", 0.0, (4, 512, 1024), 0.01, 1),
+    ("fresh", 0.0, (1, 1, 64), 0.01, 0),  # below the threshold nothing is fresh
+    ("recycled", 0.0, (4, 512, 1024), 0.5, 1),
+])
+def test_doubtful_numbers_are_named(state, faults, shape, others, warnings):
+    record = {"implementation": "pytorch", "shape": shape, "dtype": "float32", "which": "forward", "threads": 1,
+              "state": state, "faults": faults, "others": others}
+    assert len(list(command.warnings_about([record]))) == warnings
 
 
 def test_a_table(capsys):
+    assert [timing.cell([1.0, q1, 1.1]) for q1 in (0.95, 0.8)] == ["1.00", "~1.00"] and timing.cell(None) == ""
     base = {"section": "kernels", "dtype": "float32", "which": "backward", "threads": 1, "state": "fresh",
             "alignment": "ordinary"}
     records = [base | {"shape": shape, "implementation": name, "seconds": [1e-3] * 3, "speedup": [speedup] * 3,
@@ -369,14 +294,6 @@ def test_a_table(capsys):
                for name in ("lnlib-out", "pytorch", "triad")]
     tables.print_tables(records)
     lines = capsys.readouterr().out.splitlines()
-    table = [line.split() for line in lines if line.startswith(("(", "geometric"))]
-    assert table == [["(1,", "1,", "64)", "1.00", "1000.0", "0.25", "0.25"],
-                     ["(2,", "3,", "4)", "4.00", "1000.0", "0.25", "0.25"], ["geometric", "mean", "2.00"]]
-
-
-def test_progress_is_a_line_a_shape_where_there_is_no_terminal(capsys):
-    progress = tables.Progress(3)
-    for shape in ((1, 1, 64), (1, 1, 64), (2, 3, 4)):
-        progress.step({"threads": 1, "state": "fresh", "shape": shape})
-    assert [line.partition("s  ")[2] for line in capsys.readouterr().err.splitlines()] == [
-        "1 thread(s), fresh, (1, 1, 64)", "1 thread(s), fresh, (2, 3, 4)"]
+    assert [line.split() for line in lines if line.startswith(("(", "geometric"))] == [
+        ["(1,", "1,", "64)", "1.00", "1000.0", "0.25", "0.25"], ["(2,", "3,", "4)", "4.00", "1000.0", "0.25", "0.25"],
+        ["geometric", "mean", "2.00"]]

@@ -37,7 +37,8 @@ def test_what_the_answers_say(rng):
     with pytest.raises(ValueError, match="broadcast"):
         np.ones((3, 8)) - np.ones((3, 8)).mean(axis=-1)
 
-    h, W, b, P = rng.standard_normal((5, 6)), rng.standard_normal((6, 8)), rng.standard_normal(8), np.eye(8) - 1 / 8  # 1.4
+    h, W, b = (rng.standard_normal(shape) for shape in ((5, 6), (6, 8), 8))  # 1.4
+    P = np.eye(8) - 1 / 8
     before, after, only_b = h @ W + b, h @ (W @ P) + b @ P, h @ W + b @ P
     np.testing.assert_allclose(after.mean(axis=-1), 0, atol=1e-14)
     assert np.abs(only_b.mean(axis=-1)).min() > 1e-3

@@ -13,7 +13,7 @@ matplotlib.use("agg")
 
 import matplotlib.pyplot as plt  # noqa: E402
 
-from lnlib import cost, exercises, results  # noqa: E402
+from lnlib import cost, results  # noqa: E402
 from lnlib.exercises import ch09  # noqa: E402
 from lnlib.figures import fusing  # noqa: E402
 from lnlib.rounding import TYPICAL  # noqa: E402
@@ -44,32 +44,6 @@ def rms(flops=(4, 4, 0), numbers=(7, 10, 1), fused=(2, 1, 1)):
     return candidate
 
 
-@pytest.mark.parametrize("options, check, words", [
-    ({}, None, ""),
-    ({"numbers": (5, 10, 1)}, "a large array, per element", "found 5.00 accesses per element; which"),
-    ({"flops": (4, 3, 0)}, "small arrays, to the byte", "operations, expected 3232; what is missing grows with rows"),
-    ({"numbers": (7, 10, 0)}, "small arrays, to the byte", "what is missing grows with D"),
-    ({"numbers": (7, 0, 0)}, "small arrays, to the byte", "grows with rows, what is missing grows with D"),
-    ({"fused": (2, 0, 1)}, "small arrays, to the byte", "what is missing grows with rows"),
-    ({"fused": (2, 1, 2)}, "small arrays, to the byte", "what is too much grows with D"),
-])
-def test_rms_norm_cost(options, check, words):
-    assert failed("rms-norm-cost", rms(**options), words) == check
-
-
-def test_rms_norm_cost_in_numbers_instead_of_bytes():
-    assert failed("rms-norm-cost", lambda rows, D, itemsize: rms()(rows, D, 1)) == "a large array, per element"
-
-
-@pytest.mark.parametrize("answer, check, words", [
-    (lambda m, size: max(0, 2 * size * m.flops / m.copy - 8), None, ""),
-    (lambda m, size: 2 * size * m.flops / m.copy - 8, "arithmetic is slow", "expected 0"),
-    (lambda m, size: 8 * m.flops / m.copy - 8, "memory is slow", "expected"),  # float32 only
-])
-def test_free_operations(answer, check, words):
-    assert failed("free-operations", answer, words) == check
-
-
 def peak(y=1, dy=1, dx=1, xhat=1, statistics=(1, 2), parameters=2, in_place=1):
     def candidate(rows, D, itemsize, keep, over):
         arrays = y + dy + dx + xhat * (keep == "xhat") - in_place * over
@@ -77,31 +51,45 @@ def peak(y=1, dy=1, dx=1, xhat=1, statistics=(1, 2), parameters=2, in_place=1):
     return candidate
 
 
-@pytest.mark.parametrize("options, check, words", [
-    ({}, None, ""),
-    ({"xhat": 0}, "arrays of x's size", "expected 4"),
-    ({"statistics": (0, 1)}, "all arrays", "what is missing grows with rows"),
-    ({"parameters": 0}, "all arrays", "what is missing grows with D"),
-    ({"parameters": 3}, "all arrays", "what is too much grows with D"),
-])
-def test_step_peak(options, check, words):
-    assert failed("step-peak", peak(**options), words) == check
-
-
-def test_hard_coded_four_bytes_are_named():
-    answers = (("rms-norm-cost", lambda rows, D, itemsize: (rms()(rows, D, 1)[0], *rms()(rows, D, 4)[1:])),
-               ("step-peak", lambda rows, D, itemsize, *how: peak()(rows, D, 4, *how)))
-    for name, answer in answers:
-        assert failed(name, answer, "itemsize bytes, not always 4") in ("small arrays, to the byte", "all arrays")
-
-
-@pytest.mark.parametrize("answer, check, words", [
-    (lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1), None, ""),
+@pytest.mark.parametrize("id, answer, check, words", [
+    ("rms-norm-cost", rms(), None, ""),
+    ("rms-norm-cost", rms(numbers=(5, 10, 1)),
+     "a large array, per element", "found 5.00 accesses per element; which"),
+    ("rms-norm-cost", rms(flops=(4, 3, 0)),
+     "small arrays, to the byte", "operations, expected 3232; what is missing grows with rows"),
+    ("rms-norm-cost", rms(numbers=(7, 10, 0)), "small arrays, to the byte", "what is missing grows with D"),
+    ("rms-norm-cost", rms(numbers=(7, 0, 0)),
+     "small arrays, to the byte", "grows with rows, what is missing grows with D"),
+    ("rms-norm-cost", rms(fused=(2, 0, 1)), "small arrays, to the byte", "what is missing grows with rows"),
+    ("rms-norm-cost", rms(fused=(2, 1, 2)), "small arrays, to the byte", "what is too much grows with D"),
+    ("free-operations", lambda m, size: max(0, 2 * size * m.flops / m.copy - 8), None, ""),
+    ("free-operations", lambda m, size: 2 * size * m.flops / m.copy - 8, "arithmetic is slow", "expected 0"),
+    ("free-operations", lambda m, size: 2 * size * m.flops / m.copy, "memory is slow", "already"),
+    ("free-operations", lambda m, size: 2 * size * m.flops / m.triad - 8, "memory is slow", "triad"),
+    ("free-operations", lambda m, size: m.flops / m.copy, "memory is slow", "ridge"),
+    ("free-operations", lambda m, size: 8 * m.flops / m.copy - 8, "memory is slow", "expected"),  # float32 only
+    ("step-peak", peak(), None, ""),
+    ("step-peak", peak(y=2), "arrays of x's size", "there before, or is not kept?"),
+    ("step-peak", peak(xhat=0), "arrays of x's size", "expected 4"),
+    ("step-peak", peak(statistics=(0, 1)), "all arrays", "what is missing grows with rows"),
+    ("step-peak", peak(parameters=0), "all arrays", "what is missing grows with D"),
+    ("step-peak", peak(parameters=3), "all arrays", "what is too much grows with D"),
+    ("half-length", lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1), None, ""),
+    ("half-length", lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (n2 - n1), "from two calls", "in seconds"),
+    ("half-length", lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1) / 2,
+     "from two calls", "two thirds of the time"),
+    ("half-length", lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1) * 2,
+     "from two calls", "a third of the time"),
+    ("half-length", lambda n1, t1, n2, t2: t1 * n2 / t2, "from two calls", "inside"),
     # The smaller array is not always the first.
-    (lambda n1, t1, n2, t2: abs(t1 * n2 - t2 * n1) / (t2 - t1), "from two calls", "expected"),
+    ("half-length", lambda n1, t1, n2, t2: abs(t1 * n2 - t2 * n1) / (t2 - t1), "from two calls", "expected"),
+    ("rms-norm-cost", lambda rows, D, itemsize: rms()(rows, D, 1), "a large array, per element", "accesses per"),
+    ("rms-norm-cost", lambda rows, D, itemsize: (rms()(rows, D, 1)[0], *rms()(rows, D, 4)[1:]),
+     "small arrays, to the byte", "itemsize bytes, not always 4"),
+    ("step-peak", lambda rows, D, itemsize, *how: peak()(rows, D, 4, *how), "all arrays", "not always 4"),
 ])
-def test_half_length(answer, check, words):
-    assert failed("half-length", answer, words) == check
+def test_an_answer_is_judged(id, answer, check, words):
+    assert failed(id, answer, words) == check
 
 
 # Data
@@ -121,8 +109,8 @@ def test_the_machine_file_has_what_the_page_reads():
 
 
 def test_the_calls_measured_are_those_named():
-    machine = pytest.importorskip("benchmarks.machine")
-    from benchmarks.contestants import Arrays
+    machine = pytest.importorskip("benchmarks.cpu.machine")
+    from benchmarks.cpu.contestants import Arrays
 
     rng = np.random.default_rng(0)
     x, dy = rng.standard_normal((2, 1, 3, 5))

@@ -1,6 +1,7 @@
 """Numeric gradients are as good as their formula; each checker catches wrong gradients and passes right ones."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -275,12 +276,6 @@ def test_adjoint_test_in_null_directions_and_corners():
     assert adjoint_test(jvp, vjp, u, np.ones((4, 16))) <= tolerance(np.float64, 64)  # both sums are zero
     assert adjoint_test(lambda u: 0 * u, lambda d: 0 * d, u, u) == 0
     assert math.isnan(adjoint_test(jvp, lambda d: d * math.nan, u, u))
-    with pytest.raises(ValueError, match=r"vjp\(dy\): found shape \(16,\), expected \(4, 16\), the shape of u"):
-        adjoint_test(jvp, lambda d: d[0], u, u)
-    with pytest.raises(ValueError, match=r"jvp\(u\): found shape \(16,\), expected \(4, 16\), the shape of dy"):
-        adjoint_test(lambda u: u[0], vjp, u, u)
-    with pytest.raises(TypeError, match="u: found dtype int64"):
-        adjoint_test(jvp, vjp, np.arange(4), u)
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 8), (4, 16, 64), (8, 16, 1024)])
@@ -295,6 +290,7 @@ def test_random_projection_passes_the_right_gradients_and_no_others(shape):
         assert random_projection(f, args, dy, bad, rng=rng) > 1e-11, name
         if "1e-6" not in name:
             assert random_projection(f, args, dy, bad, rng=rng, method="central") > 1e-4, name
+    assert math.isnan(random_projection(f, args, dy, (grads[0] * math.nan, *grads[1:]), rng=rng))
     for k in (1, 2):  # the other gradients are in the same number
         bad = list(grads)
         bad[k] = bad[k] * 1.001
@@ -324,22 +320,6 @@ def test_random_projection_steps_as_its_dtype_demands(dtype):
     h = max(seen) / abs(np.random.default_rng(0).standard_normal())
     target = (12 * np.finfo(dtype).eps / 2) ** (1 / 3)
     assert target * 0.999 <= h < 2 * target
-
-
-def test_random_projection_bad_input():
-    args, dy, grads = problem((2, 8))
-    rng = np.random.default_rng(0)
-    with pytest.raises(ValueError, match=r"grads\[1\]: found shape \(1, 8\), expected \(8,\)"):
-        random_projection(f, args, dy, (grads[0], grads[1][None], grads[2]), rng=rng)
-    with pytest.raises(ValueError, match="grads: found 2 arrays, expected 3"):
-        random_projection(f, args, dy, grads[:2], rng=rng)
-    with pytest.raises(ValueError, match="method: found 'fast', expected one of"):
-        random_projection(f, args, dy, grads, rng=rng, method="fast")
-    with pytest.raises(ValueError, match=r"f: found a result of shape \(\)"):
-        random_projection(lambda *a: f(*a).sum(), args, dy, grads, rng=rng)
-    with pytest.raises(TypeError, match=r"args\[0\]: found dtype float32"):
-        random_projection(f, [a.astype(np.float32) for a in args], dy, grads, rng=rng)
-    assert math.isnan(random_projection(f, args, dy, (grads[0] * math.nan, *grads[1:]), rng=rng))
 
 
 # The tolerance ------------------------------------------------------------------------------------
@@ -387,12 +367,6 @@ def test_tolerance_grows_with_what_it_should():
     assert tolerance("bfloat16", 64) == 2**-8 + tolerance("float32", 64)
     assert tolerance(np.float64, 1) == 8 * U
     assert [gradcheck.longest_chain(D) for D in (1, 2, 7, 8, 128, 256, 257, 65536)] == [0, 1, 6, 4, 19, 20, 21, 28]
-    with pytest.raises(TypeError, match="dtype: found int64"):
-        tolerance("int64", 8)
-    with pytest.raises(ValueError, match="D: found 0"):
-        tolerance("float64", 0)
-    with pytest.raises(ValueError, match="condition: found nan"):
-        tolerance("float64", 8, math.nan)
 
 
 # The report ---------------------------------------------------------------------------------------
@@ -514,19 +488,41 @@ def test_the_table_and_rtol():
     assert check_gradients(lambda: dy, (), dy, ()).passed
 
 
-def test_check_gradients_bad_input():
-    args, dy, grads = problem((2, 8))
-    with pytest.raises(ValueError, match="grads: found 2 arrays, expected 3"):
-        check_gradients(f, args, dy, grads[:2])
-    with pytest.raises(ValueError, match="names: found 1, expected 3"):
-        check_gradients(f, args, dy, grads, names=["dx"])
-    with pytest.raises(ValueError, match="method: found 'magic', expected one of one_sided, central"):
-        check_gradients(f, args, dy, grads, method="magic")
-    with pytest.raises(ValueError, match="rtol: found nan"):
-        check_gradients(f, args, dy, grads, rtol=math.nan)
-    with pytest.raises(ValueError, match=r"f: found a result of shape \(2, 8\), expected \(8,\)"):
-        check_gradients(f, args, dy[0], grads)
-    with pytest.raises(ValueError, match="dy: found NaN or Inf"):
-        check_gradients(f, args, dy * math.nan, grads)
-    with pytest.raises(TypeError, match=r"grads\[2\]: found dtype int64"):
-        check_gradients(f, args, dy, (*grads[:2], np.ones(8, int)))
+# Bad input ----------------------------------------------------------------------------------------
+
+ARGS, DY, GRADS = problem((2, 8))
+HERE = np.ones((4, 16))
+
+
+@pytest.mark.parametrize("call, error, message", [
+    (lambda: adjoint_test(np.copy, lambda d: d[0], HERE, HERE), ValueError,
+     r"vjp\(dy\): found shape \(16,\), expected \(4, 16\), the shape of u"),
+    (lambda: adjoint_test(lambda u: u[0], np.copy, HERE, HERE), ValueError,
+     r"jvp\(u\): found shape \(16,\), expected \(4, 16\), the shape of dy"),
+    (lambda: adjoint_test(np.copy, np.copy, np.arange(4), HERE), TypeError, "u: found dtype int64"),
+    (lambda: tolerance("int64", 8), TypeError, "dtype: found int64"),
+    (lambda: tolerance("float64", 0), ValueError, "D: found 0"),
+    (lambda: tolerance("float64", 8, math.nan), ValueError, "condition: found nan"),
+    (lambda: check_gradients(f, ARGS, DY, GRADS, names=["dx"]), ValueError, "names: found 1, expected 3"),
+    (lambda: check_gradients(f, ARGS, DY, GRADS, rtol=math.nan), ValueError, "rtol: found nan"),
+    (lambda: random_projection(f, ARGS, DY, (GRADS[0], GRADS[1][None], GRADS[2]), rng=np.random.default_rng(0)),
+     ValueError, r"grads\[1\]: found shape \(1, 8\), expected \(8,\)"),
+    (lambda: random_projection(f, [a.astype(np.float32) for a in ARGS], DY, GRADS, rng=np.random.default_rng(0)),
+     TypeError, r"args\[0\]: found dtype float32"),
+])
+def test_bad_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.parametrize("check", [check_gradients, partial(random_projection, rng=np.random.default_rng(0))])
+@pytest.mark.parametrize("dy, grads, options, error, message", [
+    (DY, GRADS[:2], {}, ValueError, "grads: found 2 arrays, expected 3"),
+    (DY, GRADS, {"method": "magic"}, ValueError, "method: found 'magic', expected one of one_sided, central"),
+    (DY[0], GRADS, {}, ValueError, r"f: found a result of shape \(2, 8\), expected \(8,\)"),
+    (DY * math.nan, GRADS, {}, ValueError, "dy: found NaN or Inf"),
+    (DY, (*GRADS[:2], np.ones(8, int)), {}, TypeError, r"grads\[2\]: found dtype int64"),
+])
+def test_bad_arguments_of_both(check, dy, grads, options, error, message):
+    with pytest.raises(error, match=message):
+        check(f, ARGS, dy, grads, **options)

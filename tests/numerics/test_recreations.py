@@ -107,29 +107,11 @@ def test_two_large_numbers_for_one_small_one():
             assert 1e-5 < error < 1e-2 if loses else error < 6 * U["float32"], name
 
 
-def test_flax_gradient_at_the_kink_of_the_clipped_variance():
-    """Where the variance is exactly 0, half of its gradient passes, times rstd**3 = eps**-1.5, 3e7, and 2 x / D."""
-    x, gamma, beta, dy = inputs(64, rows=200, offset=1e4)
-    y, cache = recreations.flax_forward(x, gamma, beta)
-    raw = cache[2][:, 0]
-    dx = recreations.flax_backward(dy, cache)[0]
-    size = np.linalg.norm(dx, axis=1)
-    assert (raw == 0).sum() > 10 and (raw < 0).sum() > 10
-    assert np.median(size[raw == 0]) > 100 * np.median(size[raw < 0])
-
-
 def test_keras_on_numpy_takes_the_root_of_a_negative_variance():
     x, gamma, beta, _ = inputs(64, rows=200, offset=1e4)
     bad = np.isnan(recreations.keras_numpy_forward(x, gamma, beta)[0]).any(axis=1)
     assert 0.1 < bad.mean() < 0.9
     assert np.isfinite(recreations.keras_forward(x, gamma, beta)[0]).all()
-
-
-def test_constant_rows():
-    x, one = np.full((2, 768), 33333334, np.float32), np.ones(768, np.float32)
-    assert not recreations.pytorch_forward(x, one, 0 * one)[0].any()
-    for name in ("flax-two-pass", "keras"):  # the mean is off by one unit of 2 or 4, which is then normalised to 1
-        assert np.abs(BY_NAME[name].forward(x, one, 0 * one)[0]).max() > 0.5
 
 
 @pytest.mark.parametrize("name", WITH_BACKWARD)

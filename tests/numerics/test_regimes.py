@@ -34,13 +34,6 @@ def test_rows_have_the_mean_and_the_deviation_asked_for(ratio, sigma, dtype):
     assert len(np.unique(x[:, 0])) > 1  # rows differ
 
 
-def test_rows_refuse():
-    with pytest.raises(ValueError, match="D: found 1, expected at least 2"):
-        rows(rng(), 3, 1, 0)
-    with pytest.raises(ValueError, match="format: found 'int8'"):
-        rows(rng(), 3, 4, 0, dtype="int8")
-
-
 # Upstream gradients and kappa
 
 def exact_xhat(x, eps):
@@ -67,8 +60,6 @@ def test_upstream_has_the_parts_asked_for(ones, along, rest):
 def test_upstream_where_there_is_no_rest():
     xhat = np.array([[-1.0, 1.0]])
     assert upstream(rng(), xhat, 2.0, 3.0, 0.0).tolist() == [[-1.0, 5.0]]
-    with pytest.raises(ValueError, match="rest: found 1.0 for D = 2, expected 0"):
-        upstream(rng(), xhat, 2.0, 3.0)
     constant = upstream(rng(), np.zeros((2, 8)), 0.0, 1.0, 1.0, "float64")  # xhat of a constant row: nothing to avoid
     assert np.allclose(np.mean(constant**2, axis=-1), 1)
 
@@ -102,14 +93,21 @@ def test_parts_reach_their_target(towards):
             assert found["rest"] == 1 and found["along" if towards == "ones" else "ones"] == 0
 
 
-def test_parts_refuse():
-    with pytest.raises(ValueError, match="target: found 11, expected at least 1 and below 11 towards 'along'"):
-        parts(11, 10, "along")
-    with pytest.raises(ValueError, match="target: found 0.5"):
-        parts(0.5, 10, "ones")
-    for refuse in (lambda: parts(2, 10, "rest"), lambda: regimes.backward_loss(2, "rest")):
-        with pytest.raises(ValueError, match="towards: found 'rest', expected one of ones, along"):
-            refuse()
+@pytest.mark.parametrize("call, message", [
+    (lambda: rows(rng(), 3, 1, 0), "D: found 1, expected at least 2"),
+    (lambda: rows(rng(), 3, 4, 0, dtype="int8"), "format: found 'int8'"),
+    (lambda: upstream(rng(), np.array([[-1.0, 1.0]]), 2.0, 3.0), "rest: found 1.0 for D = 2, expected 0"),
+    (lambda: parts(11, 10, "along"), "target: found 11, expected at least 1 and below 11 towards 'along'"),
+    (lambda: parts(0.5, 10, "ones"), "target: found 0.5"),
+    (lambda: parts(2, 10, "rest"), "towards: found 'rest', expected one of ones, along"),
+    (lambda: regimes.backward_loss(2, "rest"), "towards: found 'rest', expected one of ones, along"),
+    (lambda: regimes.mean_loss(1, 8, "upwards"), "order: found 'upwards', expected one of sequential, accumulators"),
+    (lambda: regimes.naive_loss(1, 1, 8, "upwards"), "order: found 'upwards'"),
+    (lambda: regimes.mean_loss(1.0, 8, "exact", "int8"), "format: found 'int8'"),
+])
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 def test_gains_are_those_of_the_jacobian():
@@ -291,14 +289,6 @@ def test_precise_has_no_kappa():
 
     maps = regimes.backward_errors({"precise": precise}, [1, 1e3, 1e6], [0, 1e3, 1e6], 1e7, "along", rng=rng())
     assert maps["precise"]["dx"].max() < 2**-24
-
-
-def test_lines_refuse_an_unknown_order_or_dtype():
-    for refuse in (lambda: regimes.mean_loss(1, 8, "upwards"), lambda: regimes.naive_loss(1, 1, 8, "upwards")):
-        with pytest.raises(ValueError, match="order: found 'upwards', expected one of sequential, accumulators"):
-            refuse()
-    with pytest.raises(ValueError, match="format: found 'int8'"):
-        regimes.mean_loss(1.0, 8, "exact", "int8")
 
 
 # Boundaries: on one side it happens, on the other it does not

@@ -4,7 +4,7 @@ Numba makes PTX of a kernel, text for an imagined machine; ptxas makes the code 
 sm_80: A100, sm_90: H100) and says how many registers a thread needs; cuobjdump prints that code, and here its
 instructions are counted. Counts are of instructions in the text, not of instructions run.
 
-Run from the repository's root, with the packages of requirements-gpu-code.txt: ``python -m benchmarks.gpu_code``.
+Run from the repository's root, with the packages of requirements-gpu-code.txt: ``python -m benchmarks.gpu.code``.
 """
 
 import argparse
@@ -24,13 +24,11 @@ from typing import NamedTuple
 from lnlib.gpu import kernels, ladder, plans
 from lnlib.simt.cuda_access import float16, float32, float64
 
-from . import provenance
+from ..common import provenance
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
 
 RESULT = provenance.FOLDER / "gpu-code" / "kernels.json"
-MEASURED = ("lnlib/gpu/kernels.py", "lnlib/gpu/ladder.py", "lnlib/gpu/plans.py", "lnlib/simt/cuda_access.py",
-            "benchmarks/gpu_code.py")
 PACKAGES = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-cuobjdump",
             "nvidia-cuda-nvdisasm")
 
@@ -119,8 +117,7 @@ def _kept(real):
 def _taught(name, arrays, numbers, threads, factory, *parameters, **expectations):
     """A kernel of the ladder."""
     signature = ", ".join(["float32[::1]"] * arrays + [numbers])
-    return Kernel(f"ladder {name}", factory, parameters, f"void({signature})", {"threads": threads, **expectations},
-                  {"launch_bounds": (threads, 1)})
+    return Kernel(f"ladder {name}", factory, parameters, f"void({signature})", {"threads": threads, **expectations})
 
 
 #: All kernels, as they are launched for usual shapes.
@@ -332,7 +329,7 @@ def main(arguments=None):
             records.append(record(kernel, code))
             wrong += [f"{kernel.name}, {arch}: {what}" for what in complaints(code, **kernel.expectations)]
     print(table(records), *wrong, sep="\n")
-    ran = provenance.provenance("python -m benchmarks.gpu_code", MEASURED, PACKAGES)
+    ran = provenance.provenance("python -m benchmarks.gpu.code", PACKAGES)
     ptxas = re.search(r"release [\d.]+, V([\d.]+)", _run("ptxas", "--version").stdout)
     provenance.save(output, {"provenance": ran | {"ptxas": ptxas and ptxas[1]}, "records": records})
     return bool(wrong)

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .provenance import digits
+
 
 class Quartiles(NamedTuple):
     median: float
@@ -137,15 +139,26 @@ def compare(calls, against, **options):
     found = interleave(calls, **options)
     records = []
     for name, timing in found.items():
-        record = {"implementation": name, "seconds": _rounded(quartiles(timing.seconds)),
+        record = {"implementation": name, "seconds": rounded(quartiles(timing.seconds)),
                   "calls": timing.number, "faults": round(float(np.median(timing.faults)), 1)}
-        for field, base in against.items():
-            if base := tuple(b for b in base if b in found):
-                record[field] = _rounded(quartiles(ratios(found, base, name)))
-        records.append(record)
+        records.append(record | compared(found, against, name))
     return records
 
 
-def _rounded(values):
+def compared(found, against, name):
+    """The fields of a record that hold the time of others over that of ``name``: their quartiles over rounds."""
+    present = {field: tuple(b for b in base if b in found) for field, base in against.items()}
+    return {field: rounded(quartiles(ratios(found, base, name))) for field, base in present.items() if base}
+
+
+def rounded(values):
     """[median, q1, q3] to four digits."""
-    return [float(f"{v:.4g}") for v in values]
+    return [digits(v) for v in values]
+
+
+def cell(values, unit=1):
+    """A median in some unit; ~ where the quartiles are further apart than a fifth of it."""
+    if values is None:
+        return ""
+    median, q1, q3 = values
+    return f"{'~' if q3 - q1 > median / 5 else ''}{median * unit:.{1 if unit > 1 else 2}f}"

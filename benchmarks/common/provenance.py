@@ -11,7 +11,7 @@ import platform
 import re
 import subprocess
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "results"
 
 
@@ -54,13 +54,12 @@ def versions(packages):
     return found
 
 
-def provenance(command, measured, packages):
+def provenance(command, packages):
     """What ran where and when; no host name and no path.
 
-    ``measured`` are the files that the numbers depend on: a change in them that is not in ``commit`` is told;
-    None where git knows neither.
+    A change of the library or the benchmarks that is not in ``commit`` is told; None where git knows neither.
     """
-    changes = _git("status", "--porcelain", "--", *measured)
+    changes = _git("status", "--porcelain", "--", "lnlib", "benchmarks", ":!benchmarks/results")
     return {
         "command": command,
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),

@@ -1,7 +1,7 @@
 """Are the contestants of the GPU benchmark right? Against float64, and against themselves, a hundred times."""
 
-from .gpu_contestants import EPS, LADDER, PASSES, Case, arrays
-from .provenance import digits
+from ..common.provenance import digits
+from .contestants import EPS, LADDER, PASSES, Case, arrays
 
 # Correctness: rows and lengths that fit nothing, and rows too long for the registers of a block.
 RAGGED = ((1, 1), (7, 3), (33, 100), (130, 1027), (257, 768), (64, 4096), (9, 20000))

@@ -2,7 +2,7 @@
 
 Run from the repository's root: ``python -m benchmarks.cpu`` (see benchmarks/README.md). For each number of
 threads and each state of the memory a process of its own is started, pinned to its cores; inside it all
-contestants (``benchmarks.contestants``) take turns (``benchmarks.timing``).
+contestants (``benchmarks.cpu.contestants``) take turns (``benchmarks.common.timing``).
 """
 
 import argparse
@@ -19,13 +19,12 @@ import tempfile
 
 import numpy as np
 
-from . import assembly, timing
+from ..common import timing
+from ..common.provenance import ROOT, machine_file, provenance, save
+from . import assembly
 from .contestants import ALIGNMENTS, EPS, Case, arrays, contestants, ladder_calls, thread_calls, trick_calls
-from .provenance import ROOT, machine_file, provenance, save
 from .tables import AGAINST, Progress, print_tables
 
-MEASURED = ("lnlib/cpu", "lnlib/contract.py", "benchmarks/cpu.py", "benchmarks/timing.py", "benchmarks/contestants.py",
-            "benchmarks/tricks.py", "benchmarks/assembly.py", "benchmarks/provenance.py")
 PACKAGES = ("numpy", "numba", "llvmlite", "torch", "jax", "jaxlib")
 
 SHAPES = ((1, 1, 64), (1, 1, 1024), (1, 1, 4096), (2, 128, 64), (2, 128, 1024), (2, 128, 4096), (4, 512, 1024),
@@ -177,7 +176,7 @@ def warnings_about(records):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description="Speed of layer norms on the CPU.")
+    parser = argparse.ArgumentParser("benchmarks.cpu", description="Speed of layer norms on the CPU.")
     parser.add_argument("--quick", action="store_true", help="three shapes, float32, one thread; prints only")
     parser.add_argument("--threads", type=int, nargs="+", help="default: 1 2, and 1 with --quick")
     parser.add_argument("--output", type=pathlib.Path, help="default: benchmarks/results/cpu/MACHINE.json")
@@ -195,7 +194,7 @@ def main(arguments=None):
                               else (SHAPES, ("float32", "float64"), 11))
     jobs = [(threads, state) for threads in numbers for state in STATES if state == "recycled" or threads == 1]
     total = sum(1 for job in jobs for _ in (*cases(shapes, dtypes, *job), *thread_cases(*job)))
-    ran = provenance("python -m benchmarks.cpu", MEASURED, PACKAGES) | {
+    ran = provenance("python -m benchmarks.cpu", PACKAGES) | {
         "cores": os.cpu_count(), "huge_pages": huge_pages(), "libc": " ".join(platform.libc_ver()), "eps": EPS,
         "rounds": rounds, "block_seconds": BLOCK,
         "settle_seconds": SETTLE, "states": STATES, "alignments": ALIGNMENTS}
@@ -208,7 +207,3 @@ def main(arguments=None):
     if output:
         save(output, {"title": "Speed of layer norms on the CPU", "provenance": ran, "left_out": left_out,
                       "warnings": found, "kernels": kernels, "records": records})
-
-
-if __name__ == "__main__":
-    main()

@@ -254,7 +254,7 @@ def thread_calls(case, a):
 
 
 def trick_calls(case, a):
-    """:mod:`lnlib.cpu` without one of its measures (``benchmarks.tricks``)."""
+    """:mod:`lnlib.cpu` without one of its measures (``benchmarks.cpu.tricks``)."""
     for name in TRICKS:
         forward = partial(without(name).layer_norm_forward, a.x, a.gamma, a.beta, EPS)
         if case.which == "backward":

@@ -15,23 +15,18 @@ import threading
 import time
 import traceback
 
-from . import gpu_stages, gpu_tables
-from .gpu_contestants import EPS, FAMILIES, LADDER, LIMIT, OURS, PEERS, Notes
-from .gpu_correctness import correctness
-from .gpu_timing import Gpu
-from .provenance import FOLDER, ROOT, provenance, save, slug
+from ..common.provenance import FOLDER, ROOT, provenance, save, slug
+from . import stages, tables
+from .contestants import EPS, FAMILIES, LADDER, LIMIT, OURS, PEERS, Notes
+from .correctness import correctness
+from .timing import Gpu
 
-MEASURED = ("lnlib/gpu/backend.py", "lnlib/gpu/devices.py", "lnlib/gpu/kernels.py", "lnlib/gpu/ladder.py",
-            "lnlib/gpu/plans.py", "lnlib/gpu/steps.py", "lnlib/simt/cuda_access.py",
-            "lnlib/contract.py", "benchmarks/gpu.py", "benchmarks/gpu_stages.py", "benchmarks/gpu_correctness.py",
-            "benchmarks/gpu_contestants.py", "benchmarks/gpu_timing.py", "benchmarks/timing.py",
-            "benchmarks/triton_kernels.py", "benchmarks/provenance.py")
 PACKAGES = ("numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "cuda-core", "nvidia-nvvm",
             "nvidia-nvjitlink", "torch", "triton", "liger-kernel", "cupy-cuda12x", "cupy-cuda13x")
 
-STAGES = {"ceilings": gpu_stages.ceilings, "correctness": correctness, "launch": gpu_stages.launch,
-          "speed": gpu_stages.speed, "ladder": gpu_stages.ladder, "graphs": gpu_stages.graphs,
-          "tune": gpu_stages.tune}
+STAGES = {"ceilings": stages.ceilings, "correctness": correctness, "launch": stages.launch,
+          "speed": stages.speed, "ladder": stages.ladder, "graphs": stages.graphs,
+          "tune": stages.tune}
 
 
 # Environment
@@ -115,7 +110,7 @@ def work(stage, families, quick):
             quiet()
             with torch.no_grad():
                 gpu = Gpu()
-                for records in STAGES[stage](gpu_stages.Work(gpu, notes, families, 10 if quick else 30, quick)):
+                for records in STAGES[stage](stages.Work(gpu, notes, families, 10 if quick else 30, quick)):
                     say({"records": records, **notes.take()})
                     print(f"  {stage}: {describe(records)}", flush=True)
         except Exception as error:
@@ -210,7 +205,7 @@ def expand(names):
 
 
 def parse(arguments=None):
-    parser = argparse.ArgumentParser(description="Speed of layer norms on a GPU.")
+    parser = argparse.ArgumentParser("benchmarks.gpu", description="Speed of layer norms on a GPU.")
     parser.add_argument("--quick", action="store_true", help="three shapes, fewer rounds; prints only, without --out")
     parser.add_argument("--stages", nargs="+", choices=STAGES, metavar="STAGE",
                         help=f"some of {' '.join(STAGES)}; default: all but tune")
@@ -250,18 +245,14 @@ def main(arguments=None):
         absent = absent or ["the GPU did not say its name"]
         print("benchmarks.gpu needs an NVIDIA GPU.", *absent, sep="\n  ", file=sys.stderr)
         return 2
-    ran = provenance("python -m benchmarks.gpu", MEASURED, PACKAGES) | {
+    ran = provenance("python -m benchmarks.gpu", PACKAGES) | {
         "device": found["device"], "eps": EPS, "quick": options.quick, "families": options.families,
-        "ladder_limit_seconds": LIMIT, "graph_calls": gpu_stages.GRAPH}
+        "ladder_limit_seconds": LIMIT, "graph_calls": stages.GRAPH}
     result = {"title": "Speed of layer norms on a GPU", "provenance": ran, "stages": {}, "left_out": {},
               "failures": [], "records": []}
     folder = options.out or (None if options.quick else FOLDER / "gpu")
     path = folder and folder / f"{slug(found['device']['name'])}.json"
     perform(options.stages, start, result, write_to(path) if path else lambda result: None)
-    print("\n".join(gpu_tables.report(result)))
+    print("\n".join(tables.report(result)))
     wrong = any(r["implementation"] in OURS and not r["ok"] for r in result["records"] if "ok" in r)
     return int(wrong or bool(result["failures"]))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """What one core of this CPU can do, and how near NumPy's calls come: ``lnlib.cost`` predicts from the first.
 
-Run from the repository's root: ``python -m benchmarks.machine`` (under a minute; Linux only, where it can be pinned).
+Run from the repository's root: ``python -m benchmarks.cpu.machine`` (under a minute; Linux only, where it can be pinned).
 """
 
 import argparse
@@ -11,11 +11,10 @@ import numpy as np
 
 from lnlib import cost
 
-from . import timing
+from ..common import timing
+from ..common.provenance import digits, machine_file, provenance, save
 from .contestants import Case, arrays, memory_calls
-from .provenance import digits, machine_file, provenance, save
 
-MEASURED = ("lnlib/cost.py", "benchmarks/machine.py", "benchmarks/timing.py", "benchmarks/contestants.py")
 SIZES = tuple(2**k for k in range(15, 28))
 SHAPES = ((2, 128, 1024), (8, 1024, 768), (4, 512, 4096))
 
@@ -68,7 +67,7 @@ def main(arguments=None):
     parser.add_argument("--output", type=pathlib.Path, help="default: benchmarks/results/machine/MACHINE.json")
     options = parser.parse_args(arguments)
     os.sched_setaffinity(0, {options.core})
-    ran = provenance("python -m benchmarks.machine", MEASURED, ("numpy", "numba"))
+    ran = provenance("python -m benchmarks.cpu.machine", ("numpy", "numba"))
     records = [*machines(), *calls()]
     save(options.output or machine_file("machine"),
          {"title": "Rates of one core, and of NumPy's calls on it", "provenance": ran, "records": records})

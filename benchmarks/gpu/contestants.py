@@ -17,7 +17,7 @@ from lnlib.gpu.devices import compiled
 from lnlib.gpu.plans import RESIDENT
 from lnlib.gpu.steps import OUTPUTS, STEPS
 
-from .gpu_timing import SLEEP, once, sample
+from .timing import SLEEP, once, sample
 
 EPS = 1e-5
 PASSES = ("forward", "backward")
@@ -211,7 +211,7 @@ def ladder_call(step, launches, G, case, a):
             for name in launch.atomics:
                 tensors[name] = torch.zeros(sizes[name], device="cuda")
             arguments = [cuda.as_cuda_array(tensors[name].view(-1), sync=False) for name in launch.arrays]
-            compiled(launch.kernel, launch.block)[launch.grid, launch.block, stream](
+            compiled(launch.kernel)[launch.grid, launch.block, stream](
                 *arguments, *(numbers[name] for name in launch.numbers))
         return tuple(tensors[name] for name in outputs)
 

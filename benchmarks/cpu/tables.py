@@ -6,6 +6,8 @@ import time
 
 import numpy as np
 
+from ..common.timing import cell
+
 #: Of each field with ratios, the contestants whose time is divided by a record's own.
 AGAINST = {"speedup": ("pytorch",), "of_copy": ("copyto", "copy-loop"), "of_triad": ("triad",)}
 
@@ -28,14 +30,6 @@ class Progress:
         elif at != self.last:
             print(f"{spent:5.0f} s  {at}", file=sys.stderr, flush=True)
         self.last = at
-
-
-def cell(values, unit=1):
-    """A median in some unit; ~ where the quartiles are further apart than a fifth of it."""
-    if values is None:
-        return ""
-    median, q1, q3 = values
-    return f"{'~' if q3 - q1 > median / 5 else ''}{median * unit:.{1 if unit > 1 else 2}f}"
 
 
 def geometric_mean(numbers):

@@ -8,7 +8,7 @@ at which the GPU comes to them. Three things would spoil that time:
 * **The host.** Python can need longer to ask for a kernel than the GPU to run it, and the GPU would wait between the
   two events. So it is first sent to sleep, until the host has asked for all. A sample in which the first event has
   passed when the call returns is taken again after a longer sleep.
-* **Drift.** All contestants take turns, and ratios are taken inside a round, as in :mod:`benchmarks.timing`.
+* **Drift.** All contestants take turns, and ratios are taken inside a round, as in :mod:`benchmarks.common.timing`.
 """
 
 import math
@@ -16,8 +16,8 @@ import time
 from itertools import repeat
 from typing import NamedTuple
 
-from .provenance import digits
-from .timing import no_garbage_collection, quartiles, ratios
+from ..common.provenance import digits
+from ..common.timing import compared, no_garbage_collection, quartiles, rounded
 
 WARM = 3  # calls before the first that counts: compilation, and memory that the allocator then keeps
 SLEEP = 1e-3  # seconds, at least; and at least three times what the host needs for the call
@@ -153,16 +153,8 @@ def compare(calls, against, gpu, per=1, **options):
     for name, samples in found.items():
         record = {"implementation": name, "seconds": rounded(v / per for v in quartiles(samples.seconds)),
                   "host_seconds": digits(samples.host / per), "late": sum(samples.late)}
-        for field, base in against.items():
-            if base := tuple(b for b in base if b in found):
-                record[field] = rounded(quartiles(ratios(found, base, name)))
-        records.append(record)
+        records.append(record | compared(found, against, name))
     return records
-
-
-def rounded(values):
-    """[median, q1, q3] to four digits."""
-    return [digits(v) for v in values]
 
 
 # From seconds to bytes a second.

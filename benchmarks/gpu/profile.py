@@ -1,6 +1,6 @@
 """One launch of each GPU kernel, to be looked at by NVIDIA's tools, and what the interpreter says of the same launch.
 
-Run from the repository's root, where there is an NVIDIA GPU: ``python -m benchmarks.gpu_profile``, alone or behind
+Run from the repository's root, where there is an NVIDIA GPU: ``python -m benchmarks.gpu.profile``, alone or behind
 ``ncu`` or ``compute-sanitizer`` (the commands are in benchmarks/README.md). Launches come in the order of the table.
 PyTorch is not needed.
 """
@@ -16,7 +16,7 @@ from lnlib import gpu, simt
 from lnlib.gpu import devices
 from lnlib.simt.cuda_access import cuda
 
-from .gpu_tables import grid
+from .tables import grid
 
 FIELDS = ("kernel", "blocks", "threads", "requests", "sectors", "sectors/request")
 
@@ -92,7 +92,7 @@ def main(arguments=None):
     multiprocessors = devices.INTERPRETED_MULTIPROCESSORS
     if not options.interpret:
         if not cuda.is_available():
-            print("benchmarks.gpu_profile: Numba finds no GPU; --interpret counts without one", file=sys.stderr)
+            print("benchmarks.gpu.profile: Numba finds no GPU; --interpret counts without one", file=sys.stderr)
             return 2
         multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
         launch_all(options.rows, options.length)

@@ -4,9 +4,9 @@ import contextlib
 from typing import NamedTuple
 from unittest import mock
 
-from .gpu_contestants import FAMILIES, LADDER, PASSES, PEERS, Case, Notes, arrays, contestants, plan_step
-from .gpu_timing import Gpu, compare, host_seconds, least_bytes, rate
-from .provenance import digits
+from ..common.provenance import digits
+from .contestants import FAMILIES, LADDER, PASSES, PEERS, Case, Notes, arrays, contestants, plan_step
+from .timing import Gpu, compare, host_seconds, least_bytes, rate
 
 SHAPES = ((2048, 1024), (8192, 1000), (8191, 1027), (4096, 8192), (8192, 4096), (16384, 2048), (32768, 1024),
           (32768, 768), (65536, 256))

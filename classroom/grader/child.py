@@ -1,7 +1,7 @@
 """Inside the sandbox: runs the code cells of a notebook, then calls its functions as the grader asks.
 
 Nothing here is secret or trusted: the notebook's code runs in this process and may change all of it. What the grader
-believes is only that an answer has the form of an answer (:mod:`classroom.wire`).
+believes is only that an answer has the form of an answer (:mod:`classroom.grader.wire`).
 
     ("run", notebook's bytes, names, seconds)        -> ("ran", notes) or ("not a notebook", why)
     ("call", name, arguments, seconds)               -> ("returned", result, positions of arguments it changed)

@@ -1,1 +1,2 @@
-"""What all benchmarks share: rounds in which contestants take turns, and files that say where numbers come from."""
+"""What all benchmarks share: :mod:`.timing`, rounds in which contestants take turns, and :mod:`.provenance`, files that
+say where numbers come from."""

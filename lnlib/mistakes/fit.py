@@ -202,11 +202,13 @@ def _run(backward, family):
 
 
 def _one_of(what, entries):
+    because = tuple(f"{what}: the numbers of the catalogue's {entry.name}, on every probe" for entry in entries)
     if len(entries) == 1:
-        return Diagnosis("known", (entries[0].name,), f"Your {what} is that of a known mistake: {entries[0].says}")
+        return Diagnosis("known", (entries[0].name,), f"Your {what} is that of a known mistake: {entries[0].says}",
+                         because)
     return Diagnosis("one of", tuple(k.name for k in entries),
                      f"Your {what} is that of one of these mistakes, which give the same numbers: "
-                     + " Or: ".join((entry.says for entry in entries)))
+                     + " Or: ".join(entry.says for entry in entries), because)
 
 
 def _of_names(what, readings, table):
@@ -291,8 +293,8 @@ def diagnose(backward, family=LAYER_NORM):
     Returns
     -------
     diagnosis : Diagnosis or None
-        None where no number is wrong, which proves nothing, or where there is nothing to compare: NaN, zeros, or a
-        shape that belongs to no known mistake.
+        None where no number is wrong, which proves nothing, or where there is nothing to compare: NaN, zeros, too few
+        digits (float16), or a shape that belongs to no known mistake.
 
     Raises
     ------
@@ -302,7 +304,7 @@ def diagnose(backward, family=LAYER_NORM):
     found = _run(backward, family)
     given = [(output, arrays) for output, arrays in zip(family.outputs, found) if arrays is not None]
     for _, arrays in given:
-        if any(a.dtype.kind not in "iuf" or not np.isfinite(a).all() for a in arrays):
+        if any(a.dtype.kind not in "iuf" or a.dtype == np.float16 or not np.isfinite(a).all() for a in arrays):
             return None
     right, wrong = _values(family)
     tolerance = _tolerance([a for _, arrays in given for a in arrays])

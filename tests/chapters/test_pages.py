@@ -9,6 +9,7 @@ import pytest
 from pages import BOOK, CHAPTERS, ROOT, read, words
 
 from lnlib.exercises import check, exercises
+from lnlib.mistakes.change import function_of
 
 chapters = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 APART = {"exercise", "exercise-setup", "remove-cell"}
@@ -74,10 +75,9 @@ def test_exercises_are_registered(path):
     for cell, exercise in zip(cells, registered):
         stub = ast.parse(cell).body[0]
         assert cell.endswith(f'\n\ncheck("{exercise.id}", {stub.name})') and f":label: ex-{exercise.id}\n" in page.text
-        names = {}
-        exec(ast.unparse(stub), names)
-        assert inspect.signature(names[stub.name]) == inspect.signature(exercise.solution)
-        report = check(exercise.id, names[stub.name])
+        stub = function_of(ast.get_source_segment(cell, stub) + "\n", stub.name, exercise.solution.__globals__)
+        assert inspect.signature(stub) == inspect.signature(exercise.solution)
+        report = check(exercise.id, stub)
         assert not report.written and not report.passed and "not written yet" in report.failed[1]
         line = f"```{{lnlib}} {exercise.solution.__module__.removeprefix('lnlib.')}.{exercise.solution.__name__}\n"
         assert line in page.text, f"{exercise.id}: the page does not show the registered solution"

@@ -6,11 +6,13 @@ PORT ?= 8000
 
 help:
 	@echo 'make book    install the environment, execute the chapters, build the site'
-	@echo 'make test    the tests, with a strict build of the book and checks of the site'
+	@echo 'make check   while working: the tests without the site and the long sweeps, in a minute and a half'
+	@echo 'make test    all tests, with a strict build of the book and checks of the site'
 	@echo 'make site    the book, and its notebooks running in the browser'
 	@echo 'make offline the same as one zip'
 	@echo 'make serve   show the built site at http://127.0.0.1:$(PORT)'
 	@echo 'make lab     open the chapters as notebooks in JupyterLab'
+	@echo 'make links   ask every external address that the book links to whether it is still there'
 	@echo 'make clean   remove all that was built, the environment too'
 
 .venv/installed: requirements.txt pyproject.toml
@@ -22,6 +24,9 @@ help:
 
 book: .venv/installed
 	$(BIN)/python tools/build_book.py
+
+check: .venv/installed
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not site and not slow"
 
 # With a browser, two chapters are run in it. What that needs is fetched; where it cannot be, these tests are skipped.
 BROWSER := $(shell command -v chromium || command -v google-chrome || command -v chromium-browser || command -v chrome)
@@ -43,6 +48,10 @@ site: .venv/installed-site
 offline: site
 	$(BIN)/python tools/build_offline.py
 
+# Sphinx's own link checker; _config.yml has its settings.
+links: .venv/installed
+	$(BIN)/jupyter-book build . --builder linkcheck --path-output _build/links
+
 serve: book
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
 
@@ -55,4 +64,4 @@ lab: .venv/installed
 clean:
 	rm -rf .venv _build .pytest_cache .hypothesis
 
-.PHONY: help book test pyodide site offline serve lab clean
+.PHONY: help book check test pyodide site offline links serve lab clean

@@ -4,13 +4,16 @@ import contextlib
 import functools
 import http.server
 import importlib.util
-import shutil
+import os
 import threading
 from pathlib import Path
 
-CHROME = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser", "chrome"))), None)
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]
+import pytest
+
+
+def skip(message, required):
+    """Skip the test, or let it fail where the variable ``required`` says that nothing may be missing."""
+    pytest.fail(message) if os.environ.get(required) else pytest.skip(message)
 
 
 @contextlib.contextmanager
@@ -37,6 +40,11 @@ class Visit:
         self.page.on("requestfailed", lambda r: self.problems.append(f"failed: {r.url}"))
         self.page.goto(url)
         self.page.evaluate("async () => { await window.MathJax?.startup?.promise; }")
+
+    def stays_at(self, address):
+        """Nothing went wrong, and nothing was asked of anybody else."""
+        assert not self.problems
+        assert all(url.startswith((address, "data:", "blob:")) for url in self.requests)
 
     def __enter__(self):
         return self

@@ -1,12 +1,12 @@
 """One Hypothesis profile for all tests, and the site, built strictly and once."""
 
-import os
 import shutil
 import subprocess
 import sys
 
 import pytest
-from browsing import CHROME, FLAGS, served
+from browsing import served, skip
+from chrome import CHROME, FLAGS
 from hypothesis import settings
 from pages import ROOT
 
@@ -30,8 +30,7 @@ def site():
 def browser():
     """Chromium. Playwright allows one of its kind at a time, and no other event loop beside it."""
     if not CHROME:
-        message = "no Chromium or Chrome on the PATH"
-        pytest.fail(message) if os.environ.get("LN_REQUIRE_BROWSER") else pytest.skip(message)
+        skip("no Chromium or Chrome on the PATH", "LN_REQUIRE_BROWSER")
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as p:
         browser = p.chromium.launch(executable_path=CHROME, args=FLAGS)

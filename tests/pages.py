@@ -8,7 +8,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "book"
-CHAPTERS = sorted(BOOK.glob("[0-9][0-9]-*.md"))
+PAGES = sorted(BOOK.glob("*.md"))
+CHAPTERS = [path for path in PAGES if path.name[0].isdigit()]
 
 _FENCE = re.compile(r"^(?P<fence>`{3,}|:{3,})\{(?P<name>[\w:+-]+)\}(?P<argument>.*?)$(?P<body>.*?)^(?P=fence)\s*$",
                     re.M | re.S)
@@ -25,6 +26,7 @@ class Cell(NamedTuple):
 
 class Page(NamedTuple):
     text: str
+    front: dict
     cells: list
     prose: str
 
@@ -42,9 +44,9 @@ def _cell(body):
 
 
 def read(path):
-    """Parse one chapter."""
+    """Parse one page."""
     text = path.read_text(encoding="utf-8")
-    content = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.S)
+    front, content = text[4:].split("\n---\n", 1) if text.startswith("---\n") else ("", text)
     cells = [_cell(match["body"]) for match in _FENCE.finditer(content) if match["name"] == "code-cell"]
     # What is read rather than run: text and captions; no code, no maths, no exercise or solution blocks. Captions
     # of interactive figures are left out like other apparatus: they say how to work the figure.
@@ -55,8 +57,11 @@ def read(path):
     prose = re.sub(r"^\$\$.*?^\$\$.*?$", "", prose, flags=re.M | re.S)
     captions = [cell.options.get("mystnb", {}).get("figure", {}).get("caption", "") for cell in cells]
     prose = re.sub(r"\$[^$]+\$", "x", "\n".join([prose, *captions]))
-    return Page(text, cells, prose)
+    return Page(text, yaml.safe_load(front) or {}, cells, prose)
 
 
 def words(prose):
     return len(re.findall(r"[A-Za-z0-9][\w'’.-]*", prose))
+
+
+NOTEBOOKS = [path for path in PAGES if "kernelspec" in read(path).front]

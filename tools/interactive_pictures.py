@@ -3,16 +3,15 @@
 Needs Playwright and Chromium or Chrome on the PATH. ``pictures`` is also what the tests compare the files with.
 """
 
-import shutil
 import sys
 from pathlib import Path
+
+from chrome import CHROME, FLAGS
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "book/_ext"))
 from ln_interactive import SCRIPTS, STATIC  # noqa: E402
 
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]
 # The drawing alone: the page gives it its label, and the handles are for the hand.
 TAKE = """() => { const svg = document.querySelector('.ln-picture svg').cloneNode(true);
     svg.querySelector('.ln-handles').remove(); svg.removeAttribute('role'); svg.removeAttribute('aria-label');
@@ -33,9 +32,8 @@ def pictures(browser):
 if __name__ == "__main__":
     from playwright.sync_api import sync_playwright
 
-    chrome = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser", "chrome"))), None)
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=chrome, args=FLAGS)
+        chromium = playwright.chromium.launch(executable_path=CHROME, args=FLAGS)
         for figure, svg in pictures(chromium):
             (STATIC / f"ln_{figure}.svg").write_text(svg, encoding="utf-8")
         chromium.close()

@@ -4,14 +4,15 @@ Jupyter Book's execution cache looks at a notebook's cells only. Here its folder
 everything else that decides an output: the library, the data files, Python and the packages.
 """
 
+import contextlib
 import hashlib
 import importlib.metadata
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
 
-PACKAGES = ("numpy", "sympy", "matplotlib", "matplotlib-inline", "ipykernel", "numba", "llvmlite")
 KEPT_CACHES = 3
 
 # Two builds give the same pages: figures are SVG with reproducible names, and what a cell prints comes
@@ -27,8 +28,9 @@ c.InlineBackend.rc = {"svg.hashsalt": "layer norm, backwards"}
 def cache_key(root):
     """A short hash of all that a notebook's outputs depend on apart from its cells."""
     digest = hashlib.sha256(f"{sys.version_info[:2]} {KERNEL_CONFIG}".encode())
-    for name in PACKAGES:
-        digest.update(f"{name}={importlib.metadata.version(name)}\n".encode())
+    for name in re.findall(r"^[\w.-]+(?===)", (root / "requirements.txt").read_text(), re.M):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # some are for another system
+            digest.update(f"{name}={importlib.metadata.version(name)}\n".encode())
     files = [*(root / "lnlib").rglob("*.py"), *(root / "benchmarks" / "results").rglob("*.json"),
              *(root / "book" / "_data").rglob("*.json")]
     for path in sorted(files):

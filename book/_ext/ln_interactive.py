@@ -5,6 +5,7 @@ itself, stands in the page until the script has started, where scripts are off, 
 """
 
 import html
+import re
 from pathlib import Path
 
 from docutils import nodes
@@ -12,13 +13,18 @@ from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
 STATIC = Path(__file__).resolve().parent.parent / "_static"
-# The scripts of each figure, in the order in which they run. Only pages with the figure load them.
-SCRIPTS = {
-    "forward": ("ln_figure.js", "ln_space.js", "ln_forward.js"),
-    "split": ("ln_figure.js", "ln_space.js", "ln_split.js"),
-    "step": ("ln_figure.js", "ln_step.js"),
-    "variance": ("ln_figure.js", "ln_float32.js", "ln_variance.js"),
-}
+FIRST_LINE = re.compile(r"// An interactive figure\. Runs after (.*)\.\n")
+
+
+def _scripts_by_figure():
+    """{figure: its scripts, in the order in which they run}: the first line of its own says what runs before."""
+    found = {path.stem.removeprefix("ln_"): FIRST_LINE.match(path.read_text(encoding="utf-8"))
+             for path in sorted(STATIC.glob("ln_*.js"))}
+    return {name: (*line[1].split(", "), f"ln_{name}.js") for name, line in found.items() if line}
+
+
+# Only pages with the figure load them.
+SCRIPTS = _scripts_by_figure()
 OFF = "Scripts are off: this is how the figure starts."
 
 

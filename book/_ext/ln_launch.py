@@ -4,11 +4,7 @@ import os
 from pathlib import Path
 from urllib.parse import quote
 
-from ln_notebook import COLAB_BRANCH
-
-# Numba, which these chapters compile with, does not run in a browser.
-NEEDS_A_MACHINE = {"10-fused-on-the-cpu": "This chapter compiles loops with Numba, which no browser can run: "
-                                          "it needs a real machine, yours or one in Colab."}
+from ln_notebook import COLAB_BRANCH, is_notebook
 
 FROM_DISK = "<script>if (location.protocol === 'file:') document.documentElement.classList.add('ln-from-disk')</script>"
 SERVE = ("Opened from disk, this page can be read, not run. To run it in the browser, start <code>python -m http.server"
@@ -18,7 +14,7 @@ SERVE = ("Opened from disk, this page can be read, not run. To run it in the bro
 def buttons(name, repository, source, live):
     """(label, address) of each button of the chapter ``name``, whose text is ``source`` in the repository."""
     found = []
-    if live and name not in NEEDS_A_MACHINE:
+    if live:
         found.append(("Run in the browser", f"../lite/notebooks/index.html?path=book/{name}.ipynb"))
     if repository.startswith("https://github.com/"):
         where = repository.removeprefix("https://github.com/").rstrip("/")
@@ -31,29 +27,31 @@ def buttons(name, repository, source, live):
     return found
 
 
-def row(name, found, live):
-    """The row as HTML. What needs a server is hidden where the page was opened from disk."""
+def row(found, note=None):
+    """The row as HTML, and a note below. What needs a server is hidden where the page was opened from disk."""
     extra = {"Run in the browser": ' data-ln-served', "Download notebook": " download"}
     links = "".join(f'<a class="ln-button" href="{address}"{extra.get(label, "")}>{label}</a>'
                     for label, address in found)
     row = f'<p class="ln-launch">{links}</p>'
-    if live and name in NEEDS_A_MACHINE:
-        row += f'<p class="ln-launch-note">{NEEDS_A_MACHINE[name]}</p>'
+    if note:
+        row += f'<p class="ln-launch-note">{note}</p>'
     if "data-ln-served" in links:
         row = FROM_DISK + row + f'<p class="ln-launch-note" data-ln-disk>{SERVE}</p>'
     return row
 
 
 def _insert(app, pagename, templatename, context, doctree):
-    if pagename not in getattr(app.env, "ln_notebooks", ()) or "body" not in context:
+    if not is_notebook(app.env, pagename) or "body" not in context:
         return
     options = app.config.html_theme_options
     path = Path(app.env.doc2path(pagename)).relative_to(app.srcdir).as_posix()
     source = f"{options.get('repository_branch') or 'main'}/{path}"
     name = pagename.split("/")[-1]
-    found = buttons(name, options.get("repository_url", ""), source, app.config.ln_live)
+    # A page that no browser can run says why in its front matter.
+    note = app.env.metadata[pagename].get("needs_machine") if app.config.ln_live else None
+    found = buttons(name, options.get("repository_url", ""), source, app.config.ln_live and not note)
     head, tail, rest = context["body"].partition("</h1>")
-    context["body"] = head + tail + row(name, found, app.config.ln_live) + rest
+    context["body"] = head + tail + row(found, note) + rest
 
 
 def setup(app):

@@ -8,7 +8,6 @@ import ast
 import re
 from pathlib import Path
 
-import jupytext
 import nbformat
 from docutils import nodes
 from ln_question import answer, question
@@ -54,45 +53,21 @@ def without_glue(code):
     return code if code.strip() else None
 
 
+def is_notebook(env, docname):
+    """Whether a page has cells: its front matter then names a kernel."""
+    return "kernelspec" in env.metadata.get(docname, {})
+
+
 def escaped(text):
     """Text in which Markdown sees no markup."""
     return re.sub(r"([\\`*_$<])", r"\\\1", text)
 
 
-def names(code):
-    """The names that a cell reads, and those that it binds."""
-    tree = ast.parse(re.sub(r"^(\s*)[%!]", r"\1#", code, flags=re.M))
-    found = [(n.id, isinstance(n.ctx, ast.Load)) for n in ast.walk(tree) if isinstance(n, ast.Name)]
-    bound = {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-    imports = [a for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names]
-    bound |= {(a.asname or a.name).split(".")[0] for a in imports}
-    return {name for name, load in found if load}, bound | {name for name, load in found if not load}
-
-
-def needed(cells):
-    """The cells a reader of the notebook needs: all that the page shows, and what these read of hidden ones.
-
-    Most hidden cells only compute numbers for the text, in which they stand already.
-    """
-    kept, wanted = [], set()
-    for cell in reversed(cells):
-        code = without_glue(cell.source)
-        if code is None:
-            continue
-        reads, binds = names(code)
-        # A hidden cell that draws random numbers moves all later draws.
-        if "remove-cell" not in cell.metadata.get("tags", []) or binds & wanted or "rng" in reads:
-            wanted |= reads
-            kept.insert(0, cell)
-    return kept
-
-
 class Writer:
     """Walks a resolved document and collects the notebook's cells."""
 
-    def __init__(self, app, docname, sources):
+    def __init__(self, app, docname):
         self.env, self.docname, self.builder = app.env, docname, app.builder
-        self.sources = iter(needed(sources))
         self.cells, self.text, self.cited = [], [], {}
 
     # Cells
@@ -103,20 +78,12 @@ class Writer:
         self.text = []
 
     def code(self, container):
-        """One visible cell, after the hidden ones before it that do more than hand numbers to the text."""
-        shown = next(n for n in container.findall(nodes.literal_block)).astext().rstrip()
+        """One visible cell. Hidden ones hand numbers to the text, which has them; none is needed to run the others."""
+        code = without_glue(next(container.findall(nodes.literal_block)).astext().rstrip())
+        if "skip-execution" in container["cell_metadata"].get("tags", []):
+            code = NOT_RUN + "\n".join(f"# {line}".rstrip() for line in code.split("\n"))
         self.flush()
-        for source in self.sources:
-            visible = source.source.rstrip() == shown
-            tags, code = source.metadata.get("tags", []), without_glue(source.source)
-            if visible or "remove-cell" in tags:
-                if "skip-execution" in tags:
-                    code = NOT_RUN + "\n".join(f"# {line}".rstrip() for line in code.split("\n"))
-                folded = {} if visible else {"jupyter": {"source_hidden": True}}
-                self.cells.append(new_code_cell(code, metadata=folded))
-            if visible:
-                return
-        raise ValueError(f"{self.docname}: a cell of the page is not in the source: {shown[:80]!r}")
+        self.cells.append(new_code_cell(code))
 
     # Numbers
 
@@ -168,7 +135,7 @@ class Writer:
 
     @property
     def chapters(self):
-        return {d.split("/")[-1] for d in self.env.found_docs if d in self.env.ln_notebooks}
+        return {name.split("/")[-1] for name in self.env.found_docs if is_notebook(self.env, name)}
 
     @property
     def entries(self):
@@ -311,26 +278,17 @@ class Writer:
         return new_notebook(cells=self.cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
 
 
-def _chapters(app, env):
-    """Pages with cells become notebooks."""
-    env.ln_notebooks = {name for name in env.found_docs
-                        if "{code-cell}" in Path(env.doc2path(name)).read_text(encoding="utf-8")}
-
-
 def _write(app, doctree, docname):
-    if app.builder.format != "html" or docname not in app.env.ln_notebooks:
+    if app.builder.format != "html" or not is_notebook(app.env, docname):
         return
-    source = Path(app.env.doc2path(docname)).read_text(encoding="utf-8")
-    code = [cell for cell in jupytext.reads(source, fmt="md:myst").cells if cell.cell_type == "code"]
     url = app.config.html_theme_options.get("repository_url")
-    packages = "lnlib matplotlib" + (" sympy" if re.search(r"sympy|symbolic", source) else "")
-    setup = SETUP.format(packages=packages) + (SETUP_COLAB.format(branch=COLAB_BRANCH, url=url) if url else "")
+    packages = app.env.metadata[docname].get("needs_packages", "")
+    setup = SETUP.format(packages=f"lnlib matplotlib {packages}".rstrip()) + (SETUP_COLAB.format(branch=COLAB_BRANCH, url=url) if url else "")
     target = Path(app.outdir) / "notebooks" / f"{docname.split('/')[-1]}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(Writer(app, docname, code).write(doctree, setup.rstrip()), target)
+    nbformat.write(Writer(app, docname).write(doctree, setup.rstrip()), target)
 
 
 def setup(app):
-    app.connect("env-updated", lambda app, env: _chapters(app, env))
     app.connect("doctree-resolved", _write, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

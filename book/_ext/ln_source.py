@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import textwrap
+from pathlib import Path
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
@@ -36,6 +37,14 @@ class LibrarySource(SphinxDirective):
         return [block]
 
 
+def _modules(app, config):
+    """A docstring may name any module that exists, also one that the API page leaves out."""
+    files = [path.relative_to(app.srcdir).with_suffix("") for path in Path(app.srcdir).glob("lnlib/**/*.py")]
+    config.nitpick_ignore = [*config.nitpick_ignore,
+                             *(("py:mod", ".".join(file.parts).removesuffix(".__init__")) for file in files)]
+
+
 def setup(app):
+    app.connect("config-inited", _modules)
     app.add_directive("lnlib", LibrarySource)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,3 +1,4 @@
+// An interactive figure. Runs after ln_figure.js, ln_space.js.
 // The three moves of the forward pass on a row x of three numbers: centre, scale, stretch.
 "use strict";
 

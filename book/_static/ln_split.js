@@ -1,3 +1,4 @@
+// An interactive figure. Runs after ln_figure.js, ln_space.js.
 // A row x of three numbers and its upstream gradient g: which part of g layer norm's backward lets through.
 "use strict";
 

@@ -1,3 +1,4 @@
+// An interactive figure. Runs after ln_figure.js.
 // The central difference of one function in float32, whose step one slides: what it is taken from, and its error.
 "use strict";
 

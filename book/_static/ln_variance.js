@@ -1,3 +1,4 @@
+// An interactive figure. Runs after ln_figure.js, ln_float32.js.
 // The variance of a row whose distance from zero one slides, in float32, by four formulas. Every number in the
 // figure is computed here and now, by ln_float32.js.
 "use strict";

@@ -65,10 +65,7 @@ def _checked(x, gamma, beta, eps):
     return x, gamma, beta, contract.require_eps(eps)
 
 
-def _result(out, x):
-    """Where y or dx goes: ``out``, or a new array like x."""
-    if out is None:
-        return np.empty(x.shape, x.dtype)
+def _checked_out(out, x):
     if not (type(out) is np.ndarray and out.dtype is x.dtype and out.shape == x.shape and out.flags.carray):
         contract.require_out(out, x, rows_in_order=True)
     return out
@@ -142,8 +139,8 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
         x, gamma, beta, eps = _checked(x, gamma, beta, eps)
     if precise is not False:
         contract.require_precise(precise, x)
-    y = _result(out, x)
     dtype = x.dtype
+    y = np.empty(x.shape, dtype) if out is None else _checked_out(out, x)
     if dtype not in _FLOATS:
         return _half_forward(x, gamma, beta, eps, precise, y)
     if not x.flags.carray:
@@ -200,7 +197,7 @@ def layer_norm_backward(dy, cache, *, out=None):
     if not (type(dy) is np.ndarray and dy.dtype is dtype and dy.shape == shape):
         dy = contract.require_like_x("dy", dy, shape, dtype)
         contract.require_dtype("dy", dy.dtype, _REAL, f"{dtype.name}, the dtype of x")
-    dx = _result(out, x)
+    dx = np.empty(shape, dtype) if out is None else _checked_out(out, x)
     if dtype not in _FLOATS:
         return _half_backward(dy, cache, dx)
     D = shape[-1]
@@ -215,8 +212,8 @@ def layer_norm_backward(dy, cache, *, out=None):
         left, changed = backward_threads(upstream, rows, saved, dx_rows, dgamma, dbeta, threads)
     if left < 0:
         raise ValueError(_OVERLAP)
-    mine = np.isnan(dx_rows[:, 0]) if left else None
     if left:
+        mine = np.isnan(dx_rows[:, 0])
         changed += _changed_rows(rows, cache.statistics, mine)
     if changed:
         raise ValueError(f"cache: found x changed since forward (the mean of {changed} rows is not the one "

@@ -366,12 +366,6 @@ def forward_threads(x, gamma, beta, eps, y, saved, threads):
     return out_of_range
 
 
-@_row_loop
-def _empty_sums(threads, D):
-    """Zeros of shape (threads, 2, D and some more): no two threads write to one cache line, or to neighbours."""
-    return np.zeros((threads, 2, D + 16))
-
-
 @_loop
 def _add_threads(sums, dgamma, dbeta):
     """Sums over the threads, in their order; those of the first end up as the totals."""
@@ -407,7 +401,7 @@ def backward_serial(dy, x, saved, dx, dgamma, dbeta):
         left, changed = _backward_short_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, np.empty((2, 0)), 0,
                                              x.shape[0])
     else:
-        sums = _empty_sums(1, x.shape[1])
+        sums = np.zeros((1, 2, x.shape[1] + 16))
         left, changed = _backward_rows(dy, x, statistics, gamma, dx, sums[0], 0, x.shape[0])
         _add_threads(sums, dgamma, dbeta)
     return left + _overflown(dgamma, dbeta), changed
@@ -419,10 +413,11 @@ def backward_threads(dy, x, saved, dx, dgamma, dbeta, threads):
     rows, left, changed = x.shape[0], 0, 0
     if _overlap(dx, x) or _overlap(dx, dy):
         return -1, 0
-    sums = _empty_sums(threads, x.shape[1])
+    # No two threads write to one cache line, or to neighbours.
+    sums = np.zeros((threads, 2, x.shape[1] + 16))
     for t in prange(threads):
         counts = _backward_rows(dy, x, statistics, gamma, dx, sums[t], rows * t // threads,
-                                     rows * (t + 1) // threads)
+                                rows * (t + 1) // threads)
         left += counts[0]
         changed += counts[1]
     _add_threads(sums, dgamma, dbeta)

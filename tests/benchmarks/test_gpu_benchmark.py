@@ -1,5 +1,6 @@
 """The benchmark on the GPU, without one: its arithmetic, on a GPU that the test plays, its files and its tables."""
 
+import collections
 import contextlib
 import json
 import subprocess
@@ -330,16 +331,10 @@ def test_without_a_gpu(monkeypatch, capsys):
     assert "needs an NVIDIA GPU" in error and "PyTorch" in error and "Numba" in error
 
 
-class Dispatcher:
-    """A kernel that a compiler without NVVM was given."""
-
-    def __getitem__(self, configuration):
-        def launch(*arguments):
-            raise RuntimeError("libnvvm.so\nnot found")
-        return launch
-
-
 def test_missing(monkeypatch):
+    def broken(*arguments):  # a kernel that a compiler without NVVM was given
+        raise RuntimeError("libnvvm.so\nnot found")
+
     from lnlib.simt import cuda_access
 
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -351,7 +346,7 @@ def test_missing(monkeypatch):
 
     numba = types.SimpleNamespace(
         implementation=None, is_available=lambda: False, cuda_error=lambda: "no\ndriver",
-        jit=lambda kernel: Dispatcher(), device_array=lambda n: None, synchronize=lambda: None)
+        jit=lambda kernel: collections.defaultdict(lambda: broken), device_array=lambda n: None, synchronize=lambda: None)
     monkeypatch.setattr(cuda_access, "cuda", numba)
     assert "not installed: requirements-gpu.txt" in command.missing(["lnlib"])[0]
     numba.implementation = "NVIDIA"

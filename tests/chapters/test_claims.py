@@ -102,12 +102,6 @@ def test_rows_are_short(rows):
             assert 2 <= len(lines) <= 12, f"claim {number}: a cell of {len(lines)} lines"
 
 
-def test_cells_fit_the_column():
-    for cell in read(PAGE).cells:
-        for line in cell.source.splitlines():
-            assert len(line) <= 76, f"{len(line)} columns: {line}"
-
-
 def test_links_resolve(text, labels):
     targets = set(re.findall(r"\{ref\}`[^`<]*<([\w-]+)>`", text))
     assert "ch-gradcheck" in targets and targets <= labels, sorted(targets - labels)

@@ -4,6 +4,7 @@ import linecache
 import math
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,8 @@ f32 = np.float32
 
 
 def line_of(kernel, text):
-    """The only line of the file on which ``kernel`` has ``text``."""
-    source = linecache.getlines(__file__)
+    """The only line of its source on which ``kernel`` has ``text``."""
+    source = linecache.getlines(kernel.__code__.co_filename)
     first = kernel.__code__.co_firstlineno
     last = max(line for *_, line in kernel.__code__.co_lines() if line)
     found = [n for n in range(first, last + 1) if text in source[n - 1]]
@@ -212,319 +213,191 @@ def test_float64_constants_divide_as_on_a_gpu():
     np.testing.assert_array_equal(y, [-np.inf, np.nan])
 
 
-# Planted mistakes.
+# Planted mistakes. A kernel is written as the text of its body; the mistake is found on the line marked HERE.
 
 
-def test_race_in_a_block():
-    def kernel(y):
-        s = cuda.shared.array(64, float32)
-        t = cuda.threadIdx.x
-        s[t] = float32(t)  # WRITE
-        y[t] = s[63 - t]  # READ
+def written(body, *arguments):
+    """The kernel with these arguments whose body is this text."""
+    source = f"def kernel({', '.join(arguments)}):\n" + textwrap.indent(textwrap.dedent(body).strip("\n"), "    ")
+    name = f"<kernel {arguments} {body}>"
+    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
+    scope = {name: value for name, value in globals().items() if not name.startswith("_")}
+    exec(compile(source, name, "exec"), scope)
+    return scope["kernel"]
 
+
+def planted(error, body, block, say, *, grid=1, **arguments):
+    """Expect ``error`` at HERE, and the texts ``say`` in its message. Arrays are given as their number of zeros."""
+    arguments = {name: np.zeros(a, f32) if type(a) is int and name in "xy" else a for name, a in arguments.items()}
+    return caught(error, written(body, *arguments), block, *arguments.values(), grid=grid, at="# HERE", say=say)
+
+
+SHARED = "s, t = cuda.shared.array(64, float32), cuda.threadIdx.x\n"
+LANES = "t = cuda.threadIdx.x\n"
+ORDERED = SHARED + "s[t] = float32(t)\n"
+RACES = {
     # Threads run in order: 31 reads s[32] before 32 writes it. That nobody has written it yet is not the news.
-    error = caught(simt.DataRace, kernel, 64, np.zeros(64, f32), at="# WRITE",
-                   say=["s[32]", "store", "load", f"thread 31, line {line_of(kernel, '# READ')}", "thread 32"])
-    assert (error.block, error.thread) == (0, 32)
-
-
-def test_race_of_a_later_write():
-    """Written again before everybody has read: the barrier at the end of a loop is missing."""
-    def kernel(y):
+    "in a block": (SHARED + "s[t] = float32(t)  # HERE\ny[t] = s[63 - t]", 64,
+                   ["s[32]", "store", "load", "thread 31, line 4", "(block 0, thread 32"], {"y": 64}),
+    # Written again before everybody has read: the barrier at the end of a loop is missing.
+    "of a later write": ("""
         s = cuda.shared.array(1, float32)
         for i in range(2):
             if cuda.threadIdx.x == 0:
-                s[0] = float32(i)  # WRITE
+                s[0] = float32(i)
             cuda.syncthreads()
-            y[cuda.threadIdx.x] = s[0]
-
-    caught(simt.DataRace, kernel, 64, np.zeros(64, f32), at="y[cuda", say=["s[0]", "thread 0,", "load", "store"])
-
-
-def test_race_of_blocks():
-    def kernel(x, y):
-        y[0] = x[0]  # WRITE
-
-    caught(simt.DataRace, kernel, 1, np.ones(1, f32), np.ones(1, f32), grid=2, at="# WRITE", say=["y[0]", "block 0"])
-
-
-def test_race_of_a_block_with_a_reader_before():
-    """Both blocks read x[0], the second writes it after a barrier of its own: no order between blocks."""
-    def kernel(x):
+            y[cuda.threadIdx.x] = s[0]  # HERE""", 64, ["s[0]", "thread 0,", "load", "store"], {"y": 64}),
+    "of blocks": ("y[0] = x[0]  # HERE", 1, ["y[0]", "block 0"], {"x": 1, "y": 1, "grid": 2}),
+    # Both blocks read x[0], the second writes it after a barrier of its own: no order between blocks.
+    "of a block with a reader before": ("""
         value = x[0]
         cuda.syncthreads()
         if cuda.blockIdx.x == 1:
-            x[0] = value  # WRITE
-
-    caught(simt.DataRace, kernel, 1, np.ones(1, f32), grid=2, at="# WRITE", say=["x[0]", "load"])
-    simt.launch(kernel, 1, 1, np.ones(1, f32))
-
-
-def test_race_of_an_atomic_and_a_read():
-    def kernel(x, y):
-        cuda.atomic.add(x, 0, float32(1))
-        y[cuda.threadIdx.x] = x[0]
-
-    def reads_only(x, y):
-        if cuda.threadIdx.x == 0:
+            x[0] = value  # HERE""", 1, ["x[0]", "load"], {"x": 1, "grid": 2}),
+    "of an atomic and a read": (LANES + "cuda.atomic.add(x, 0, float32(1))  # HERE\ny[t] = x[0]", 32,
+                                ["x[0]", "load"], {"x": 1, "y": 32}),
+    "of a read and an atomic": ("""
+        t = cuda.threadIdx.x
+        if t == 0:
             cuda.atomic.add(x, 0, float32(1))
         else:
-            y[cuda.threadIdx.x] = x[0]  # READ
+            y[t] = x[0]  # HERE""", 32, ["x[0]", "atomic"], {"x": 1, "y": 32}),
+    "after a shuffle": (ORDERED + "cuda.shfl_xor_sync(FULL, t, 1)\ny[t] = s[t ^ 1]  # HERE", 64, ["s["], {"y": 64}),
+    "between warps": (SHARED + "s[t] = float32(t)  # HERE\ncuda.syncwarp()\ny[t] = s[63 - t]", 64, ["s["], {"y": 64}),
+    "of half warps": (ORDERED + """
+if t % 32 < 16:
+    cuda.syncwarp(0xffff)
+else:
+    cuda.syncwarp(0xffff0000)
+y[t] = s[t ^ 16]  # HERE""", 64, ["s["], {"y": 64}),
+    "of warps, one way": (SHARED + """
+if t < 32:
+    s[t] = float32(t)
+cuda.syncwarp()
+if t >= 32:
+    y[t] = s[t - 32]  # HERE""", 64, ["s[0]", "thread 0,"], {"y": 64}),
+}
+# Lanes 0 to 2 read x[0] and lane 3 writes it: ordered after all of them but the one left out.
+READERS = """
+    t = cuda.threadIdx.x
+    if t < 3:
+        x[1 + t] = x[0]
+    if mask >> t & 1:
+        cuda.syncwarp(mask)
+    if t == 3:
+        x[0] = float32(1)  # HERE"""
+RACES |= {f"reader {k}": (READERS, 32, ["x[0]", f"thread {k}, "], {"x": 4, "mask": 0b1111 - (1 << k)})
+          for k in range(3)}
 
-    caught(simt.DataRace, kernel, 32, np.zeros(1, f32), np.zeros(32, f32), at="atomic.add", say=["x[0]", "load"])
-    caught(simt.DataRace, reads_only, 32, np.zeros(1, f32), np.zeros(32, f32), at="# READ", say=["x[0]", "atomic"])
+
+@pytest.mark.parametrize("body, block, say, arguments", RACES.values(), ids=RACES)
+def test_races(body, block, say, arguments):
+    planted(simt.DataRace, body, block, say, **arguments)
 
 
-def test_race_through_one_array_given_twice():
-    def kernel(x, y):
-        y[cuda.threadIdx.x] = x[31 - cuda.threadIdx.x]  # BOTH
-
-    x = np.zeros(32, f32)
-    caught(simt.DataRace, kernel, 32, x, x, at="# BOTH", say="x[")
-
-
-def test_only_syncwarp_orders_memory():
-    def right(y):
-        s = cuda.shared.array(64, float32)
-        t = cuda.threadIdx.x
-        s[t] = float32(t)
-        cuda.syncwarp()
-        y[t] = s[t ^ 1]
-
-    def shuffled(y):
-        s = cuda.shared.array(64, float32)
-        t = cuda.threadIdx.x
-        s[t] = float32(t)
-        cuda.shfl_xor_sync(FULL, t, 1)
-        y[t] = s[t ^ 1]  # RACE
-
-    def between_warps(y):
-        s = cuda.shared.array(64, float32)
-        t = cuda.threadIdx.x
-        s[t] = float32(t)  # RACE
-        cuda.syncwarp()
-        y[t] = s[63 - t]
-
-    def other_lanes(y):
-        s = cuda.shared.array(64, float32)
-        t = cuda.threadIdx.x
-        s[t] = float32(t)
-        if t % 32 < 16:
-            cuda.syncwarp(0xffff)
-        else:
-            cuda.syncwarp(0xffff0000)
-        y[t] = s[t ^ 16]  # RACE
-
+def test_what_is_no_race():
+    """One block; lanes that syncwarp orders, all of them; and what is not to be checked."""
     y = np.zeros(64, f32)
-    simt.launch(right, 1, 64, y)
+    simt.launch(written(RACES["of a block with a reader before"][0], "x"), 1, 1, np.ones(1, f32))
+    simt.launch(written(READERS, "x", "mask"), 1, 32, np.zeros(4, f32), 0b1111)
+    simt.launch(written(ORDERED + "cuda.syncwarp()\ny[t] = s[t ^ 1]", "y"), 1, 64, y)
     assert y.tolist() == [t ^ 1 for t in range(64)]
-    for wrong in (shuffled, between_warps, other_lanes):
-        caught(simt.DataRace, wrong, 64, y, at="# RACE", say="s[")
-
-
-    def one_way(y):
-        s = cuda.shared.array(32, float32)
-        t = cuda.threadIdx.x
-        if t < 32:
-            s[t] = float32(t)
-        cuda.syncwarp()
-        if t >= 32:
-            y[t] = s[t - 32]  # RACE
-
-    caught(simt.DataRace, one_way, 64, y, at="# RACE", say=["s[0]", "thread 0,"])
-
-
-@pytest.mark.parametrize("left_out", [0, 1, 2])
-def test_every_reader_counts(left_out):
-    """Lanes 0 to 2 read s[0] and lane 3 writes it: ordered after all of them but the one left out."""
-    def kernel(x, mask):
-        t = cuda.threadIdx.x
-        if t < 3:
-            x[1 + t] = x[0]
-        if mask >> t & 1:
-            cuda.syncwarp(mask)
-        if t == 3:
-            x[0] = float32(1)  # WRITE
-
-    caught(simt.DataRace, kernel, 32, np.zeros(4, f32), 0b1111 - (1 << left_out), at="# WRITE",
-           say=["x[0]", f"thread {left_out}, "])
-    simt.launch(kernel, 1, 32, np.zeros(4, f32), 0b1111)
-
-
-def test_a_race_is_named_rather_than_what_follows():
-    def kernel(y):
-        s = cuda.shared.array(64, int32)
-        t = cuda.threadIdx.x
-        s[t] = 99 * (t == 31)
-        if t == 32:
-            y[s[31]] = float32(1)  # there is no y[99]
-
-    with pytest.raises(simt.DataRace, match=r"s\[31\]"):
-        simt.launch(kernel, 1, 64, np.zeros(64, f32))
-
-
-def test_checks_may_be_left_out():
-    def kernel(x, y):
-        y[0] = x[0]
-
-    y = np.zeros(1, f32)
-    simt.launch(kernel, 2, 1, np.ones(1, f32), y, checks=False)
+    simt.launch(written("y[0] = x[0]", "x", "y"), 2, 1, np.ones(1, f32), y, checks=False)
     assert y[0] == 1
 
 
-def test_barrier_in_a_branch():
-    def left(y):
-        if cuda.threadIdx.x < 32:
-            cuda.syncthreads()  # HERE
-
-    def elsewhere(y):
-        s = cuda.shared.array(64, float32)
-        if cuda.threadIdx.x == 0:
-            s[0] = float32(1)
-            cuda.syncthreads()  # HERE
-        y[cuda.threadIdx.x] = s[0]  # a race, too, but the barrier is the cause
-        cuda.syncthreads()
-
-    def returned(y):
-        if cuda.threadIdx.x == 0:
-            return
-        cuda.syncthreads()  # HERE
-
-    y = np.zeros(64, f32)
-    caught(simt.DivergentBarrier, left, 64, y, at="# HERE", say="thread 32 has returned")
-    caught(simt.DivergentBarrier, elsewhere, 64, y, at="# HERE", say="thread 1 waits at syncthreads")
-    caught(simt.DivergentBarrier, returned, 64, y, at="# HERE", say="thread 0 has returned")
+def test_race_through_one_array_given_twice():
+    x = np.zeros(32, f32)
+    kernel = written("y[cuda.threadIdx.x] = x[31 - cuda.threadIdx.x]  # HERE", "x", "y")
+    caught(simt.DataRace, kernel, 32, x, x, at="# HERE", say="x[")
 
 
-def test_shuffle_without_all_lanes():
-    def branch(y):
-        t = cuda.threadIdx.x
-        if t < 16:
-            y[t] = cuda.shfl_xor_sync(FULL, t, 1)  # HERE
-        cuda.syncthreads()
+def test_a_race_is_named_rather_than_what_follows():
+    body = """
+        s, t = cuda.shared.array(64, int32), cuda.threadIdx.x
+        s[t] = 99 * (t == 31)  # HERE
+        if t == 32:
+            y[s[31]] = float32(1)  # there is no y[99]"""
+    with pytest.raises(simt.DataRace, match=r"s\[31\]"):
+        simt.launch(written(body, "y"), 1, 64, np.zeros(64, f32))
 
-    def two(y):
-        t = cuda.threadIdx.x
-        if t < 16:
-            y[t] = cuda.shfl_xor_sync(FULL, t, 1)  # HERE
-        else:
-            y[t] = cuda.shfl_xor_sync(FULL, t, 1)
 
-    def returned(y):
-        t = cuda.threadIdx.x
-        if t == 9:
-            return
-        y[t] = cuda.shfl_xor_sync(FULL, t, 1)  # HERE
+SHUFFLE = "y[t] = cuda.shfl_xor_sync(FULL, t, 1)"
+DIVERGENT = {
+    "a warp only": ("if cuda.threadIdx.x < 32:\n    cuda.syncthreads()  # HERE", 64, ["thread 32 has returned"]),
+    "a thread only": (SHARED + """
+if t == 0:
+    s[0] = float32(1)
+    cuda.syncthreads()  # HERE
+y[t] = s[0]  # a race, too, but the barrier is the cause
+cuda.syncthreads()""", 64, ["thread 1 waits at syncthreads"]),
+    "a thread has returned": ("if cuda.threadIdx.x == 0:\n    return\ncuda.syncthreads()  # HERE", 64,
+                              ["thread 0 has returned"]),
+    "half a warp": (LANES + f"if t < 16:\n    {SHUFFLE}  # HERE\ncuda.syncthreads()", 32, ["lane 16", "syncthreads"]),
+    "at two places": (LANES + f"if t < 16:\n    {SHUFFLE}  # HERE\nelse:\n    {SHUFFLE}", 32,
+                      ["lane 16", "waits at shfl_xor_sync"]),
+    "a lane has returned": (LANES + f"if t == 9:\n    return\n{SHUFFLE}  # HERE", 32, ["lane 9", "returned"]),
+    "from outside the mask": (LANES + "if t < 16:\n    y[t] = cuda.shfl_xor_sync(0xffff, t, 16)  # HERE", 32,
+                              ["lane 16", "not in its mask"]),
+    "a lane that the mask does not name": ("y[0] = cuda.ballot_sync(0xf, cuda.threadIdx.x)  # HERE", 32,
+                                           ["does not name the lane"]),
+    "half a warp exists": ("y[0] = cuda.all_sync(FULL, True)  # HERE", 48, ["lane 16", "no such thread"]),
+}
 
-    def outside(y):
-        t = cuda.threadIdx.x
-        if t < 16:
-            y[t] = cuda.shfl_xor_sync(0xffff, t, 16)  # HERE
 
-    def not_named(y):
-        y[0] = cuda.ballot_sync(0xf, cuda.threadIdx.x)  # HERE
-
-    y = np.zeros(64, np.int64)
-    caught(simt.DivergentBarrier, branch, 32, y, at="# HERE", say=["lane 16", "syncthreads"])
-    caught(simt.DivergentBarrier, two, 32, y, at="# HERE", say=["lane 16", "waits at shfl_xor_sync"])
-    caught(simt.DivergentBarrier, returned, 32, y, at="# HERE", say=["lane 9", "returned"])
-    caught(simt.DivergentBarrier, outside, 32, y, at="# HERE", say=["lane 16", "not in its mask"])
-    caught(simt.DivergentBarrier, not_named, 4 + 28, y, at="# HERE", say="does not name the lane")
-
-    def plain(y):
-        y[0] = cuda.all_sync(FULL, True)  # HERE
-
-    caught(simt.DivergentBarrier, plain, 48, y, at="# HERE", say=["lane 16", "no such thread"])
+@pytest.mark.parametrize("body, block, say", DIVERGENT.values(), ids=DIVERGENT)
+def test_barriers_and_shuffles_that_diverge(body, block, say):
+    planted(simt.DivergentBarrier, body, block, say, y=np.zeros(64, np.int64))
 
 
 @pytest.mark.parametrize("i", [-1, 8])
-def test_out_of_bounds(i):
-    def global_load(x, i):
-        a = x[i]  # HERE
-        return a
-
-    def global_store(x, i):
-        x[i] = float32(1)  # HERE
-
-    def shared_store(x, i):
-        s = cuda.shared.array(8, float32)
-        s[i] = float32(1)  # HERE
-
-    def local_load(x, i):
-        s = cuda.local.array(8, float32)
-        a = s[i]  # HERE
-        return a
-
-    def local_store(x, i):
-        s = cuda.local.array(8, float32)
-        s[i] = float32(1)  # HERE
-
-    def atomic(x, i):
-        cuda.atomic.add(x, i, float32(1))  # HERE
-
-    for kernel in (global_load, global_store, shared_store, local_load, local_store, atomic):
-        name = "x" if kernel in (global_load, global_store, atomic) else "s"
-        caught(simt.OutOfBounds, kernel, 1, np.zeros(8, f32), i, at="# HERE", say=[f"{name}[{i}]", "8 elements"])
+@pytest.mark.parametrize("name, body", [
+    ("x", "a = x[i]  # HERE"), ("x", "x[i] = float32(1)  # HERE"), ("x", "cuda.atomic.add(x, i, float32(1))  # HERE"),
+    ("s", "s = cuda.shared.array(8, float32)\ns[i] = float32(1)  # HERE"),
+    ("s", "s = cuda.local.array(8, float32)\na = s[i]  # HERE"),
+    ("s", "s = cuda.local.array(8, float32)\ns[i] = float32(1)  # HERE")])
+def test_out_of_bounds(name, body, i):
+    planted(simt.OutOfBounds, body, 1, [f"{name}[{i}]", "8 elements"], x=8, i=i)
 
 
-def test_vector_out_of_bounds_and_misaligned():
-    def load(x, i):
-        a, b, c, d = load4(x, i)  # HERE
+@pytest.mark.parametrize("body", ["a, b, c, d = load4(x, i)  # HERE", "store4(x, i, x[0], x[1], x[2], x[3])  # HERE"])
+def test_vector_out_of_bounds_and_misaligned(body):
+    for i in (-4, 8):
+        planted(simt.OutOfBounds, body, 1, f"x[{i}:{i + 4}]", x=10, i=i)
+    kernel = written(body, "x", "i")
+    for dtype in (np.float16, f32, np.float64):
+        simt.launch(kernel, 1, 1, np.zeros(10, dtype), 4)
+        caught(simt.Misaligned, kernel, 1, np.zeros(10, dtype), 5, at="# HERE", say="x[5:9]")
+    simt.launch(kernel, 1, 1, np.zeros(10), 2)  # 16 bytes is all that float64 needs
+    # A view that starts 4 bytes into its allocation; then one of 16.
+    caught(simt.Misaligned, kernel, 1, np.zeros(12, f32)[1:], 0, at="# HERE")
+    simt.launch(kernel, 1, 1, np.zeros(12, f32)[4:], 0)
 
-    def store(x, i):
-        store4(x, i, x[0], x[1], x[2], x[3])  # HERE
 
-    for kernel in (load, store):
-        for i in (-4, 8):
-            caught(simt.OutOfBounds, kernel, 1, np.zeros(10, f32), i, at="# HERE", say=f"x[{i}:{i + 4}]")
-        for dtype in (np.float16, f32, np.float64):
-            simt.launch(kernel, 1, 1, np.zeros(10, dtype), 4)
-            caught(simt.Misaligned, kernel, 1, np.zeros(10, dtype), 5, at="# HERE", say="x[5:9]")
-        simt.launch(kernel, 1, 1, np.zeros(10), 2)  # 16 bytes is all that float64 needs
-        # A view that starts 4 bytes into its allocation; then one of 16.
-        caught(simt.Misaligned, kernel, 1, np.zeros(12, f32)[1:], 0, at="# HERE")
-        simt.launch(kernel, 1, 1, np.zeros(12, f32)[4:], 0)
+@pytest.mark.parametrize("place", ["shared", "local"])
+def test_uninitialised_arrays_of_a_kernel(place):
+    """NaN is a value like others."""
+    planted(simt.UninitialisedRead, f"""
+        s = cuda.{place}.array(2, float32)
+        s[0] = float32(math.nan)
+        x[0] = s[0]
+        x[1] = s[1]  # HERE""", 1, "s[1]", x=2)
 
 
 def test_uninitialised_reads():
-    def of_global(x):
-        a = x[1] + x[2]  # HERE
-        return a
-
-    def of_shared(x):
-        s = cuda.shared.array(2, float32)
-        s[0] = float32(math.nan)  # NaN is a value like others
-        x[0] = s[0]
-        x[1] = s[1]  # HERE
-
-    def of_local(x):
-        s = cuda.local.array(2, float32)
-        s[0] = float32(math.nan)
-        x[0] = s[0]
-        x[1] = s[1]  # HERE
-
-    def add(x):
-        cuda.atomic.add(x, 2, float32(1))  # HERE
-
-    def vector(x):
-        a, b, c, d = load4(x, 0)  # HERE
-
-    def write(x):
-        x[1 + cuda.threadIdx.x] = float32(1)
-
+    read, add = written("a = x[1] + x[2]  # HERE", "x"), written("cuda.atomic.add(x, 2, float32(1))  # HERE", "x")
+    vector, write = written("a = load4(x, 0)  # HERE", "x"), written("x[1 + cuda.threadIdx.x] = float32(1)", "x")
     x = simt.uninitialised((2, 4), f32)
     flat = x.reshape(-1)
     assert np.isnan(x).all() and type(x) is np.ndarray
-    caught(simt.UninitialisedRead, of_global, 1, flat, at="# HERE", say="x[1]")
-    caught(simt.UninitialisedRead, of_shared, 1, np.zeros(2, f32), at="# HERE", say="s[1]")
-    caught(simt.UninitialisedRead, of_local, 1, np.zeros(2, f32), at="# HERE", say="s[1]")
+    caught(simt.UninitialisedRead, read, 1, flat, at="# HERE", say="x[1]")
     caught(simt.UninitialisedRead, add, 1, flat, at="# HERE", say="x[2]")
     simt.launch(write, 1, 1, flat)
-    caught(simt.UninitialisedRead, of_global, 1, flat, at="# HERE", say="x[2]")
+    caught(simt.UninitialisedRead, read, 1, flat, at="# HERE", say="x[2]")
     simt.launch(write, 1, 3, flat)
-    simt.launch(of_global, 1, 1, x.ravel())
+    simt.launch(read, 1, 1, x.ravel())
     caught(simt.UninitialisedRead, vector, 1, flat, at="# HERE", say="x[0]")
-    caught(simt.UninitialisedRead, of_global, 1, x[1], at="# HERE", say="x[1]")  # the second row
+    caught(simt.UninitialisedRead, read, 1, x[1], at="# HERE", say="x[1]")  # the second row
     assert simt.uninitialised(3, np.int32).dtype == np.int32
 
 
@@ -536,94 +409,39 @@ def test_shadows_do_not_outlive_their_array():
     assert len(memory.WRITTEN) == before
 
 
-def test_promotions():
-    half, wide = 0.5, np.float64(2)
+half, wide = 0.5, np.float64(2)
+PROMOTIONS = ["y[0] = float32(2.0 * x[0])", "y[0] = float32(x[0] - half)", "y[0] = float32(wide / x[0])",
+              "y[0] = x[0] / n", "y[0] = x[0] * 2", "y[0] = float32(1 / n)", "y[0] = float32(max(x[0], 0.0))",
+              "y[0] = x[0] / math.sqrt(n)", "cuda.atomic.add(y, 0, 1.0)", "store4(y, 0, x[0], x[1], x[2], 0.0)",
+              "y[0] = 1.5", "a = x[0]; a += 1.0"]
+OF_FLOAT32 = ["y[n - 3] += 1.0", "y[0] = float64(x[0])", "v = cuda.local.array(1, float32); v[0] = 0.0"]
 
-    def literal(x, y, n):
-        y[0] = float32(2.0 * x[0])  # HERE
 
-    def constant(x, y, n):
-        y[0] = float32(x[0] - half)  # HERE
+@pytest.mark.parametrize("dtype", [f32, np.float16])
+def test_promotions(dtype):
+    for body in PROMOTIONS + OF_FLOAT32 * (dtype == f32):
+        planted(simt.Promotion, body + "  # HERE", 1, "float64", x=np.ones(4, dtype), y=np.ones(4, dtype), n=3)
 
-    def numpy_constant(x, y, n):
-        y[0] = float32(wide / x[0])  # HERE
 
-    def integer(x, y, n):
-        y[0] = x[0] / n  # HERE
-
-    def integer_literal(x, y, n):
-        y[0] = x[0] * 2  # HERE
-
-    def quotient(x, y, n):
-        y[0] = float32(1 / n)  # HERE
-
-    def in_place(x, y, n):
-        a = x[0]
-        a += 1.0  # HERE
-
-    def in_place_element(x, y, n):
-        y[n - 3] += 1.0  # HERE
-
-    def store(x, y, n):
-        y[0] = float64(x[0])  # HERE
-
-    def store_literal(x, y, n):
-        y[0] = 1.5  # HERE
-
-    def store_local(x, y, n):
-        v = cuda.local.array(1, float32)
-        v[0] = 0.0  # HERE
-
-    def atomic(x, y, n):
-        cuda.atomic.add(y, 0, 1.0)  # HERE
-
-    def vector(x, y, n):
-        store4(y, 0, x[0], x[1], x[2], 0.0)  # HERE
-
-    def extreme(x, y, n):
-        y[0] = float32(max(x[0], 0.0))  # HERE
-
-    def root(x, y, n):
-        y[0] = x[0] / math.sqrt(n)  # HERE
-
-    for kernel in (literal, constant, numpy_constant, integer, integer_literal, quotient, in_place, in_place_element,
-                   store, store_literal, store_local, atomic, vector, extreme, root):
-        for dtype in (f32, np.float16):
-            if dtype == f32 or kernel not in (store_local, store, in_place_element):
-                caught(simt.Promotion, kernel, 1, np.ones(4, dtype), np.ones(4, dtype), 3, at="# HERE", say="float64")
-
-    def argument(x, eps):
-        x[0] = math.sqrt(x[0] + eps)  # HERE
-
-    caught(simt.Promotion, argument, 1, np.ones(1, f32), 1e-5, at="# HERE")
-    simt.launch(argument, 1, 1, np.ones(1, f32), f32(1e-5))
-
-    def fine(x, y, n):
+def test_what_is_no_promotion():
+    """And that an argument is as wide as it is."""
+    root = written("x[0] = math.sqrt(x[0] + eps)  # HERE", "x", "eps")
+    caught(simt.Promotion, root, 1, np.ones(1, f32), 1e-5, at="# HERE")
+    simt.launch(root, 1, 1, np.ones(1, f32), f32(1e-5))
+    fine = written("""
         y[0] = -x[0] * float32(2.0) / float32(n)
         if y[0] > 0.5 or x[0] ** 2 > 1:
-            y[1] = 1
-
+            y[1] = 1""", "x", "y", "n")
     simt.launch(fine, 1, 1, np.ones(4, f32), np.ones(4, f32), 3)
 
 
 def test_integers_that_do_not_fit():
-    def convert(n):
-        a = int32(n * n)  # HERE
-        return a
-
-    def store(n, y):
-        y[0] = n * n  # HERE
-
+    convert, store = written("a = int32(n * n)  # HERE", "n"), written("y[0] = n * n  # HERE", "n", "y")
     caught(simt.Overflow, convert, 1, 2**16, at="# HERE", say=[str(2**32), "int32"])
     caught(simt.Overflow, store, 1, 2**16, np.zeros(1, np.int32), at="# HERE")
     simt.launch(store, 1, 1, 2**16, np.zeros(1, np.int64))
     simt.launch(convert, 1, 1, 2**15)
-
-    def nan(x):
-        a = int64(x[0])  # HERE
-        return a
-
-    caught(simt.Overflow, nan, 1, np.full(1, np.nan, f32), at="# HERE", say="nan")
+    planted(simt.Overflow, "a = int64(x[0])  # HERE", 1, "nan", x=np.full(1, np.nan, f32))
 
 
 def test_names_that_are_not_called_are_no_helpers():
@@ -953,7 +771,7 @@ def test_agreement_with_the_simulator_of_numba(tmp_path):
 
 
 def test_lanes_that_skip_a_loop_catch_up_at_the_next_barrier():
-    """Three rows of 40 numbers: in each, 32 lanes load once, and 8 of them again. Six requests, and not a lane less."""
+    """Three rows of 40 numbers: in each, 32 lanes load once, and 8 of them again. Six requests, not a lane less."""
     def kernel(x, D):
         for row in range(3):
             for column in range(cuda.threadIdx.x, D, 32):

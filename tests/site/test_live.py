@@ -7,24 +7,22 @@ LN_LIVE_CHAPTERS=all runs every chapter that offers to.
 import importlib.util
 import os
 import re
-import sys
 import time
 
 import pytest
-from browsing import CHROME, served
-from pages import BOOK, CHAPTERS, ROOT
+from browsing import served, skip
+from chrome import CHROME
+from pages import NOTEBOOKS, read
 
 pytest.importorskip("jupytext")  # the environment of the book; the library is also tested without it
 from bs4 import BeautifulSoup  # noqa: E402
 
-sys.path[:0] = [str(BOOK / "_ext"), str(ROOT / "tools")]
 import build_site  # noqa: E402
 import fetch_pyodide  # noqa: E402
-from ln_launch import NEEDS_A_MACHINE  # noqa: E402
 
 pytestmark = pytest.mark.site
 
-ALL = [path.stem for path in CHAPTERS if path.stem not in NEEDS_A_MACHINE] + ["claims-audited"]
+ALL = [path.stem for path in NOTEBOOKS if "needs_machine" not in read(path).front]
 NAMES = ALL if os.environ.get("LN_LIVE_CHAPTERS") == "all" else ["01-forward-pass", "11-gpu-forward"]
 KERNEL_READY, CHAPTER_RUN = 15, 90  # seconds
 NOISE = 1e-12  # Numbers below this are roundings, which depend on the order in which a processor adds.
@@ -42,8 +40,7 @@ def lite(site, tmp_path_factory):
         ("requirements-site.txt", importlib.util.find_spec("jupyterlite_core")),
         ("Pyodide's files (make pyodide)", (fetch_pyodide.TARGET / fetch_pyodide.LOCK).is_file())) if not there]
     if missing:
-        message = f"not here: {'; '.join(missing)}"
-        pytest.fail(message) if os.environ.get("LN_REQUIRE_LIVE") else pytest.skip(message)
+        skip(f"not here: {'; '.join(missing)}", "LN_REQUIRE_LIVE")
     root = tmp_path_factory.mktemp("live")
     build_site.build_lite(fetch_pyodide.fetch(), site, root / "work", root / "served/some/where/lite")
     return root / "served"
@@ -91,12 +88,6 @@ def test_same_forgives_roundings_of_zero_only():
     assert same("error 1.1e-15, y [0.25 1.5]", "error  1.4e-15, y [0.25 1.5]")
     assert not same("error 1.1e-07", "error 1.2e-07")
     assert not same("0.2500", "0.25") and not same("a 1e-15", "b 1e-15") and not same("a", "a b")
-
-
-def test_whole_site_is_light(site, lite, record_property):
-    size = sum(p.stat().st_size for folder in (site, lite) for p in folder.rglob("*") if p.is_file())
-    record_property("measured", f"book and live pages {size / 1e6:.1f} MB")
-    assert size <= build_site.MOST_BYTES
 
 
 def busy(threads=0):

@@ -52,7 +52,8 @@ class GpuLayerNormCache(NamedTuple):
 
 
 _DTYPES = "float32", "float16"
-_EXPECTED = "float32 or float16 on the GPU (lnlib.layernorm and lnlib.cpu take float64 and bfloat16; .astype converts)"
+_EXPECTED = ("float32 or float16 on the GPU (lnlib.layernorm and lnlib.cpu take float64 and bfloat16; "
+             ".astype converts)")
 
 
 def _on_device(value):

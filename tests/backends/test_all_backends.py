@@ -135,7 +135,12 @@ IMPLEMENTATIONS = {
     "central difference": Implementation(by(central_difference), differenced, size=512, offset=1e8),
 }
 
-ROWS = [pytest.param(implementation, case, id=f"{name} | {case.name}")
+def marks(name, case):
+    """Large cases, and rows that an interpreter takes seconds for, are not for ``make check``."""
+    return pytest.mark.slow if case.size >= (2**16 if name.startswith("GPU") else 2**18) else ()
+
+
+ROWS = [pytest.param(implementation, case, id=f"{name} | {case.name}", marks=marks(name, case))
         for name, implementation in IMPLEMENTATIONS.items() for case in cases.CASES if implementation.claims(case)]
 
 

@@ -555,6 +555,7 @@ def test_precise_is_rounded_once():
 
 # The compiler
 
+@pytest.mark.slow
 def test_kernels_are_kept_on_disk(tmp_path):
     """The second process compiles nothing. (The first takes 1 to 3 s a kernel, the second milliseconds.)"""
     code = """
@@ -595,6 +596,7 @@ HOST = binding.get_host_cpu_features() if platform.machine() in ("x86_64", "AMD6
 TARGETS = {"SSE2": ("", "xmm", ("float32", "float64")), "AVX2": ("+avx,+avx2,+fma", "ymm", ("float32",))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_narrower_vectors_are_as_accurate(target, tmp_path):
     """Compiled for older processors, the bars are the same. (NUMBA_CPU_NAME alone would keep the host's vectors.)"""
@@ -643,6 +645,7 @@ def several_widths():
     return [a.tobytes().hex() for D in (3, 64, 255, 300, 2500) for a in run(*arrays((20, D)))]
 
 
+@pytest.mark.slow
 def test_the_promise_that_arrays_do_not_overlap(tmp_path):
     """``flags.noalias`` is Numba's private option: it must exist, reach LLVM, and change no bit of any result.
 
@@ -664,6 +667,7 @@ print(json.dumps([test_cpu.noalias_marks(), test_cpu.several_widths()]))
     assert results == results_without and len(results) == 20
 
 
+@pytest.mark.slow
 def test_no_function_takes_its_flags_from_a_caller(tmp_path):
     """Numba gives a flag that is not set the value of the caller compiled first: bits would depend on the order.
 

@@ -40,11 +40,7 @@ def arrays(shape, dtype="float32", parameters=None, seed=1):
     return x, gamma, beta, dy
 
 
-def run(x, gamma, beta, dy, eps=1e-5, backend=gpu, out=(None, None), **options):
-    """(y, dx, dgamma, dbeta)"""
-    to_y, to_dx = ({} if a is None else {"out": a} for a in out)
-    y, cache = backend.layer_norm_forward(x, gamma, beta, eps, **options, **to_y)
-    return y, *backend.layer_norm_backward(dy, cache, **to_dx)
+run = functools.partial(cases.run, gpu)
 
 
 def bits(results):
@@ -94,7 +90,7 @@ def test_agrees_with_exact_arithmetic(M, D, far, dtype, precise):
     a, results, bars = judged_results(case, precise)
     # Two results within a bar of the exact one are within two of one another, by the triangle inequality; the
     # other's length may be a bar less than the exact one's.
-    other = run(*a, backend=layernorm, precise=precise)
+    other = cases.run(layernorm, *a, precise=precise)
     apart = {name: reference.relative_error(results[name], value) for name, value in zip(results, other, strict=True)}
     assert all(apart[name] <= 2 * bars[name] / (1 - bars[name]) for name in apart), (apart, bars)
 
@@ -787,12 +783,6 @@ DEVICE_FORWARD = dict(zip(FORWARD, ON_DEVICE))
 HALF = X.astype("f2")
 
 
-def read_only(a):
-    a = a.copy()
-    a.flags.writeable = False
-    return a
-
-
 def refused():
     """(function, arguments, the bad one's name, error, what was found, what was expected)
 
@@ -807,7 +797,7 @@ def refused():
                 (X.tolist(), TypeError, "found list", "expected a NumPy array"),
                 (ON_DEVICE[0], TypeError, "found OnDevice", "expected a NumPy array"),
                 (X.T, ValueError, "found shape (8, 3)", "expected (3, 8), the shape of x"),
-                (read_only(X), ValueError, "found a read-only array", "that can be written")):
+                (cases.read_only(X), ValueError, "found a read-only array", "that can be written")):
             yield function, {**good, "out": out}, "out", error, found, expected
 
     # Arrays here and there.
@@ -912,7 +902,7 @@ def test_the_cache_shares_no_memory_with_its_arguments(precise):
 
 def test_arguments_are_not_modified():
     """Not by a backward that is called twice, either."""
-    a = [read_only(b) for b in (X, GAMMA, BETA, DY)]
+    a = [cases.read_only(b) for b in (X, GAMMA, BETA, DY)]
     before = bits(a)
     y, cache = gpu.layer_norm_forward(*a[:3])
     first, second = (gpu.layer_norm_backward(a[3], cache) for _ in range(2))
@@ -921,7 +911,7 @@ def test_arguments_are_not_modified():
 
 @pytest.mark.parametrize("view", [
     lambda a: np.asfortranarray(a), lambda a: np.repeat(a, 2, -1)[..., ::2], lambda a: a[::-1].copy()[::-1],
-    lambda a: a[..., ::-1].copy()[..., ::-1], lambda a: np.broadcast_to(a, (2, *a.shape))[1], list, read_only,
+    lambda a: a[..., ::-1].copy()[..., ::-1], lambda a: np.broadcast_to(a, (2, *a.shape))[1], list, cases.read_only,
     lambda a: np.frombuffer(b"\0" + a.tobytes(), np.uint8)[1:].view("f4").reshape(a.shape)],
     ids=["Fortran", "every second", "rows reversed", "reversed", "broadcast", "list", "read-only", "unaligned"])
 def test_any_strides(view):
@@ -1199,7 +1189,7 @@ def test_on_the_gpu_many_rows(shape):
     condition is ||terms|| / ||sum||, about 1 too: each bar is 4 u times 1.5. (That of y, 3.4 u, is less.)
     """
     a = arrays(shape)
-    wide = run(*(b.astype("f8") for b in a), backend=layernorm)
+    wide = cases.run(layernorm, *(b.astype("f8") for b in a))
     for found, expected in zip(run(*a), wide, strict=True):
         assert np.linalg.norm(found.astype("f8") - expected) <= 6 * U * np.linalg.norm(expected)
 

@@ -398,6 +398,8 @@ def test_uninitialised_reads():
     simt.launch(read, 1, 1, x.ravel())
     caught(simt.UninitialisedRead, vector, 1, flat, at="# HERE", say="x[0]")
     caught(simt.UninitialisedRead, read, 1, x[1], at="# HERE", say="x[1]")  # the second row
+    four = "zero = float32(0)\nstore4(x, 0, zero, zero, zero, zero)\na = load4(x, 0)"
+    simt.launch(written(four, "x"), 1, 1, simt.uninitialised(4, f32))
     assert simt.uninitialised(3, np.int32).dtype == np.int32
 
 
@@ -431,7 +433,8 @@ def test_what_is_no_promotion():
     fine = written("""
         y[0] = -x[0] * float32(2.0) / float32(n)
         if y[0] > 0.5 or x[0] ** 2 > 1:
-            y[1] = 1""", "x", "y", "n")
+            y[1] = 1
+        y[2] = x[0] * (n > 1)""", "x", "y", "n")
     simt.launch(fine, 1, 1, np.ones(4, f32), np.ones(4, f32), 3)
 
 

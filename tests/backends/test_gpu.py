@@ -84,6 +84,7 @@ def judged_results(case, precise):
     return judged.arrays, results, bars
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("M, D, far, dtype, precise", EVERY)
 def test_agrees_with_exact_arithmetic(M, D, far, dtype, precise):
     case = cases.Case(f"{M}x{D} {dtype} {far}", (M, D), dtype, far_and_near(far))
@@ -707,6 +708,7 @@ def test_the_kernels_themselves_are_right():
     assert verdict(kernels) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mistakes_are_caught(name):
     old, new, expected = MUTANTS[name]

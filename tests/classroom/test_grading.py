@@ -186,6 +186,7 @@ def _grade(place, *more):
     return python("-m", "classroom", *arguments(place), "--wall", _WALL, "--call", _CALL, *more, cwd=ROOT)
 
 
+@pytest.mark.slow
 def test_nobody_is_lost_and_points_and_states_are_as_expected(classroom):
     place, expected, unchanged = classroom
     full = sum(task.points for task in tasks.draw(_CHAPTERS, _SEED))
@@ -198,6 +199,7 @@ def test_nobody_is_lost_and_points_and_states_are_as_expected(classroom):
     assert unchanged, "files outside the results changed"
 
 
+@pytest.mark.slow
 def test_nothing_got_out(classroom):
     place, _, _ = classroom
     results = [json.loads(path.read_text()) for path in (place / "out" / "results").glob("*.json")]
@@ -209,6 +211,7 @@ def test_nothing_got_out(classroom):
     assert max(result["printed"] for result in results) > 10**7  # far more than a pipe holds
 
 
+@pytest.mark.slow
 def test_feedback_says_what_happened_and_is_text_only(classroom):
     place, expected, _ = classroom
     pages = {path.name: path.read_text() for path in (place / "out" / "feedback").iterdir()}
@@ -221,6 +224,7 @@ def test_feedback_says_what_happened_and_is_text_only(classroom):
     assert "root:" not in next(page for name, page in pages.items() if name.startswith("link"))
 
 
+@pytest.mark.slow
 def test_finished_results_are_kept_and_grading_again_gives_the_same_bytes(classroom):
     place, _, _ = classroom
     first = (place / "out" / "points.csv").read_bytes()

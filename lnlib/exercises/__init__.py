@@ -7,12 +7,12 @@ In the order in which to read it:
 
 - ``ch01`` and the others: the exercises of a chapter: its solutions, its checks, the mistakes that readers make.
   What a reader starts from, the stub, stands on the chapter's page.
-- :mod:`.run`: a check asks, then judges; between the two an answer is run.
-- :mod:`.expect`: what a judge says of a result.
-- :mod:`.report`: what came of it, as text and as HTML.
-- :mod:`.gradients`: what the exercises that ask for a backward have in common.
+- :mod:`~lnlib.exercises.run`: a check asks, then judges; between the two an answer is run.
+- :mod:`~lnlib.exercises.expect`: what a judge says of a result.
+- :mod:`~lnlib.exercises.report`: what came of it, as text and as HTML.
+- :mod:`~lnlib.exercises.gradients`: what the exercises that ask for a backward have in common.
 - :mod:`~lnlib.exercises.kernels`: how answers that fill arrays are run: loops over rows, and CUDA kernels in the interpreter.
-- :mod:`.registry`: all exercises by id, the checks of one run in order, and which mistake an answer makes.
+- :mod:`~lnlib.exercises.registry`: all exercises by id, the checks of one run in order, and which mistake an answer makes.
 
 A report never says that everything is right, because checks cannot know that. Where an answer is wrong, it says which
 mistake that is (:mod:`lnlib.mistakes`): of a backward by its terms, else by comparison with the exercise's own list.

@@ -23,7 +23,7 @@ class Exercise(NamedTuple):
     * ``solution``: a function that passes.
     * ``checks``: :class:`lnlib.exercises.run.Check` tuples, in order.
     * ``diagnose``: function (answer) -> :class:`lnlib.mistakes.Diagnosis` or None, called where a check failed. It
-      calls the answer through :func:`lnlib.exercises.run.reply`, so that the answer's exceptions are told from its own.
+      calls the answer through ``lnlib.exercises.run.reply``, so that the answer's exceptions are told from its own.
     * ``mistakes``: wrong answers that readers give (:func:`lnlib.mistakes.change`), compared where ``diagnose`` is None
       or says nothing.
     """

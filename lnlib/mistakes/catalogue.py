@@ -1,7 +1,7 @@
 r"""Wrong backwards of layer norm: the catalogue.
 
-A *mutant* is a backward pass with one mistake in it. The tests of :mod:`.gradient_tests` are tried on the mutants, and
-:mod:`.fit` names a learner's mistake with the same catalogue.
+A *mutant* is a backward pass with one mistake in it. The tests of :mod:`~lnlib.mistakes.gradient_tests` are tried on the mutants, and
+:mod:`~lnlib.mistakes.fit` names a learner's mistake with the same catalogue.
 
 Notation: g = gamma * dy, r = 1 / sqrt(var + eps), means over the D features. Right is
 
@@ -423,7 +423,7 @@ def _exact_projection(dy, cache):
 
 
 #: Every entry: the mutants, and what is told by numbers alone (these have no backward where only combinations of
-#: :mod:`.fit` contain them).
+#: :mod:`~lnlib.mistakes.fit` contain them).
 ENTRIES = (
     *MUTANTS,
     Mistake("product-of-means", "the mean of a product is taken for the product of the means",

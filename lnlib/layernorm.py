@@ -10,7 +10,8 @@ residual mean of x - m is subtracted too. Without it the error of y grows like u
 whatever formula computes the variance. Sums over D are NumPy's, which are pairwise over blocks of at
 most 128 terms on a contiguous axis; sums over rows are wide or pairwise. For float32 the statistics that
 multiply a row are float64. A finite row whose squares leave the range of the dtype is done again, scaled
-by a power of two, which rounds nothing.
+by a power of two, which rounds nothing. A wrong argument raises ``TypeError`` or ``ValueError``, naming it, what was
+found and what was expected.
 
 Nothing on these paths uses ``abs``, ``var`` or ``conj``: the functions are analytic in x, gamma and
 beta, so the complex step may differentiate them.
@@ -27,8 +28,7 @@ from . import contract
 class LayerNormCache(NamedTuple):
     """What layer norm's backward needs, and no more: rows * (D + 1) + D numbers.
 
-    No field shares memory with an argument of forward: changing x, gamma or beta later changes
-    nothing here.
+    No field shares memory with an argument of forward: changing x, gamma or beta later changes nothing here.
 
     xhat : (..., D), compute dtype, the normalised rows.
     rstd : (..., 1), compute dtype, 1 / sqrt(var + eps).
@@ -47,14 +47,9 @@ class LayerNormCache(NamedTuple):
 class PreciseLayerNormCache(NamedTuple):
     """What layer norm's backward needs in float64: x as it was given, and three float64 numbers a row.
 
-    No field shares memory with an argument of forward. xhat is not stored but computed when asked
-    for, ((x - mean) - residual) * rstd.
-
-    x : (..., D), a copy in x's dtype.
+    x : (..., D), a copy in x's dtype. xhat is not stored but computed when asked for, ((x - mean) - residual) * rstd.
     mean, residual : (..., 1), float64: the rounded mean, and the mean of what it leaves.
-    rstd : (..., 1), float64, 1 / sqrt(var + eps).
-    gamma : (D,), a copy in gamma's dtype.
-    dtype : x's dtype, which dx will have.
+    rstd, gamma, dtype : as in :class:`LayerNormCache`; rstd is float64. As there, no memory is shared.
     """
 
     x: np.ndarray
@@ -231,19 +226,11 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False):
     y : array of x's shape and dtype
     cache : LayerNormCache, or PreciseLayerNormCache if ``precise``
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was found and what was expected.
-
     Notes
     -----
     NaN and Inf stay in their row. A constant row with eps = 0 is NaN. A finite row whose squares leave the
     range of the dtype is done again, scaled by a power of two (not in complex128).
-
-    References
-    ----------
-    Ba, Kiros and Hinton, *Layer Normalization*, 2016, arXiv:1607.06450, equation 4.
+    Source: Ba, Kiros and Hinton, *Layer Normalization*, 2016, arXiv:1607.06450, equation 4.
     """
     x = contract.require_x(x)
     gamma, beta = contract.require_parameters(gamma, beta, x)
@@ -293,11 +280,6 @@ def layer_norm_backward(dy, cache):
     dx : array of x's shape and dtype
     dgamma, dbeta : arrays of shape (D,) and gamma's dtype
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was found and what was expected.
-
     Notes
     -----
     The relative error of dx is about kappa * u with kappa = ||r g|| / ||dx||: what g has along **1**
@@ -333,9 +315,7 @@ def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
 
 
 def layer_norm_jvp(u, cache):
-    r"""Directional derivative of y along ``u`` in x.
-
-    .. math:: \gamma\, r\,(u - \overline{u} - \hat x\,\overline{u \hat x})
+    r"""Directional derivative of y along ``u`` in x, :math:`\gamma\, r\,(u - \overline{u} - \hat x\,\overline{u \hat x})`.
 
     ``u`` has x's shape, and so has the result. The Jacobian of xhat is symmetric, so this is the
     backward formula with gamma applied last instead of first.
@@ -356,16 +336,8 @@ def layer_norm_double_backward(u, dy, cache):
                  - 3\, \hat x\, \overline{w \hat x}\; \overline{g \hat x}\bigr), \qquad
         grad_{dy} = \gamma J u, \qquad grad_\gamma = \sum_{rows} dy\, J u,
 
-    where J is the (symmetric) Jacobian of xhat. Cotangents of dgamma and dbeta are not included.
-
-    Parameters
-    ----------
-    u, dy : arrays of x's shape (..., D)
-    cache : LayerNormCache or PreciseLayerNormCache
-
-    Returns
-    -------
-    grad_x, grad_gamma, grad_dy : arrays of shapes (..., D), (D,), (..., D)
+    where J is the (symmetric) Jacobian of xhat. Cotangents of dgamma and dbeta are not included. Arguments as
+    :func:`layer_norm_backward`, ``u`` like dy; returns grad_x, grad_gamma, grad_dy, of shapes (..., D), (D,), (..., D).
     """
     gamma, xhat, rstd, u, upstream, shape = _unpack(cache, _LAYER_NORM, u=u, dy=dy)
     with np.errstate(all="ignore"):

@@ -112,13 +112,6 @@ def correct_digits(value, exact):
     return 17.0 if error == 0 else float(np.clip(-math.log10(error), 0, 17)) if error < math.inf else 0.0
 
 
-def error_in_ulps(value, exact):
-    """Elementwise error in units in the last place of ``value``'s dtype at the exact value, as float64."""
-    value, exact = np.asarray(value), to_fixed(exact)
-    ulp = np.spacing(np.abs(to_float64(exact)).astype(value.dtype)).astype(np.float64)
-    return to_float64(to_fixed(value) - exact) / ulp
-
-
 def kappa(exact, dy, gamma):
     r"""Condition number of dx: :math:`\|r g\| / \|dx\|` over the whole tensor, g = gamma * dy; ``inf`` where dx = 0.
 

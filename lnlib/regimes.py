@@ -242,16 +242,6 @@ def mean_loss(ratio, D, order, dtype="float32"):
     return TYPICAL * find(dtype).u * np.sqrt(sum_roundings(D, order)) * np.abs(ratio)
 
 
-def input_loss(ratio, dtype):
-    r"""Theory line: relative error of y when x is rounded to ``dtype`` and all else is exact.
-
-    Each element is off by t u times its own size, whose root mean square is :math:`\sigma\sqrt{1 + \text{ratio}^2}`:
-
-    .. math:: t u \sqrt{1 + \text{ratio}^2}
-    """
-    return TYPICAL * find(dtype).u * np.sqrt(1 + np.square(ratio))
-
-
 def backward_loss(kappa, towards, dtype="float32", wide=False):
     r"""Theory line: relative error of dx, :math:`t u \kappa \sqrt n`.
 
@@ -281,18 +271,8 @@ def agreement(measured, predicted, dtype="float32"):
 # Boundaries
 
 
-def largest_gain(eps):
-    r"""The most by which layer norm magnifies anything: :math:`1/\sqrt\varepsilon`, approached as sigma goes to 0."""
-    return 1 / np.sqrt(eps)
-
-
 def last_ratio(dtype):
     """The ratio 1/u: there numbers at the mean are one to two sigma apart, and the input has no digit left."""
-    return 1 / find(dtype).u
-
-
-def last_energy(dtype):
-    """The energy 1/u: below it eps always has an effect; above twice it var + eps always rounds to var."""
     return 1 / find(dtype).u
 
 

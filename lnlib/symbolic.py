@@ -374,14 +374,6 @@ def to_numpy(D):
     return lambdify([list(r.x), r.epsilon], [r.xhat, r.xhat.jacobian(r.x)], modules="numpy", cse=True)
 
 
-def _evaluate(x, eps):
-    """xhat (..., D) and J (..., D, D) of an array x (..., D)."""
-    if x.shape[-1] not in range(2, 9):
-        raise ValueError(f"x: found shape {x.shape}, expected (..., D) with D from 2 to 8")
-    xhat, J = to_numpy(x.shape[-1])(np.moveaxis(x, -1, 0), contract.require_eps(eps))
-    return np.moveaxis(xhat[:, 0], 0, -1), np.moveaxis(J, (0, 1), (-2, -1))
-
-
 def numeric_jacobian(D):
     r"""SymPy's Jacobian of xhat for D features, compiled to NumPy: no formula of this library takes part.
 
@@ -404,30 +396,7 @@ def numeric_jacobian(D):
         x = contract.as_array("x", x, ("float64", "complex128"))
         if x.shape[-1:] != (D,):
             raise ValueError(f"x: found shape {x.shape}, expected (..., {D})")
-        return _evaluate(x, eps)[1]
+        J = to_numpy(D)(np.moveaxis(x, -1, 0), contract.require_eps(eps))[1]
+        return np.moveaxis(J, (0, 1), (-2, -1))
 
     return jacobian_at
-
-
-def numeric_backward(dy, x, gamma, eps=1e-5):
-    r"""dx, dgamma and dbeta through SymPy's Jacobian, :math:`dx_j = \sum_i \gamma_i\, dy_i\, J_{ij}`.
-
-    An independent check for 2 to 8 features; it has neither a recentred mean nor the two-reduction formula.
-
-    Parameters
-    ----------
-    dy, x : arrays of one shape (..., D), float64 or complex128
-    gamma : array, shape (D,)
-    eps : float
-
-    Returns
-    -------
-    dx : array, shape (..., D)
-    dgamma, dbeta : arrays, shape (D,)
-    """
-    x = contract.require_x(contract.as_array("x", x, ("float64", "complex128")))
-    gamma = contract.require_like_x("gamma", gamma, x.shape[-1:], x.dtype)
-    dy = contract.require_like_x("dy", dy, x.shape, x.dtype)
-    xhat, J = _evaluate(x, eps)
-    rows = tuple(range(x.ndim - 1))
-    return np.einsum("...i,...ij->...j", gamma * dy, J), (dy * xhat).sum(axis=rows), dy.sum(axis=rows)

@@ -114,9 +114,7 @@ def _half_backward(dy, cache, dx):
 def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
     r"""Layer norm of the last axis, in one pass; see :func:`lnlib.layernorm.layer_norm_forward`.
 
-    .. math:: y = \gamma\, (x - \mu) / \sqrt{\sigma^2 + \varepsilon} + \beta
-
-    Units, errors and source as there; parameters too, but for these.
+    Formula, units, errors and source as there; parameters too, but for these. The cache is a :class:`CpuLayerNormCache`.
 
     Parameters
     ----------
@@ -127,11 +125,6 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
         Arithmetic of both passes in float64, for float32 and half-precision x.
     out : array of x's shape and dtype, C-contiguous, optional
         Receives y, and is returned as y. It may not overlap x, gamma or beta.
-
-    Returns
-    -------
-    y : array of x's shape and dtype
-    cache : CpuLayerNormCache
     """
     if not (type(x) is type(gamma) is type(beta) is np.ndarray and x.dtype is gamma.dtype is beta.dtype in _FLOATS
             and x.ndim and x.size and gamma.shape == beta.shape == x.shape[-1:]
@@ -169,27 +162,14 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
 def layer_norm_backward(dy, cache, *, out=None):
     r"""Gradients of a loss with respect to x, gamma and beta; see :func:`lnlib.layernorm.layer_norm_backward`.
 
-    .. math::
-
-        dx = r\,\bigl(g - \overline{g} - \hat x\, \overline{g \hat x}\bigr), \qquad g = \gamma\, dy, \qquad
-        d\gamma = \sum_{rows} dy\, \hat x, \qquad d\beta = \sum_{rows} dy.
-
-    Parameters, results, errors and error bounds as there, but for these.
+    Formulas, parameters, results, errors and error bounds as there, but for these. x changed after forward is a
+    ``ValueError``. A dy whose products with gamma leave the range of the dtype gives NaN or Inf.
 
     Parameters
     ----------
     cache : CpuLayerNormCache
     out : array of x's shape and dtype, C-contiguous, optional
         Receives dx, and is returned as dx. It may not overlap dy or x.
-
-    Raises
-    ------
-    ValueError
-        Also if x was changed after forward.
-
-    Notes
-    -----
-    A dy whose products with gamma leave the range of the dtype gives NaN or Inf.
     """
     contract.require_cache(cache, CpuLayerNormCache)
     x, saved, _, _ = cache

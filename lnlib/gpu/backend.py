@@ -34,10 +34,9 @@ class GpuLayerNormCache(NamedTuple):
     Made from NumPy arrays, it shares no memory with them. Made from device arrays, ``x`` and ``gamma`` **are the
     caller's own**, and must not change before backward.
 
-    * ``x``, (..., D), on the device.
+    * ``x``, (..., D), and ``gamma``, (D,), on the device.
     * ``statistics``, (rows, 4), float32, float64 if precise. A guess at the mean, the mean of what it leaves,
       1 / sqrt(var + eps), and the power of two by which the row was multiplied before.
-    * ``gamma``, (D,), on the device.
     * ``dtype``, gamma's, which dgamma and dbeta will have.
     * ``device``, whether the caller's arrays are on the device.
     """
@@ -95,17 +94,16 @@ def scaled_eps(eps, real):
 def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, stream=None):
     r"""Layer norm of the last axis, on the GPU; see :func:`lnlib.layernorm.layer_norm_forward`.
 
-    .. math:: y = \gamma\, (x - \mu) / \sqrt{\sigma^2 + \varepsilon} + \beta
+    Formula, units, errors and source as there; parameters too, but for these. The cache is a :class:`GpuLayerNormCache`.
 
     Parameters
     ----------
     x : array of shape (..., D)
         float32, or float16 as storage for float32 arithmetic. A NumPy array is copied to the device and y back.
-        A device array (anything with ``__cuda_array_interface__``: CuPy, PyTorch, Numba; C-contiguous) stays there.
+        A device array (anything with ``__cuda_array_interface__``: CuPy, PyTorch, Numba; C-contiguous) stays there,
+        and y is one of its library.
     gamma, beta : array of shape (D,)
         Where x is; x's dtype or float32.
-    eps : float
-        Added to the variance (in the square of x's units), under the root.
     precise : bool
         Arithmetic of both passes in float64. Many GPUs do that at 1/32 or 1/64 of the speed of float32.
     out : array of x's shape and dtype, where x is, optional
@@ -114,20 +112,6 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
         For device arrays: the CUDA stream to work on. Default: PyTorch's current one for its tensors, the one
         that the array names, or the default stream. Nothing waits for the result. Memory comes from the library
         of x: if that works on another stream, do not free or reuse arrays before both streams have caught up.
-
-    Returns
-    -------
-    y : array of x's shape and dtype; a device array of x's library where x is one
-    cache : GpuLayerNormCache
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was found and what was expected.
-
-    References
-    ----------
-    Ba, Kiros and Hinton, *Layer Normalization*, 2016, arXiv:1607.06450, equation 4.
     """
     device = _on_device(x)
     seen = contract.require_x(_seen("x", x, device))
@@ -162,10 +146,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
 def layer_norm_backward(dy, cache, *, out=None, stream=None):
     r"""Gradients of a loss with respect to x, gamma and beta; see :func:`lnlib.layernorm.layer_norm_backward`.
 
-    .. math::
-
-        dx = r\,\bigl(g - \overline{g} - \hat x\, \overline{g \hat x}\bigr), \qquad g = \gamma\, dy, \qquad
-        d\gamma = \sum_{rows} dy\, \hat x, \qquad d\beta = \sum_{rows} dy.
+    Formulas, parameters, results, errors and error bounds as there, but for these.
 
     Parameters
     ----------
@@ -177,20 +158,9 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
     stream : int or Numba stream, optional
         As in forward.
 
-    Returns
-    -------
-    dx : array of x's shape and dtype
-    dgamma, dbeta : arrays of shape (D,) and gamma's dtype
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was found and what was expected.
-
     Notes
     -----
-    The relative error of dx is about kappa * u with kappa = ||r g|| / ||dx||. Sums over rows that leave the range
-    of float32 on the way give Inf, also where the total would not.
+    Sums over rows that leave the range of float32 on the way give Inf, also where the total would not.
     """
     contract.require_cache(cache, GpuLayerNormCache)
     x, statistics, gamma, parameters, device = cache

@@ -1,6 +1,7 @@
 """The ladder of :mod:`lnlib.gpu.ladder`: which kernels a step launches, what it computes and what it asks of memory.
 
-A :class:`Step` runs its kernels, and predicts from the way they ask for memory what the interpreter will count.
+A :class:`Step` runs its kernels, and predicts from the way they ask for memory what the interpreter will count. A wrong
+argument raises ``TypeError`` or ``ValueError``, naming it, what was found and what was expected.
 """
 
 import math
@@ -182,10 +183,8 @@ class Step(NamedTuple):
             Of a forward.
         G : int
             Blocks of a persistent grid; M is enough where there are fewer rows.
-        log : bool
-            Record every access (see :func:`lnlib.simt.launch`).
-        gpu : bool
-            Compile the kernels and run them on the GPU.
+        log, gpu : bool
+            Record every access (see :func:`lnlib.simt.launch`). Compile the kernels and run them on the GPU.
 
         Returns
         -------
@@ -193,11 +192,6 @@ class Step(NamedTuple):
             Forward: y, mean, rstd. Backward: dx, dgamma, dbeta.
         runs : list
             What the interpreter returned, one for each launch; empty from the GPU.
-
-        Raises
-        ------
-        TypeError, ValueError
-            Naming the argument, what was found and what was expected.
         """
         names = INPUTS[self.direction]
         if len(inputs) != len(names):

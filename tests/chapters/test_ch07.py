@@ -343,7 +343,7 @@ def test_question_2_a_spike():
 
 def test_question_3_stored_in_bfloat16():
     x = regimes.rows(np.random.default_rng(3), 50, 768, 100, dtype="float64")
-    storing, naive = regimes.input_loss(100, "bfloat16"), regimes.naive_loss(100, 1e9, 768, "pairwise")
+    storing, naive = regimes.mean_loss(100, 768, "exact", "bfloat16"), regimes.naive_loss(100, 1e9, 768, "pairwise")
     t = round(TYPICAL, 2)
     says("7.3", f"About {t * 2**-8 * 100:.2f}", f"= {t * 2**-8 * 100:.2f}$", f"{t / 2 * math.sqrt(11):.1f}\\,",
          power(naive), f"{storing / naive:.0e}".replace("4e+02", "400"))

@@ -252,15 +252,6 @@ def test_the_lines_in_float64():
     assert_agrees(maps["two-pass"], regimes.mean_loss(ratios, 256, "pairwise", "float64"), "float64")
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_rounding_the_input_loses_u_ratio(dtype):
-    """float64 rows judged; the algorithm sees them rounded. All else is exact next to u."""
-    ratios = 10.0 ** np.linspace(0, 3, 25)
-    maps = regimes.forward_errors({"rounded": lambda x, eps: variance.normalise(round_to(x, dtype), eps=eps)},
-                                  ratios, [1e2, 1e4, 1e6], dtype="float64", rng=rng())
-    assert_agrees(maps["rounded"], regimes.input_loss(ratios, dtype), dtype)
-
-
 def library(x, gamma, beta, dy, eps):
     return layer_norm_backward(dy, layer_norm_forward(x, gamma, beta, eps)[1])
 
@@ -298,9 +289,7 @@ def test_the_largest_gain_is_approached_and_never_reached():
     spread = np.array([-1.0, 1.0, -1.0, 1.0])
     for sigma, least in ((1e-1, 0), (1e-3, 0.95), (1e-6, 0.999999)):
         y, _ = layer_norm_forward(sigma * spread, np.ones(4), np.zeros(4), eps)
-        gain = np.abs(y).max() / sigma / regimes.largest_gain(eps)
-        assert least < gain < 1
-    assert regimes.largest_gain(eps) == pytest.approx(316.2278, rel=1e-6)
+        assert least < np.abs(y).max() / sigma * np.sqrt(eps) < 1
 
 
 def test_the_last_ratio_leaves_nothing_of_the_input():
@@ -310,15 +299,6 @@ def test_the_last_ratio_leaves_nothing_of_the_input():
         maps = regimes.forward_errors({"rounded": lambda x, eps, dtype=dtype: variance.normalise(round_to(x, dtype))},
                                       [last / 100, 2 * last], [1e3], count=20, dtype="float64", rng=rng())
         assert maps["rounded"][0, 0] < 0.01 and maps["rounded"][0, 1] > 0.5
-
-
-def test_the_last_energy_absorbs_eps():
-    """Half a spacing at var is between u var / 2 and u var: eps is never lost below the line, always above 2/u."""
-    for dtype in FORMATS:
-        eps = 2.0 ** rng().uniform(-8, -7, 1000)
-        for factor, absorbed in ((0.99, False), (2.02, True)):
-            var = round_to(factor * regimes.last_energy(dtype) * eps, dtype)
-            assert ((round_to(var + round_to(eps, dtype), dtype) == var) == absorbed).all(), dtype
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])

@@ -31,6 +31,9 @@ U = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 
 BAR = {"float64": 1e-15, "float32": 2e-7}
 
 
+NAMES = "y", "dx", "dgamma", "dbeta"
+
+
 def run(backend, x, gamma, beta, dy, eps=1e-5, out=(None, None), **options):
     """(y, dx, dgamma, dbeta) of a backend."""
     to_y, to_dx = ({} if a is None else {"out": a} for a in out)
@@ -38,10 +41,25 @@ def run(backend, x, gamma, beta, dy, eps=1e-5, out=(None, None), **options):
     return y, *backend.layer_norm_backward(dy, cache, **to_dx)
 
 
+def bits(results):
+    return [a.tobytes() for a in results]
+
+
 def read_only(a):
     view = a.view()
     view.flags.writeable = False
     return view
+
+
+#: The same numbers, otherwise in memory.
+VIEWS = {
+    "as they are": lambda a: a,
+    "Fortran order": np.asfortranarray,
+    "reversed": lambda a: a[..., ::-1].copy()[..., ::-1],
+    "every second": lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
+    "unaligned": lambda a: np.frombuffer(b"\0" + a.tobytes(), np.uint8)[1:].view(a.dtype).reshape(a.shape),
+    "read-only": read_only,
+}
 
 
 class Arrays(NamedTuple):
@@ -184,8 +202,15 @@ def judge(case):
 
 
 def errors(results, exact):
-    """Relative L2 error of each named tensor of ``results``."""
-    return {name: reference.relative_error(value, getattr(exact, name)) for name, value in results.items()}
+    """Relative L2 error of each tensor of ``results``, which are named, or y, dx, dgamma and dbeta."""
+    named = results if isinstance(results, dict) else dict(zip(NAMES, results, strict=True))
+    return {name: reference.relative_error(value, getattr(exact, name)) for name, value in named.items()}
+
+
+def check(results, exact, bars):
+    """The error of each tensor of ``results`` is within its bar."""
+    found = errors(results, exact)
+    assert all(found[name] <= bars[name] for name in found), (found, bars)
 
 
 @contextlib.contextmanager

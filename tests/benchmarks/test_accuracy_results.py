@@ -217,5 +217,7 @@ def test_quick_run_writes_only_where_told(tmp_path, monkeypatch, capsys):
     accuracy.main(["--quick"])
     assert not list(tmp_path.iterdir()) and "left out: PyTorch" in capsys.readouterr().out
     accuracy.main(["--quick", "--out", str(tmp_path / "quick.json")])
-    written = json.loads((tmp_path / "quick.json").read_text())
+    text = (tmp_path / "quick.json").read_text()
+    written = json.loads(text)
+    assert text.count("},\n  {") == 21  # a record a line
     assert written["left_out"] == {"PyTorch": "not installed (torch)"} and len(written["records"]) == 22

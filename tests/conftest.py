@@ -47,10 +47,15 @@ def address(site):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Two processes share the tests file by file, and one of them has all that read the site: it is built once."""
-    if config.pluginmanager.hasplugin("xdist"):
-        reading = {item.path for item in items if "site" in item.fixturenames}
-        for item in items:
+    """Marks what reads the site or needs a browser, and shares the tests among processes.
+
+    Two processes share them file by file, and one of them has all that read the site: it is built once.
+    """
+    reading = {item.path for item in items if "site" in item.fixturenames}
+    for item in items:
+        if {"site", "browser"} & {*item.fixturenames}:
+            item.add_marker(pytest.mark.site)
+        if config.pluginmanager.hasplugin("xdist"):
             item.add_marker(pytest.mark.xdist_group("site" if item.path in reading else item.path.name))
 
 

@@ -298,13 +298,12 @@ def norms(a, axis=None):
     return np.linalg.norm(a if axis else a.ravel(), axis=axis)
 
 
-def digits(g=lambda dy, cache: cache.rstd * cache.gamma * dy, kappa=lambda rg, dx: norms(rg) / norms(dx), clip=True,
-           guard=True):
+def digits(kappa=lambda rg, dx: norms(rg) / norms(dx), clip=True, guard=True):
     def answer(dy, cache, u):
         dx, _, _ = layer_norm_backward(dy, cache)
         if guard and not dx.any():
             return 0.0
-        value = -np.log10(kappa(g(dy, cache), dx) * u)
+        value = -np.log10(kappa(cache.rstd * cache.gamma * dy, dx) * u)
         return np.maximum(0.0, value) if clip else value  # unlike max, it keeps NaN
     return answer
 
@@ -320,26 +319,9 @@ def safe(choose, under_the_root=0):
     return answer
 
 
-def halves(terms, odd=True):
-    while len(terms) > 1:
-        half = len(terms) // 2
-        left = terms[2 * half:] if odd else terms[:0]
-        terms = np.concatenate([terms[:half] + terms[half:2 * half], left])
-    return terms[0]
-
-
-def in_place(terms):
-    terms[1:2] += terms[:1]
-    return halves(terms)
-
-
 def recursive(terms):
     half = len(terms) // 2
     return recursive(terms[:half]) + recursive(terms[half:]) if half else terms[0]
-
-
-def blocks(terms, size=4096):
-    return halves(np.stack([terms[i:i + size].sum(axis=0) for i in range(0, len(terms), size)]))
 
 
 def rows_of(sequence=lambda roundings: 2 * roundings, pairs=np.exp2, t=0.42):
@@ -347,15 +329,9 @@ def rows_of(sequence=lambda roundings: 2 * roundings, pairs=np.exp2, t=0.42):
 
 
 @pytest.mark.parametrize("id, answer, check, words", [
-    ("digits-of-dx", digits(lambda dy, cache: cache.rstd * cache.gamma**2 * dy), "rows of all sizes", "gamma twice"),
     ("digits-of-dx", digits(kappa=lambda rg, dx: abs(rg).max() / abs(dx).max()), "rows of all sizes", "expected"),
-    ("digits-of-dx", digits(kappa=lambda rg, dx: np.mean(norms(rg, -1) / norms(dx, -1))), "rows of all sizes",
-     "mean over rows"),
-    ("digits-of-dx", digits(kappa=lambda rg, dx: np.max(norms(rg, -1) / norms(dx, -1))), "rows of all sizes",
-     "worst row"),
     ("digits-of-dx", digits(clip=False), "few digits, or none", "expected 0"),
     ("digits-of-dx", digits(guard=False), "dx is zero", "finite"),
-    ("constant-rows", safe(lambda varies, dx, *_: np.nan_to_num(dx)), "constant rows among others", "dx is 0"),
     ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, g / eps)),
      "constant rows among others", "off by"),
     ("constant-rows", safe(lambda varies, dx, g, centred, eps: dx if varies.all() else centred / eps),
@@ -365,14 +341,9 @@ def rows_of(sequence=lambda roundings: 2 * roundings, pairs=np.exp2, t=0.42):
     ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred / eps)), None, ""),
     # Of Python's 0.0 this would be an error.
     ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred * (1 / eps))), None, ""),
-    ("sum-in-pairs", lambda terms: terms.sum(axis=0), "pairs, in float32", "running sum"),
     ("sum-in-pairs", lambda terms: terms.sum(axis=0, dtype=float), "every row counts", "dtype float64"),
-    ("sum-in-pairs", lambda terms: halves(terms, odd=False), "every row counts", "partner"),
     ("sum-in-pairs", lambda terms: terms.sum(), "every row counts", "shape"),
-    ("sum-in-pairs", in_place, "every row counts", "changed its argument"),
-    ("sum-in-pairs", blocks, "pairs, in float32", "running sum"),
-    ("sum-in-pairs", lambda terms: halves(terms) if len(terms) < 5 else terms.sum(axis=0), "131069 rows", "off by"),
-    ("sum-in-pairs", lambda terms: np.ascontiguousarray(terms.T).sum(axis=1), "pairs, in float32", "contiguous axis"),
+    ("sum-in-pairs", lambda terms: recursive(terms) if len(terms) < 5 else terms.sum(axis=0), "131069 rows", "off by"),
     ("sum-in-pairs", recursive, None, ""),
     ("rows-until", rows_of(np.sqrt), "by theory", ""),
     ("rows-until", rows_of(lambda roundings: 2 / roundings), "by theory", ""),

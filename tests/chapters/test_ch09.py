@@ -36,17 +36,17 @@ def test_rms_norm_is_counted_as_layer_norm_is(rows, D, itemsize):
     assert all(line in page for line in RMS_NORM.splitlines())
 
 
-def rms(flops=(4, 4, 0), numbers=(7, 10, 1), fused=(2, 1, 1)):
+def rms(numbers=(7, 10, 1), fused=(2, 1, 1)):
     def candidate(rows, D, itemsize):
         sizes = rows * D, rows, D
-        a, b, c = (sum(n * s for n, s in zip(counts, sizes)) for counts in (flops, numbers, fused))
+        a, b, c = (sum(n * s for n, s in zip(counts, sizes)) for counts in ((4, 4, 0), numbers, fused))
         return a, itemsize * b, itemsize * c
     return candidate
 
 
-def peak(y=1, dy=1, dx=1, xhat=1, statistics=(1, 2), parameters=2, in_place=1):
+def peak(statistics=(1, 2), parameters=2):
     def candidate(rows, D, itemsize, keep, over):
-        arrays = y + dy + dx + xhat * (keep == "xhat") - in_place * over
+        arrays = 3 + (keep == "xhat") - over  # y, dy and dx; in place, y is not a new one
         return itemsize * (arrays * rows * D + statistics[keep == "x"] * rows + parameters * D)
     return candidate
 
@@ -55,32 +55,17 @@ def peak(y=1, dy=1, dx=1, xhat=1, statistics=(1, 2), parameters=2, in_place=1):
     ("rms-norm-cost", rms(), None, ""),
     ("rms-norm-cost", rms(numbers=(5, 10, 1)),
      "a large array, per element", "found 5.00 accesses per element; which"),
-    ("rms-norm-cost", rms(flops=(4, 3, 0)),
-     "small arrays, to the byte", "operations, expected 3232; what is missing grows with rows"),
     ("rms-norm-cost", rms(numbers=(7, 10, 0)), "small arrays, to the byte", "what is missing grows with D"),
     ("rms-norm-cost", rms(numbers=(7, 0, 0)),
      "small arrays, to the byte", "grows with rows, what is missing grows with D"),
     ("rms-norm-cost", rms(fused=(2, 0, 1)), "small arrays, to the byte", "what is missing grows with rows"),
     ("rms-norm-cost", rms(fused=(2, 1, 2)), "small arrays, to the byte", "what is too much grows with D"),
     ("free-operations", lambda m, size: max(0, 2 * size * m.flops / m.copy - 8), None, ""),
-    ("free-operations", lambda m, size: 2 * size * m.flops / m.copy - 8, "arithmetic is slow", "expected 0"),
-    ("free-operations", lambda m, size: 2 * size * m.flops / m.copy, "memory is slow", "already"),
-    ("free-operations", lambda m, size: 2 * size * m.flops / m.triad - 8, "memory is slow", "triad"),
-    ("free-operations", lambda m, size: m.flops / m.copy, "memory is slow", "ridge"),
     ("free-operations", lambda m, size: 8 * m.flops / m.copy - 8, "memory is slow", "expected"),  # float32 only
     ("step-peak", peak(), None, ""),
-    ("step-peak", peak(y=2), "arrays of x's size", "there before, or is not kept?"),
-    ("step-peak", peak(xhat=0), "arrays of x's size", "expected 4"),
     ("step-peak", peak(statistics=(0, 1)), "all arrays", "what is missing grows with rows"),
-    ("step-peak", peak(parameters=0), "all arrays", "what is missing grows with D"),
     ("step-peak", peak(parameters=3), "all arrays", "what is too much grows with D"),
     ("half-length", lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1), None, ""),
-    ("half-length", lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (n2 - n1), "from two calls", "in seconds"),
-    ("half-length", lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1) / 2,
-     "from two calls", "two thirds of the time"),
-    ("half-length", lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1) * 2,
-     "from two calls", "a third of the time"),
-    ("half-length", lambda n1, t1, n2, t2: t1 * n2 / t2, "from two calls", "inside"),
     # The smaller array is not always the first.
     ("half-length", lambda n1, t1, n2, t2: abs(t1 * n2 - t2 * n1) / (t2 - t1), "from two calls", "expected"),
     ("rms-norm-cost", lambda rows, D, itemsize: rms()(rows, D, 1), "a large array, per element", "accesses per"),

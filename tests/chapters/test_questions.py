@@ -18,7 +18,6 @@ def test_each_chapter_asks_three_to_five_questions(path):
         assert 20 <= words(re.sub(r"\$[^$]+\$", "x", match["told"])) <= 120, match["asked"]
 
 
-@pytest.mark.site
 @chapters
 def test_page_and_notebook_hold_the_same_questions(site, path):
     import nbformat

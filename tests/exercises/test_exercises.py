@@ -1,5 +1,6 @@
 """Every solution passes, every mistake that an exercise knows is told as itself, and the checker behaves as it says."""
 
+import functools
 import inspect
 import math
 import re
@@ -36,14 +37,30 @@ def test_there_are_mistakes(exercise):
     assert exercise.diagnose or len(exercise.mistakes) >= 2
 
 
+@functools.cache
+def with_mistake(exercise, mistake):
+    return check(exercise.id, mistake.of(exercise.solution))
+
+
 @pytest.mark.parametrize("exercise, mistake", [(e, m) for e in ALL for m in e.mistakes],
                          ids=lambda v: getattr(v, "id", None) or re.sub(r"\s+", " ", v.changes[0][1])[:40])
 def test_a_mistake_is_told(exercise, mistake):
-    report = check(exercise.id, mistake.of(exercise.solution))
+    report = with_mistake(exercise, mistake)
     assert report.failed, "it passes"
     # A family of backwards has words of its own.
     assert report.diagnosis and (mistake.says in str(report.diagnosis) or exercise.diagnose), report
     assert report.explain().startswith(report.diagnosis.kind) and report.diagnosis.because
+
+
+# The checks of these need no other attempts: some registered mistake is stopped by each.
+@pytest.mark.parametrize("id", [
+    "statistics-shape", "null-direction", "lost-in-y", "complex-safe-variance", "survivors", "safe-eps",
+    "largest-sigma", "sum-in-pairs", "rms-norm-cost", "step-peak", "lane-sum", "shared-lines", "warp-sum", "coalesced",
+    "no-conflicts", "choose-partials"])
+def test_each_check_stops_a_mistake(id):
+    exercise = exercises()[id]
+    stopped = {with_mistake(exercise, mistake).failed[0] for mistake in exercise.mistakes}
+    assert stopped == {one.title for one in exercise.checks}
 
 
 @each

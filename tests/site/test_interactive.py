@@ -361,7 +361,6 @@ def luminance(colour):
     return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
 
 
-@pytest.mark.site
 @figures
 @pytest.mark.parametrize("theme", ("light", "dark"))
 def test_figure_on_its_page(browser, address, name, theme):
@@ -386,7 +385,6 @@ def test_figure_on_its_page(browser, address, name, theme):
         assert page.locator(".ln-static").is_visible() and not page.locator(".ln-live").is_visible()
 
 
-@pytest.mark.site
 @figures
 def test_without_scripts(browser, site, name):
     context = browser.new_context(java_script_enabled=False)
@@ -400,7 +398,6 @@ def test_without_scripts(browser, site, name):
     context.close()
 
 
-@pytest.mark.site
 def test_scripts_are_loaded_only_where_they_are_used(site):
     used = {}
     for name, stem in PAGES.items():
@@ -413,7 +410,6 @@ def test_scripts_are_loaded_only_where_they_are_used(site):
         assert len(found) == len(set(found))
 
 
-@pytest.mark.site
 def test_notebooks_say_that_the_figure_moves(site):
     for stem in PAGES.values():
         text = (site / f"notebooks/{stem}.ipynb").read_text(encoding="utf-8")

@@ -6,15 +6,16 @@ import pathlib
 import tempfile
 
 import lnlib
+from lnlib.mistakes.change import changed
 
 #: Name -> what to replace in lnlib/cpu/, and by what: wherever it stands, and it must stand there.
 TRICKS = {
-    "no-noalias": {"self.state.flags.noalias = True": "pass"},
-    "no-head": {"head = (first_head - i * D) & (line - 1)": "head = 0"},
-    "no-prefetch": {"        prefetch(array, i, j)\n": "        pass\n"},
-    "no-tiles": {"WIDE_ROW = 8192": "WIDE_ROW = 2**60"},
-    "float32-sums": {"w_sum = wx_sum = c_sum = 0.0": "w_sum = wx_sum = c_sum = first - first",
-                     "np.float64(w) * np.float64(c)": "w * c"},
+    "no-noalias": [("self.state.flags.noalias = True", "pass")],
+    "no-head": [("head = (first_head - i * D) & (line - 1)", "head = 0")],
+    "no-prefetch": [("        prefetch(array, i, j)\n", "        pass\n")],
+    "no-tiles": [("WIDE_ROW = 8192", "WIDE_ROW = 2**60")],
+    "float32-sums": [("w_sum = wx_sum = c_sum = 0.0", "w_sum = wx_sum = c_sum = first - first"),
+                     ("np.float64(w) * np.float64(c)", "w * c")],
 }
 
 #: Those that leave forward as it is.
@@ -25,12 +26,12 @@ SOURCE = {path.name: path.read_text(encoding="utf-8")
           for path in pathlib.Path(lnlib.__file__).parent.glob("cpu/*.py")}
 
 
-def changed(texts, replacements):
-    """``texts`` with replacements; ValueError if one of them would change nothing."""
-    for old, new in replacements.items():
-        if not any(old in text for text in texts.values()):
-            raise ValueError(f"TRICKS: found no {old!r} in lnlib/cpu, expected the text to replace")
-        texts = {name: text.replace(old, new) for name, text in texts.items()}
+def changed_files(changes):
+    """The package by file name, with the (old, new) pairs changed; ValueError as :func:`lnlib.mistakes.change.changed`."""
+    texts = dict(SOURCE)
+    for old, new in changes:
+        places = [file for file, text in texts.items() if old in text] or ["kernels.py"]  # where it is then missed
+        texts |= {file: changed(texts[file], [(old, new)], times=None) for file in places}
     return texts
 
 
@@ -39,7 +40,7 @@ def without(trick):
     """The package ``lnlib.cpu`` without a measure."""
     name, folder = f"cpu_{trick.replace('-', '_')}", pathlib.Path(tempfile.mkdtemp())
     (folder / name).mkdir()
-    for file, text in changed(SOURCE, TRICKS[trick]).items():
+    for file, text in changed_files(TRICKS[trick]).items():
         # Machine code in Numba's cache on disk would outlive the folder.
         (folder / name / file).write_text(text.replace("cache=True, ", ""), encoding="utf-8")
     lnlib.__path__.append(str(folder))

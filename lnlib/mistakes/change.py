@@ -32,8 +32,13 @@ def function_with(function, changes):
 
 def function_of(source, name, names):
     """The function ``name`` that ``source`` defines, among copies of the globals ``names``."""
+    return executed(source, name, names)[name]
+
+
+def executed(source, name, names):
+    """The globals ``names``, and what ``source`` adds to them; :mod:`inspect` finds its lines."""
     file = f"<{name} {hash(source):x}>"
     linecache.cache[file] = len(source), None, source.splitlines(True), file
     names = dict(names)
     exec(compile(source, file, "exec"), names)
-    return names[name]
+    return names

@@ -5,7 +5,6 @@ launched directly, their accesses can be counted. The last part needs a GPU.
 """
 
 import functools
-import linecache
 import math
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from lnlib import gpu, layernorm, reference, simt
 from lnlib.gpu import devices, kernels, plans
 from lnlib.gpu.backend import scaled_eps, width_of_access
 from lnlib.gpu.plans import Plan
+from lnlib.mistakes.change import changed, executed
 from lnlib.simt import source as simt_source
 from lnlib.simt.cuda_access import cuda, float16, float32, float64
 
@@ -547,16 +547,8 @@ def test_each_misaligned_array_counts(misaligned, monkeypatch):
 
 def mutant(old, new):
     """lnlib.gpu.kernels with a piece of its source replaced, wherever it stands."""
-    source = Path(kernels.__file__).read_text(encoding="utf-8")
-    assert old in source
-    source = source.replace(old, new)
-    module = types.ModuleType("lnlib.gpu.mutant_of_kernels")
-    module.__package__ = "lnlib.gpu"
-    name = f"<mutant {abs(hash((old, new)))}>"
-    # The interpreter reads a kernel's source, and finds it here.
-    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
-    exec(compile(source, name, "exec"), module.__dict__)
-    return module
+    source = changed(Path(kernels.__file__).read_text(encoding="utf-8"), [(old, new)], times=None)
+    return types.SimpleNamespace(**executed(source, "a mutant of the kernels", {"__package__": "lnlib.gpu"}))
 
 
 # What is changed, and what catches it: an error of the interpreter or a result beyond the bar.

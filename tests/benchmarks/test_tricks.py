@@ -40,10 +40,10 @@ def test_kernels_of_a_module_are_found_where_they_hide():
 
 def test_every_trick_takes_something_away():
     for trick in tricks.TRICKS.values():
-        without = tricks.changed(tricks.SOURCE, trick)
+        without = tricks.changed_files(trick)
         assert without != tricks.SOURCE and [compile(text, file, "exec") for file, text in without.items()]
     with pytest.raises(ValueError, match="no such text"):
-        tricks.changed(tricks.SOURCE, {"no such text": ""})
+        tricks.changed_files([("no such text", "")])
 
 
 @pytest.mark.slow

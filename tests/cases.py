@@ -175,6 +175,25 @@ def float32_bars(exact, gamma, dy):
     return {name: max(BAR["float32"], 4 * k * U["float32"]) for name, k in conditions(exact, gamma, dy).items()}
 
 
+def bars_of_plain_sums(exact, gamma, beta, dy, u):
+    """The bars of teaching kernels, whose statistics are plain sums in any order.
+
+    A sum of n terms errs by at most n u times the sum of their sizes. Each statistic is one such sum, of values
+    with a few roundings of their own; y holds two of them (mean, var), dx four. So (4 D + 20) u at most, times what
+    is lost where terms cancel: beta against the rest of y, kappa in dx, terms of either sign over rows.
+    """
+    rows, D = dy.shape
+    row, beta, kappa = (4 * D + 20) * u, reference.to_float64(reference.to_fixed(beta)), conditions(exact, gamma, dy)
+    y = reference.to_float64(exact.y)
+    sizes = {"dgamma": np.abs(dy * reference.to_float64(exact.xhat)).sum(axis=0),
+             "dbeta": np.abs(dy.astype(np.float64)).sum(axis=0)}
+    norm = np.linalg.norm
+    bars = {"y": row * (norm(y - beta) + math.sqrt(rows) * norm(beta)) / norm(y), "dx": row * kappa["dx"],
+            **{name: (row + rows * u) * sum_kappa(terms, getattr(exact, name)) for name, terms in sizes.items()}}
+    assert all(bar < (0.5 if name == "dx" else 0.05) for name, bar in bars.items()), bars
+    return bars
+
+
 @lru_cache(maxsize=None)
 def judge(case):
     """The exact results of a case, and the errors that its dtype and its condition numbers allow.

@@ -248,7 +248,7 @@ VIEWS = cases.VIEWS | {
 @pytest.mark.parametrize("kind", VIEWS)
 @every_backend_and_the_gpu
 def test_any_strides(kind, run):
-    """A view gives, bit for bit, what its contiguous copy gives. (300: NumPy adds in blocks only what is contiguous.)"""
+    """A view gives, bit for bit, what its contiguous copy gives. (NumPy adds 300 in blocks only if contiguous.)"""
     rng = np.random.default_rng(2)
     shape = (4, 300) if run is run_gpu else (4, 5, 300)
     arrays = taken(run, *rng.standard_normal((2, 300)), *rng.standard_normal((2, *shape)))

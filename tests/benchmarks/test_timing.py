@@ -86,7 +86,7 @@ def test_records():
 
 def test_the_time_of_others(tmp_path, monkeypatch):
     stat = tmp_path / "stat"
-    stat.write_text("cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 100 20 3 7777 88 99 66 4 0 0\ncpu1 50 0 0 0 0 0 0 0 0 0\nintr 1\n")
+    stat.write_text("cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 100 20 3 7777 88 99 6 4 0 0\ncpu1 50 0 0 0 0 0 0 0 0 0\nintr 1\n")
     tick = os.sysconf("SC_CLK_TCK")
     assert timing.busy_seconds({0}, stat) == 127 / tick and timing.busy_seconds({0, 1}, stat) == 177 / tick
     # Two cores for 10 s are busy for 15 s, of which this process had 11: 4 of 20 went to others.
@@ -183,8 +183,8 @@ def test_the_process_that_measures_gets_its_variables(monkeypatch):
     ("recycled", 0.0, 0.01, 0), ("recycled", 2049.0, 0.01, 1), ("fresh", 2049.0, 0.01, 0), ("fresh", 0.0, 0.01, 1),
     ("recycled", 0.0, 0.5, 1)])
 def test_doubtful_numbers_are_named(state, faults, others, warnings):
-    record = {"implementation": "pytorch", "shape": (4, 512, 1024), "dtype": "float32", "which": "forward", "threads": 1,
-              "state": state, "faults": faults, "others": others}
+    record = {"implementation": "pytorch", "shape": (4, 512, 1024), "dtype": "float32", "which": "forward",
+              "threads": 1, "state": state, "faults": faults, "others": others}
     assert len(list(command.warnings_about([record]))) == warnings
     small = record | {"shape": (1, 1, 64), "others": 0.01}  # below the threshold nothing is fresh
     assert state == "recycled" or not list(command.warnings_about([small | {"faults": 0.0}]))

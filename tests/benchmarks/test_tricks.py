@@ -1,4 +1,4 @@
-"""What the speed of lnlib.cpu rests on: the machine code of its loops is counted, its tricks are taken away singly."""
+"""What the speed of lnlib.cpu rests on: the machine code of its loops is counted, each trick is taken away."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ X86 = """vmovups (%rax,%rdx,4), %zmm1; vfmadd231ps %zmm0, %zmm1, %zmm2; vfnmadd2
 vaddps (%rax), %ymm3, %ymm4; vsubps %xmm3, %xmm3, %xmm4; vextractf64x4 $1, %zmm0, %ymm1; vxorps %xmm0, %xmm0, %xmm0;
 vcvtps2pd %ymm0, %zmm1; vaddss %xmm3, %xmm3, %xmm4; vdivsd %xmm3, %xmm3, %xmm4; vfmadd132sd %xmm3, %xmm3, %xmm4;
 vmovntps %zmm1, (%rax); addq $8, %rax"""
-ARM = """ldp q0, q1, [x0], #32; fmla v2.4s, v0.4s, v1.4s; fadd v3.2d, v0.2d, v1.2d; fmul.4s v3, v0, v1; fadd s0, s1, s2;
-fmadd d0, d1, d2, d3; stnp q0, q1, [x0]; add x0, x0, #8"""
+ARM = """ldp q0, q1, [x0], #32; fmla v2.4s, v0.4s, v1.4s; fadd v3.2d, v0.2d, v1.2d; fmul.4s v3, v0, v1;
+fadd s0, s1, s2; fmadd d0, d1, d2, d3; stnp q0, q1, [x0]; add x0, x0, #8"""
 
 
 @pytest.mark.parametrize("code, expected", [

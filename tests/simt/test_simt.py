@@ -41,7 +41,6 @@ def caught(error, kernel, block, *arguments, grid=1, at, say=()):
 
 # A block's sum, in several ways, all of them right.
 
-
 def tree(T, real=float32):
     def kernel(x, total):
         sums = cuda.shared.array(T, real)
@@ -103,11 +102,8 @@ def test_sums(kernel, block):
     total = simt.uninitialised(256 // per_block, f32)
     simt.launch(kernel, 256 // per_block, block, x, total)
     assert total.tolist() == x.reshape(-1, per_block).sum(1).tolist()
-
-
-def test_atomics_of_all_blocks():
     total = np.zeros(1, f32)
-    simt.launch(atomics, 3, 32, np.arange(200, dtype=f32), total)
+    simt.launch(atomics, 3, 32, x[:200], total)
     assert total[0] == 199 * 100
 
 
@@ -132,8 +128,8 @@ def test_float16_storage():
     assert y.tolist() == [8, 5, 6, 7]
 
 
-def test_warp_operations():
-    def kernel(up, down, xor, one, ballot, some, every):
+def test_warp_operations_and_votes_of_a_block():
+    def kernel(up, down, xor, one, ballot, some, every, number, all_of_block, any_of_block):
         t = cuda.threadIdx.x
         up[t] = cuda.shfl_up_sync(FULL, t, 1)
         down[t] = cuda.shfl_down_sync(FULL, t, 2)
@@ -142,14 +138,15 @@ def test_warp_operations():
         ballot[t] = cuda.ballot_sync(FULL, t % 32 < 3)
         some[t] = cuda.any_sync(FULL, t == 40)
         every[t] = cuda.all_sync(FULL, t < 32)
+        number[t] = cuda.syncthreads_count(t > 0)
+        all_of_block[t], any_of_block[t] = cuda.syncthreads_and(t > 0), cuda.syncthreads_or(t > 0)
 
     t, lane = np.arange(64), np.arange(64) % 32
-    got = [np.zeros(64, np.int64) for _ in range(7)]
+    got = [np.zeros(64, np.int64) for _ in range(10)]
     simt.launch(kernel, 1, 64, *got)
     expected = [np.where(lane < 1, t, t - 1), np.where(lane < 30, t + 2, t), t ^ 5, t // 32 * 32 + 7,
-                np.full(64, 7), t // 32, 1 - t // 32]
-    for value, right in zip(got, expected):
-        np.testing.assert_array_equal(value, right)
+                np.full(64, 7), t // 32, 1 - t // 32, 63 + 0 * t, 0 * t, 1 + 0 * t]
+    np.testing.assert_array_equal(got, expected)
 
 
 def test_half_warps_may_differ():
@@ -170,51 +167,26 @@ def test_half_warps_may_differ():
     np.testing.assert_array_equal(y, np.where(t < 16, t ^ 1, t ^ 3))
 
 
-def test_block_votes():
-    def kernel(y):
-        t = cuda.threadIdx.x
-        y[0 + 3 * t] = cuda.syncthreads_count(t > 0)
-        y[1 + 3 * t] = cuda.syncthreads_and(t > 0)
-        y[2 + 3 * t] = cuda.syncthreads_or(t > 0)
-
-    y = np.zeros(12, np.int64)
-    simt.launch(kernel, 1, 4, y)
-    assert y.tolist() == [3, 0, 1] * 4
-
-
 def test_numbers_are_those_of_a_gpu():
-    def kernel(x, y):
-        zero, one, nan = x[0], x[1], x[2]
-        y[0] = one / zero
-        y[1] = math.sqrt(-one)
-        y[2] = max(nan, one)
-        y[3] = min(one, nan)
-        y[4] = abs(-one)
-        y[5] = cuda.libdevice.fmul_rn(one, x[3])
-        y[6] = float32(math.isnan(nan)) + float32(math.isinf(one / zero))
-        y[7] = math.sqrt(x[3])
-        y[8] = x[4] * x[4]
-
-    x, y = np.array([0, 1, np.nan, 2, 1e30], f32), np.zeros(9, f32)
-    simt.launch(kernel, 1, 1, x, y)  # and no warning, which would be an error
-    np.testing.assert_array_equal(y, np.array([np.inf, np.nan, 1, 1, 1, 2, 2, np.sqrt(f32(2)), np.inf], f32))
-
-
-def test_float64_constants_divide_as_on_a_gpu():
     none = 0.0
 
-    def kernel(y):
-        zero = 0.0
-        y[0] = -1.0 / zero
-        y[1] = none / none
+    def kernel(x, y, wide):
+        zero, one, nan = x[0], x[1], x[2]
+        y[0], y[1] = one / zero, math.sqrt(-one)
+        y[2], y[3], y[4] = max(nan, one), min(one, nan), abs(-one)
+        y[5] = cuda.libdevice.fmul_rn(one, x[3])
+        y[6] = float32(math.isnan(nan)) + float32(math.isinf(one / zero))
+        y[7], y[8] = math.sqrt(x[3]), x[4] * x[4]
+        constant = 0.0  # float64 constants divide as on a GPU, too
+        wide[0], wide[1] = -1.0 / constant, none / none
 
-    y = np.ones(2)
-    simt.launch(kernel, 1, 1, y)
-    np.testing.assert_array_equal(y, [-np.inf, np.nan])
+    x, y, wide = np.array([0, 1, np.nan, 2, 1e30], f32), np.zeros(9, f32), np.ones(2)
+    simt.launch(kernel, 1, 1, x, y, wide)  # and no warning, which would be an error
+    np.testing.assert_array_equal(y, np.array([np.inf, np.nan, 1, 1, 1, 2, 2, np.sqrt(f32(2)), np.inf], f32))
+    np.testing.assert_array_equal(wide, [-np.inf, np.nan])
 
 
 # Planted mistakes. A kernel is written as the text of its body; the mistake is found on the line marked HERE.
-
 
 def written(body, *arguments):
     """The kernel with these arguments whose body is this text."""
@@ -490,35 +462,28 @@ def test_other_errors_say_where():
 
 # What the log says.
 
-
-def run_one_warp(body, *arguments, block=32):
-    return simt.launch(body, 1, block, *arguments, log=True)
+def sectors(body, *arguments, block=32):
+    """The sectors of a block that runs this text, or this kernel."""
+    kernel = written(body, "x", *["n"] * (len(arguments) - 1)) if isinstance(body, str) else body
+    return simt.sectors(simt.launch(kernel, 1, block, *arguments, log=True))
 
 
 def test_sectors():
-    def strided(x, stride):
-        a = x[cuda.threadIdx.x * stride]
-        return a
-
-    def four(x):
-        a, b, c, d = load4(x, 4 * cuda.threadIdx.x)
-
-    def add(x):
-        cuda.atomic.add(x, 0, float32(1))
-
+    strided, four = "a = x[cuda.threadIdx.x * n]", "a, b, c, d = load4(x, 4 * cuda.threadIdx.x)"
+    add = written("cuda.atomic.add(x, 0, float32(1))", "x")
     x = np.zeros(1024, f32)
-    assert simt.sectors(run_one_warp(strided, x, 1)) == {("x", "load"): (1, 4, 128, 4.0, 1.0)}
-    assert simt.sectors(run_one_warp(strided, x, 32)) == {("x", "load"): (1, 32, 128, 32.0, 0.125)}
-    assert simt.sectors(run_one_warp(strided, x, 2))["x", "load"].efficiency == 0.5
-    assert simt.sectors(run_one_warp(strided, x[1:], 1))["x", "load"].sectors == 5  # 128 bytes, not aligned to 32
-    assert simt.sectors(run_one_warp(strided, x, 0)) == {("x", "load"): (1, 1, 4, 1.0, 0.125)}
-    assert simt.sectors(run_one_warp(four, x)) == {("x", "load"): (1, 16, 512, 16.0, 1.0)}
-    assert simt.sectors(run_one_warp(four, x.astype(np.float16)))["x", "load"][:2] == (1, 8)
+    for stride, expected in ((1, (1, 4, 128, 4.0, 1.0)), (32, (1, 32, 128, 32.0, 0.125)), (0, (1, 1, 4, 1.0, 0.125))):
+        assert sectors(strided, x, stride) == {("x", "load"): expected}
+    assert sectors(strided, x, 2)["x", "load"].efficiency == 0.5
+    assert sectors(strided, x[1:], 1)["x", "load"].sectors == 5  # 128 bytes, not aligned to 32
+    assert sectors(four, x) == {("x", "load"): (1, 16, 512, 16.0, 1.0)}
+    assert sectors(four, x.astype(np.float16))["x", "load"][:2] == (1, 8)
     # Four float64 are two accesses of 16 bytes, each of which uses half of 32 sectors.
-    assert simt.sectors(run_one_warp(four, x.astype(float))) == {("x", "load"): (2, 64, 1024, 32.0, 0.5)}
-    assert simt.sectors(run_one_warp(strided, x, 1, block=64))["x", "load"][:2] == (2, 8)
-    assert simt.sectors(run_one_warp(add, x))["x", "atomic"][:2] == (1, 1)
-    assert simt.compulsory(run_one_warp(add, x)) == {("x", "load"): 32, ("x", "store"): 32}
+    assert sectors(four, x.astype(float)) == {("x", "load"): (2, 64, 1024, 32.0, 0.5)}
+    assert sectors(strided, x, 1, block=64)["x", "load"][:2] == (2, 8)
+    ran = simt.launch(add, 1, 32, x, log=True)
+    assert simt.sectors(ran)["x", "atomic"][:2] == (1, 1)
+    assert simt.compulsory(ran) == {("x", "load"): 32, ("x", "store"): 32}
 
 
 def test_requests_in_loops():
@@ -528,62 +493,49 @@ def test_requests_in_loops():
             for i in range(cuda.threadIdx.x, 256, 32):
                 y[i] = x[i]
 
-    run = run_one_warp(kernel, np.zeros(256, f32), np.zeros(256, f32))
+    run = simt.launch(kernel, 1, 32, np.zeros(256, f32), np.zeros(256, f32), log=True)
     assert simt.sectors(run)["x", "load"] == (16, 64, 2048, 4.0, 1.0)
     assert simt.compulsory(run) == {("x", "load"): 1024, ("y", "store"): 1024}
     assert run.accesses[0][:8] == (0, 0, "global", "x", "load", 0, 4, line_of(kernel, "y[i] = x[i]"))
     assert {access.repeat for access in run.accesses} == {(0, n) for n in range(1, 17)}
 
 
-def test_requests_of_lanes_that_diverge():
-    """Half a warp reads twice: a request of 2 sectors and one of 4."""
-    def kernel(x):
-        t = cuda.threadIdx.x
-        a = float32(0)
-        if t < 16:
-            a = x[t]
-        a = a + x[t]
-
-    assert simt.sectors(run_one_warp(kernel, np.zeros(32, f32)))["x", "load"][:2] == (2, 6)
-
-
-def test_loops_of_any_length_keep_their_sites():
-    """Python specialises what runs often; the place in the source stays."""
-    def kernel(x):
-        total = float32(0)
-        for i in range(cuda.threadIdx.x, 4096, 32):
-            total += x[i]
-
-    assert simt.sectors(run_one_warp(kernel, np.zeros(4096, f32)))["x", "load"].requests == 128
+@pytest.mark.parametrize("body, size, requests, per_request", [
+    # Half a warp reads twice: a request of 2 sectors and one of 4.
+    ("t = cuda.threadIdx.x\na = float32(0)\nif t < 16:\n    a = x[t]\na = a + x[t]", 32, 2, 3),
+    # Python specialises what runs often; the place in the source stays.
+    ("total = float32(0)\nfor i in range(cuda.threadIdx.x, 4096, 32):\n    total += x[i]", 4096, 128, 4),
+    # Three rows of 40 numbers: in each 32 lanes load once and 8 again, and the others catch up at the barrier.
+    ("""
+        for row in range(3):
+            for column in range(cuda.threadIdx.x, 40, 32):
+                x[row * 40 + column]
+            cuda.syncthreads()""", 120, 6, (4 + 1) / 2)], ids=["lanes that diverge", "a long loop", "rows"])
+def test_requests_of_a_warp(body, size, requests, per_request):
+    found = sectors(body, np.zeros(size, f32))["x", "load"]
+    assert (found.requests, found.sectors_per_request) == (requests, per_request)
 
 
-def test_bank_conflicts():
-    def write(size, stride):
-        def kernel():
-            s = cuda.shared.array(size, float32)
-            s[cuda.threadIdx.x * stride] = float32(0)  # WRITE
-        return kernel
+CONFLICTS = {f"stride {n}": (f"s = cuda.shared.array(1056, float32)\ns[cuda.threadIdx.x * {n}] = float32(0)  # HERE",
+                             "store", wavefronts) for n, wavefronts in ((1, 1), (2, 2), (32, 32), (33, 1))}
+CONFLICTS["broadcast"] = """
+    s = cuda.shared.array(1, float32)
+    if cuda.threadIdx.x == 0:
+        s[0] = float32(0)
+    cuda.syncthreads()
+    a = s[0]  # HERE""", "load", 1
+# 32 lanes with 16 bytes each are 4 wavefronts at best.
+CONFLICTS["vectors"] = """
+    s, zero = cuda.shared.array(128, float32), float32(0)
+    store4(s, 4 * cuda.threadIdx.x, zero, zero, zero, zero)  # HERE""", "store", 4
 
-    def broadcast():
-        s = cuda.shared.array(1, float32)
-        if cuda.threadIdx.x == 0:
-            s[0] = float32(0)
-        cuda.syncthreads()
-        a = s[0]  # READ
-        return a
 
-    for stride, wavefronts in ((1, 1), (2, 2), (32, 32), (33, 1)):
-        kernel = write(1024 + 32, stride)
-        assert simt.bank_conflicts(run_one_warp(kernel)) == {(line_of(kernel, "# WRITE"), "store"): (1, wavefronts)}
-    assert simt.bank_conflicts(run_one_warp(broadcast))[line_of(broadcast, "# READ"), "load"] == (1, 1)
-    # 32 lanes with 16 bytes each are 4 wavefronts at best.
-
-    def vectors():
-        s = cuda.shared.array(128, float32)
-        zero = float32(0)
-        store4(s, 4 * cuda.threadIdx.x, zero, zero, zero, zero)
-
-    assert list(simt.bank_conflicts(run_one_warp(vectors)).values()) == [(1, 4)]
+@pytest.mark.parametrize("body, kind, wavefronts", CONFLICTS.values(), ids=CONFLICTS)
+def test_bank_conflicts(body, kind, wavefronts):
+    kernel = written(body)
+    found = simt.bank_conflicts(simt.launch(kernel, 1, 32, log=True))
+    assert found.pop((line_of(kernel, "# HERE"), kind)) == (1, wavefronts)
+    assert not found or kind == "load"  # there the store before it
 
 
 def test_events():
@@ -592,7 +544,7 @@ def test_events():
         cuda.syncthreads()  # BARRIER
         return a
 
-    run = run_one_warp(kernel)
+    run = simt.launch(kernel, 1, 32, log=True)
     assert run.events[:2] == [(0, 0, "shfl_xor_sync", line_of(kernel, "# SHUFFLE"), (0, 1)),
                               (0, 1, "shfl_xor_sync", line_of(kernel, "# SHUFFLE"), (1, 0))]
     assert run.events[32:] == [(0, t, "syncthreads", line_of(kernel, "# BARRIER"), None) for t in range(32)]
@@ -616,7 +568,6 @@ def test_it_is_deterministic():
 
 
 # Where kernels come from.
-
 
 def test_cells_of_a_notebook():
     source = "def kernel(x):\n    x[0] = float32(1)\n    x[9] = x[0]\n"
@@ -672,18 +623,13 @@ that is not indented."""
     ({"x": np.zeros(8, ">f4")}, TypeError, "x: .*>f4"),
     ({"x": [1.0]}, TypeError, "x: found list"),
     ({"x": "text"}, TypeError, "x: found str"),
+    ({"kernel": tree(0)}, TypeError, "sums: found shape 0"),
+    ({"kernel": lambda x: x}, TypeError, "arguments: found 2, expected 1: x"),
 ])
 def test_bad_arguments_of_a_launch(change, error, message):
     given = {"kernel": tree(32), "grid": 1, "block": 32, "x": np.zeros(32, f32), "total": np.zeros(1, f32)} | change
     with pytest.raises(error, match=message):
         simt.launch(*given.values())
-
-
-def test_number_of_arguments_and_shape_of_arrays():
-    with pytest.raises(TypeError, match="arguments: found 1, expected 2: x, total"):
-        simt.launch(tree(32), 1, 32, np.zeros(1, f32))
-    with pytest.raises(TypeError, match="sums: found shape 0"):
-        simt.launch(tree(0), 1, 32, np.zeros(32, f32), np.zeros(1, f32))
 
 
 def test_launch_leaves_no_trace():
@@ -771,18 +717,6 @@ def test_agreement_with_the_simulator_of_numba(tmp_path):
             for name in ("tree", "normalise")]
     assert ours == json.loads(run.stdout)
     assert source.plain(scope["tree"]) is scope["tree"]
-
-
-def test_lanes_that_skip_a_loop_catch_up_at_the_next_barrier():
-    """Three rows of 40 numbers: in each, 32 lanes load once, and 8 of them again. Six requests, not a lane less."""
-    def kernel(x, D):
-        for row in range(3):
-            for column in range(cuda.threadIdx.x, D, 32):
-                x[row * D + column]
-            cuda.syncthreads()
-
-    traffic = simt.sectors(simt.launch(kernel, 1, 32, np.zeros(120, np.float32), 40, log=True))
-    assert traffic["x", "load"].requests == 6 and traffic["x", "load"].sectors_per_request == (4 + 1) / 2
 
 
 def test_arrays_made_in_one_line():

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..layernorm import layer_norm_forward
-from ..mistakes import change
+from ..mistakes import changes
 from . import Call, Exercise, each, expect, expect_close, expect_number, of_small_error, unchanged
 
 
@@ -103,73 +103,66 @@ def _shape_of(kind):
 EXERCISES = (
     Exercise("eps-for-radius", 5, "derive", eps_for_radius_solution,
              (each("a row lands at the radius asked for", _rows_and_radii, _lands_there),
-              each("radius 1 needs eps = 0", lambda rng: Call({"sigma": 2.0, "radius": 1.0}), _is_zero)), mistakes=(
-        change("sigma**2 *", "sigma *",
-               "Your eps grows like sigma. If x is in metres, in which unit is the eps of layer norm?"),
-        change("1 / radius**2", "1 / radius", "It treats the radius as a ratio of variances. Of what is it a ratio?"),
-        change("sigma**2 * (1 / radius**2 - 1)", "sigma * (1 / radius - 1)",
-               "This eps would be added to sigma itself. Where does layer norm add it?"),
-        change("(1 / radius**2 - 1)", "(1 - radius**2)",
-               "It is right near radius 1 only. Let the radius go to 0: how large must eps become?"),
-        change("radius**2 - 1)", "radius**2)",
-               "It gives eps the whole length, and leaves sigma no share. How large is your eps for radius 1?"))),
+              each("radius 1 needs eps = 0", lambda rng: Call({"sigma": 2.0, "radius": 1.0}), _is_zero)),
+             mistakes=changes(
+        ("sigma**2 *", "sigma *",
+         "Your eps grows like sigma. If x is in metres, in which unit is the eps of layer norm?"),
+        ("1 / radius**2", "1 / radius", "It treats the radius as a ratio of variances. Of what is it a ratio?"),
+        ("sigma**2 * (1 / radius**2 - 1)", "sigma * (1 / radius - 1)",
+         "This eps would be added to sigma itself. Where does layer norm add it?"),
+        ("(1 / radius**2 - 1)", "(1 - radius**2)",
+         "It is right near radius 1 only. Let the radius go to 0: how large must eps become?"),
+        ("radius**2 - 1)", "radius**2)",
+         "It gives eps the whole length, and leaves sigma no share. How large is your eps for radius 1?"))),
     Exercise("same-output", 5, "derive", same_output_solution,
              (each("the same xhat", _row, _same_xhat),
               each("shifted and scaled", _row, _shifted_and_scaled),
-              unchanged("x is left alone", _row)), mistakes=(
-        change("3 * x + 1", "3 * x",
-               "Your row is scaled, and that is all. Which other change of a row does layer norm not see?"),
-        change("3 * x + 1", "x + 1",
-               "Your row is shifted, and that is all. Which other change of a row does layer norm not see?"),
-        change("3 * x + 1", "-3 * x + 1",
-               "Your factor turns xhat round: sigma is never negative. Which factors does layer norm not see?"),
-        change("3 * x + 1", "3 * x[::-1] + 1",
-               "Your row has other places for the same numbers. Mean and sigma do not see that; does xhat?"))),
+              unchanged("x is left alone", _row)), mistakes=changes(
+        ("3 * x + 1", "3 * x",
+         "Your row is scaled, and that is all. Which other change of a row does layer norm not see?",
+         "x + 1", "Your row is shifted, and that is all. Which other change of a row does layer norm not see?",
+         "-3 * x + 1",
+         "Your factor turns xhat round: sigma is never negative. Which factors does layer norm not see?",
+         "3 * x[::-1] + 1",
+         "Your row has other places for the same numbers. Mean and sigma do not see that; does xhat?"))),
     Exercise("group-norm", 10, "implement", group_norm_solution,
              (_groups("one group is layer norm", "one group", (2, 3, 12), 1),
               _groups("three groups, each with its own scale", "three groups", (2, 3, 12), 3,
                       scale=np.repeat([1, 10, 100], 4)),
               _groups("eps is used", "eps = 1e-3", (3, 8), 2, eps=(1e-3,), scale=1e-2),
               unchanged("x is left alone", lambda rng: Call({"x": rng.standard_normal((4, 6)), "groups": 2}))),
-             mistakes=(
-        change("groups, x.shape[-1] // groups)", "x.shape[-1] // groups, groups)",
-               "The number of groups and their size have changed places, so a group has numbers of another count and "
-               "from other neighbours."),
-        change("x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)", "x[..., None, :]",
-               "The whole row is one group, whatever groups is."),
-        change("parts.mean(axis=-1, keepdims=True)", "parts.mean(axis=(-2, -1), keepdims=True)",
-               "All groups of a row subtract one common mean. Which numbers may a group see?"),
-        change("(c * c).mean(axis=-1, keepdims=True)", "(c * c).sum(axis=-1, keepdims=True) / (c.shape[-1] - 1)",
-               "The sum of squares is divided by one less than the size of a group. Is this variance an estimate or "
-               "a definition?"),
-        change("np.sqrt(var + eps)", "np.sqrt(var)",
-               "Your result does not depend on eps. On which rows does that show?"),
-        change("np.sqrt(var + eps)", "(np.sqrt(var) + eps)",
-               "In your answer eps is added after the root. What is its unit then?"),
-        change("np.sqrt(var + eps)", "(var + eps)",
-               "Each group is divided by its variance. If x is in metres, in which unit is your result?"))),
+             mistakes=changes(
+        ("groups, x.shape[-1] // groups)", "x.shape[-1] // groups, groups)", "The number of groups and their size "
+         "have changed places, so a group has numbers of another count and from other neighbours."),
+        ("x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)", "x[..., None, :]",
+         "The whole row is one group, whatever groups is."),
+        ("parts.mean(axis=-1, keepdims=True)", "parts.mean(axis=(-2, -1), keepdims=True)",
+         "All groups of a row subtract one common mean. Which numbers may a group see?"),
+        ("(c * c).mean(axis=-1, keepdims=True)", "(c * c).sum(axis=-1, keepdims=True) / (c.shape[-1] - 1)",
+         "The sum of squares is divided by one less than the size of a group. Is this variance an estimate or a "
+         "definition?"),
+        ("np.sqrt(var + eps)", "np.sqrt(var)", "Your result does not depend on eps. On which rows does that show?",
+         "(np.sqrt(var) + eps)", "In your answer eps is added after the root. What is its unit then?",
+         "(var + eps)", "Each group is divided by its variance. If x is in metres, in which unit is your result?"))),
     Exercise("statistics-shape", 10, "implement", statistics_shape_solution,
-             tuple(_shape_of(kind) for kind in ("batch", "layer", "instance", "group")), mistakes=(
-        change('"batch": (1, C, 1, 1)', '"batch": (N, 1, 1, 1)',
-               "For batch norm you keep a mean for each image. Which images share a mean there?"),
-        change('"batch": (1, C, 1, 1)', '"batch": (1, C, H, W)',
-               "For batch norm you average over the images alone. Do two pixels of one channel have different "
-               "means?"),
-        change('"layer": (N, 1, 1, 1)', '"layer": (N, 1, H, W)',
-               "For layer norm you average over the channels at each pixel, as if the image were a sequence. What "
-               "belongs to one image?"),
-        change('"layer": (N, 1, 1, 1)', '"layer": (N, C, H, 1)',
-               "For layer norm you average over the last axis alone. What belongs to one image?"),
-        change('"layer": (N, 1, 1, 1)', '"layer": (1, C, H, W)',
-               "For layer norm you average over the images. May one image change another's result?"),
-        change('"instance": (N, C, 1, 1)', '"instance": (N, 1, 1, 1)',
-               "For instance norm you average over the channels too. Which kind does that already?"),
-        change('"instance": (N, C, 1, 1)', '"instance": (N, 1, H, W)',
-               "For instance norm you average over the channels at each pixel. Do two channels share a mean?"),
-        change('"instance": (N, C, 1, 1)', '"instance": (1, C, 1, 1)',
-               "For instance norm you average over the images too. Which kind does that already?"),
-        change('"group": (N, groups, 1, 1, 1)', '"group": (N, groups, C // groups, 1, 1)',
-               "For group norm every channel still has a mean of its own. Who shares one in a group?"),
-        change('"group": (N, groups, 1, 1, 1)', '"group": (N, groups, 1, 1)',
-               "For group norm an axis is lost. How many axes has x after the reshape, and what does keepdims do?"))),
+             tuple(_shape_of(kind) for kind in ("batch", "layer", "instance", "group")), mistakes=changes(
+        ('"batch": (1, C, 1, 1)', '"batch": (N, 1, 1, 1)',
+         "For batch norm you keep a mean for each image. Which images share a mean there?",
+         '"batch": (1, C, H, W)',
+         "For batch norm you average over the images alone. Do two pixels of one channel have different means?"),
+        ('"layer": (N, 1, 1, 1)', '"layer": (N, 1, H, W)', "For layer norm you average over the channels at each "
+         "pixel, as if the image were a sequence. What belongs to one image?",
+         '"layer": (N, C, H, 1)', "For layer norm you average over the last axis alone. What belongs to one image?",
+         '"layer": (1, C, H, W)',
+         "For layer norm you average over the images. May one image change another's result?"),
+        ('"instance": (N, C, 1, 1)', '"instance": (N, 1, 1, 1)',
+         "For instance norm you average over the channels too. Which kind does that already?",
+         '"instance": (N, 1, H, W)',
+         "For instance norm you average over the channels at each pixel. Do two channels share a mean?",
+         '"instance": (1, C, 1, 1)',
+         "For instance norm you average over the images too. Which kind does that already?"),
+        ('"group": (N, groups, 1, 1, 1)', '"group": (N, groups, C // groups, 1, 1)',
+         "For group norm every channel still has a mean of its own. Who shares one in a group?",
+         '"group": (N, groups, 1, 1)',
+         "For group norm an axis is lost. How many axes has x after the reshape, and what does keepdims do?"))),
 )

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..gradcheck import complex_step
 from ..layernorm import layer_norm_backward, layer_norm_forward, rms_norm_forward
-from ..mistakes import Mistake, change
+from ..mistakes import Mistake, changes
 from . import Call, Exercise, each, expect, expect_array, expect_close
 from .gradients import Backward, expect_gradient, outside
 
@@ -40,10 +40,6 @@ def jacobian_matrix_solution(x, eps=1e-5):
     s = np.sqrt((c * c).mean() + eps)
     xhat = c / s
     return (np.eye(D) - 1 / D - np.outer(xhat, xhat) / D) / s
-
-
-def _matrix(eps):
-    return _against(f"eps = {eps:g}", "J", np.asarray, 7, eps)
 
 
 def eigenvalues_solution(x, eps):
@@ -150,71 +146,66 @@ _DX = Backward(("dx",), lambda dy, cache: {"dy": dy, "x": cache.x, "gamma": cach
 
 EXERCISES = (
     Exercise("jacobian-matrix", 10, "implement", jacobian_matrix_solution,
-             tuple(map(_matrix, (0.0, 1e-5, 2.0))), mistakes=(
-        change("np.eye(D) - 1 / D", "np.eye(D)",
-               "Nothing in your J stands for the mean. Move the whole row by a constant: does xhat move?"),
-        change(" - np.outer(xhat, xhat) / D", "",
-               "Nothing in your J stands for the variance. Stretch the row a little: how much does xhat change?"),
-        change("- np.outer", "+ np.outer",
-               "One path has the wrong sign. If a deviation grows, do the other entries of xhat grow or shrink?"),
-        change("/ D) / s", "/ D)", "Your J does not depend on the size of x. If x is in metres, in which unit is J?"),
-        change("return (np.eye(D) - 1 / D", "return np.eye(D) * (np.eye(D) - 1 / D",
-               "Only the diagonal is there. Does x[j] move no other xhat[i]?"),
-        change("1 / D -", "1 -", "The path through the mean is too strong. How much of a mean is due to one entry?"),
-        change("np.outer(xhat, xhat)", "2 * np.outer(xhat, xhat)",
-               "The path through the variance counts twice. Differentiate sqrt(v) at v = 4 by hand."),
-        change("np.outer(xhat, xhat)", "xhat @ xhat",
-               "A term of your J is one number. Is it the same for every pair of i and j?"),
-        change(".mean() + eps)", ".mean())", "Your s has no eps in it."),
-        change("xhat = c / s", "xhat = c",
-               "The centred row stands where xhat belongs. Check the units of your terms."),
-        change("np.outer(xhat, xhat) / D) / s", "np.outer(xhat, xhat)) / s",
-               "One path lacks a factor: how much of the variance is due to one entry of the row?"))),
+             tuple(_against(f"eps = {eps:g}", "J", np.asarray, 7, eps) for eps in (0.0, 1e-5, 2.0)), mistakes=changes(
+        ("np.eye(D) - 1 / D", "np.eye(D)",
+         "Nothing in your J stands for the mean. Move the whole row by a constant: does xhat move?"),
+        (" - np.outer(xhat, xhat) / D", "",
+         "Nothing in your J stands for the variance. Stretch the row a little: how much does xhat change?"),
+        ("- np.outer", "+ np.outer",
+         "One path has the wrong sign. If a deviation grows, do the other entries of xhat grow or shrink?"),
+        ("/ D) / s", "/ D)", "Your J does not depend on the size of x. If x is in metres, in which unit is J?"),
+        ("return (np.eye(D) - 1 / D", "return np.eye(D) * (np.eye(D) - 1 / D",
+         "Only the diagonal is there. Does x[j] move no other xhat[i]?"),
+        ("1 / D -", "1 -", "The path through the mean is too strong. How much of a mean is due to one entry?"),
+        ("np.outer(xhat, xhat)", "2 * np.outer(xhat, xhat)",
+         "The path through the variance counts twice. Differentiate sqrt(v) at v = 4 by hand.",
+         "xhat @ xhat", "A term of your J is one number. Is it the same for every pair of i and j?"),
+        (".mean() + eps)", ".mean())", "Your s has no eps in it."),
+        ("xhat = c / s", "xhat = c", "The centred row stands where xhat belongs. Check the units of your terms."),
+        ("np.outer(xhat, xhat) / D) / s", "np.outer(xhat, xhat)) / s",
+         "One path lacks a factor: how much of the variance is due to one entry of the row?"))),
     Exercise("eigenvalues", 10, "derive", eigenvalues_solution,
              (_eigenvalues_of(7, 2.0), _eigenvalues_of(9, 1e-5), _eigenvalues_of(2, 2.0),
               each("two zeros at eps = 0", lambda rng: Call({"x": _row(rng), "eps": 0.0}), _zeros_without_eps)),
-             mistakes=(
-        change("eps / s**3", "0.0",
-               "Two of your eigenvalues are 0 for every eps. With eps > 0, is the length of xhat still the same for "
-               "every row?"),
-        change("eps / s**3", "eps / s**2", "One of the eigenvalues has another unit than the rest."),
-        change("eps / s**3", "eps / s",
-               "One of the eigenvalues has another unit than the rest. Multiply J by xhat and collect what remains."),
-        change("[1 / s] *", "[1.0] *",
-               "Your eigenvalues are those of a projection. Is J one, or a projection times something?"),
-        change("x.var() + eps", "x.var()", "Your s has no eps in it."),
-        change("x.var()", "x.var(ddof=1)", "Your variance divides by D - 1. Is it an estimate or a definition?"),
-        change("[0.0, eps / s**3] + [1 / s] * (len(x) - 2)", "[1 / s] * (len(x) - 2) + [eps / s**3, 0.0]",
-               "Your eigenvalues are in descending order."))),
+             mistakes=changes(
+        ("eps / s**3", "0.0", "Two of your eigenvalues are 0 for every eps. With eps > 0, is the length of xhat "
+         "still the same for every row?",
+         "eps / s**2", "One of the eigenvalues has another unit than the rest.",
+         "eps / s",
+         "One of the eigenvalues has another unit than the rest. Multiply J by xhat and collect what remains."),
+        ("[1 / s] *", "[1.0] *",
+         "Your eigenvalues are those of a projection. Is J one, or a projection times something?"),
+        ("x.var() + eps", "x.var()", "Your s has no eps in it."),
+        ("x.var()", "x.var(ddof=1)", "Your variance divides by D - 1. Is it an estimate or a definition?"),
+        ("[0.0, eps / s**3] + [1 / s] * (len(x) - 2)", "[1 / s] * (len(x) - 2) + [eps / s**3, 0.0]",
+         "Your eigenvalues are in descending order."))),
     Exercise("null-direction", 5, "derive", null_direction_solution,
              (each("dx vanishes", _row_and_gamma, _vanishes),
-              each("gamma * dy is not constant", _row_and_gamma, _not_constant)), mistakes=(
-        change(" / gamma", "", "Your dy would do it if gamma were 1. What does J meet: dy, or something made of it?"),
-        change("/ gamma", "* gamma", "In your dy gamma stands on the wrong side: what is gamma * dy now?"),
-        change("(x - x.mean()) / gamma", "x * gamma",
-               "In your dy gamma stands on the wrong side: what is gamma * dy now?"),
-        change("(x - x.mean())", "1",
-               "Your gamma * dy is constant. That vanishes for every eps; J has one more such direction at eps = 0."),
-        change("(x - x.mean())", "(x - x.mean())**2",
-               "What your dy makes of x is no direction that J sends to zero. Which rows changed in size only?"))),
-    Exercise("rms-jacobian", 20, "derive", rms_jacobian_solution, (_symbolic_rms(4), _symbolic_rms(7)), mistakes=(
-        change("return J.subs(q", "J -= 1 / (D * s)\n    return J.subs(q",
-               "Your J is layer norm's. Does RMSNorm subtract a mean?"),
-        change(" + normalised.diff(q) * 2 * x[j] / D", "",
-               "Only the direct path is there. Does q not change when x[j] does?"),
-        change("* 2 * x[j] / D", "* 2 * x[j]",
-               "The path through q is too large. How much of a mean is due to one of its entries?"),
-        change("* 2 * x[j] / D", "* x[j] / D",
-               "The path through q counts half. Differentiate c**2 at c = 3 by hand."),
-        change("* 2 * x[j] / D", "* 4 * x[j] / D",
-               "The path through q counts twice. Differentiate sqrt(v) at v = 4 by hand."),
-        change("+ normalised.diff(q)", "- normalised.diff(q)",
-               "The path through q has the wrong sign. If x[j] grows, do the other entries of xhat grow or shrink?"),
-        change("return J.subs(q", "return s * J.subs(q",
-               "Your J does not depend on the size of x. If x is in metres, in which unit is J?"),
-        change("* 2 * x[j] / D", "* 2 * x[i] / D", "The path through q is differentiated by the wrong entry of x."),
-        change("x[j]: s * xhat[j]", "x[j]: xhat[j]",
-               "An x became an xhat as if they were equal. What stands between them?"))),
+              each("gamma * dy is not constant", _row_and_gamma, _not_constant)), mistakes=changes(
+        (" / gamma", "", "Your dy would do it if gamma were 1. What does J meet: dy, or something made of it?"),
+        ("/ gamma", "* gamma", "In your dy gamma stands on the wrong side: what is gamma * dy now?"),
+        ("(x - x.mean()) / gamma", "x * gamma", "In your dy gamma stands on the wrong side: what is gamma * dy now?"),
+        ("(x - x.mean())", "1",
+         "Your gamma * dy is constant. That vanishes for every eps; J has one more such direction at eps = 0.",
+         "(x - x.mean())**2",
+         "What your dy makes of x is no direction that J sends to zero. Which rows changed in size only?"))),
+    Exercise("rms-jacobian", 20, "derive", rms_jacobian_solution, (_symbolic_rms(4), _symbolic_rms(7)),
+             mistakes=changes(
+        ("return J.subs(q", "J -= 1 / (D * s)\n    return J.subs(q",
+         "Your J is layer norm's. Does RMSNorm subtract a mean?"),
+        (" + normalised.diff(q) * 2 * x[j] / D", "",
+         "Only the direct path is there. Does q not change when x[j] does?"),
+        ("* 2 * x[j] / D", "* 2 * x[j]",
+         "The path through q is too large. How much of a mean is due to one of its entries?",
+         "* x[j] / D", "The path through q counts half. Differentiate c**2 at c = 3 by hand.",
+         "* 4 * x[j] / D", "The path through q counts twice. Differentiate sqrt(v) at v = 4 by hand."),
+        ("+ normalised.diff(q)", "- normalised.diff(q)",
+         "The path through q has the wrong sign. If x[j] grows, do the other entries of xhat grow or shrink?"),
+        ("return J.subs(q", "return s * J.subs(q",
+         "Your J does not depend on the size of x. If x is in metres, in which unit is J?"),
+        ("* 2 * x[j] / D", "* 2 * x[i] / D", "The path through q is differentiated by the wrong entry of x."),
+        ("x[j]: s * xhat[j]", "x[j]: xhat[j]",
+         "An x became an xhat as if they were equal. What stands between them?"))),
     Exercise("eps-outside", 20, "derive, implement", eps_outside_backward_solution,
              (*_DX.layers()[:3], _eps_outside(0.0), _eps_outside(0.5), *_DX.layers()[3:], _DX.stress()),
              _DX.diagnose, mistakes=(

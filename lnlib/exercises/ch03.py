@@ -4,7 +4,7 @@ import numpy as np
 
 from .. import reference
 from ..layernorm import layer_norm_backward, layer_norm_forward
-from ..mistakes import change
+from ..mistakes import changes
 from . import Call, Exercise, each, expect, expect_array, expect_close, expect_parts
 from .gradients import LAYER, Backward, expect_gradient, problem
 
@@ -30,10 +30,6 @@ def backward_parameters_solution(dy, xhat):
 
 _PARAMETERS = Backward(("dgamma", "dbeta"), lambda dy, cache: {"dy": dy, "xhat": cache.xhat},
                        lambda found: (None, *expect_parts(found, 2)), LAYER)
-
-
-def _nothing(rng):
-    return Call({"dy": np.zeros((0, 7)), "xhat": np.zeros((0, 7))})
 
 
 def _no_rows(result, **_):
@@ -144,53 +140,50 @@ EXERCISES = (
               _PARAMETERS.exactly("shape (4, 7)", (4, 7)),
               _PARAMETERS.exactly("shape (2, 3, 7)", (2, 3, 7)),
               _PARAMETERS.exactly("a single row, shape (7,)", (7,)),
-              each("no rows, shape (0, 7)", _nothing, _no_rows),
+              each("no rows, shape (0, 7)",
+                   lambda rng: Call({"dy": np.zeros((0, 7)), "xhat": np.zeros((0, 7))}), _no_rows),
               _PARAMETERS.stress()), _PARAMETERS.diagnose),
-    Exercise("dy-with-kappa", 20, "derive", dy_with_kappa_solution, tuple(map(_kappa_of, (3.0, 1.0, 1e4))), mistakes=(
-        change("return g / gamma", "return g * gamma", "From g to dy, gamma is applied the wrong way round."),
-        change("np.sqrt(kappa**2 - 1)", "kappa",
-               "What you add to the part that survives has size kappa. Is kappa a ratio of two parts, or of the "
-               "whole to a part?"),
-        change("np.sqrt(kappa**2 - 1)", "(kappa - 1)",
-               "You add the sizes of two parts that are orthogonal. How long is their sum?"),
-        change("    rest -= xhat * (rest @ xhat) / (xhat @ xhat)\n", "",
-               "The part that should come through whole still has some of xhat in it."),
-        change(" - (xhat**2).mean()", "", "The part that should come through whole still has a constant in it."),
-        change("rest / np.sqrt((rest**2).mean())", "rest / np.linalg.norm(rest)",
-               "One part has length 1, the other has entries of a given size. Measure both in the same way."))),
+    Exercise("dy-with-kappa", 20, "derive", dy_with_kappa_solution, tuple(map(_kappa_of, (3.0, 1.0, 1e4))),
+             mistakes=changes(
+        ("return g / gamma", "return g * gamma", "From g to dy, gamma is applied the wrong way round."),
+        ("np.sqrt(kappa**2 - 1)", "kappa", "What you add to the part that survives has size kappa. Is kappa a ratio "
+         "of two parts, or of the whole to a part?",
+         "(kappa - 1)", "You add the sizes of two parts that are orthogonal. How long is their sum?"),
+        ("    rest -= xhat * (rest @ xhat) / (xhat @ xhat)\n", "",
+         "The part that should come through whole still has some of xhat in it."),
+        (" - (xhat**2).mean()", "", "The part that should come through whole still has a constant in it."),
+        ("rest / np.sqrt((rest**2).mean())", "rest / np.linalg.norm(rest)",
+         "One part has length 1, the other has entries of a given size. Measure both in the same way."))),
     Exercise("lost-in-y", 10, "derive", lost_in_y_solution,
-             (_lost_for("float32", 1e-4), _lost_for("float64", 1e-9)), mistakes=(
-        change(" | (gamma == 0)", "",
-               "Where gamma and beta are both 0, you say that xhat can be had. From which number?"),
-        change("inaccurate | (gamma == 0)", "gamma == 0",
-               "You call xhat lost only where gamma is exactly 0. What does rounding do to y where beta is much "
-               "larger than gamma?"),
-        change("np.abs(beta)", "beta",
-               "A large negative beta does not count in your answer. Does rounding care for signs?"),
-        change("np.abs(gamma)", "gamma",
-               "A negative gamma always counts as lost in your answer. Does rounding care for signs?"),
-        change("np.abs(beta) > tolerance", "beta * np.sign(gamma) > tolerance",
-               "Where the signs of gamma and beta differ, nothing counts as lost in your answer. Does rounding care "
-               "for signs?"),
-        change("u * np.abs(beta)", "np.abs(beta)",
-               "The unit roundoff has no part in your answer. How large is the rounding error of y?"),
-        change("u * np.abs(beta) > tolerance * np.abs(gamma)", "u > tolerance * np.abs(gamma)",
-               "The size of beta has no part in your answer. How large is the rounding error of y?"))),
+             (_lost_for("float32", 1e-4), _lost_for("float64", 1e-9)), mistakes=changes(
+        (" | (gamma == 0)", "", "Where gamma and beta are both 0, you say that xhat can be had. From which number?"),
+        ("inaccurate | (gamma == 0)", "gamma == 0", "You call xhat lost only where gamma is exactly 0. What does "
+         "rounding do to y where beta is much larger than gamma?"),
+        ("np.abs(beta)", "beta",
+         "A large negative beta does not count in your answer. Does rounding care for signs?"),
+        ("np.abs(gamma)", "gamma",
+         "A negative gamma always counts as lost in your answer. Does rounding care for signs?"),
+        ("np.abs(beta) > tolerance", "beta * np.sign(gamma) > tolerance", "Where the signs of gamma and beta differ, "
+         "nothing counts as lost in your answer. Does rounding care for signs?"),
+        ("u * np.abs(beta)", "np.abs(beta)",
+         "The unit roundoff has no part in your answer. How large is the rounding error of y?"),
+        ("u * np.abs(beta) > tolerance * np.abs(gamma)", "u > tolerance * np.abs(gamma)",
+         "The size of beta has no part in your answer. How large is the rounding error of y?"))),
     Exercise("residual-backward", 5, "implement", residual_backward_solution,
              (*_RESIDUAL.layers(),
               _RESIDUAL.exactly("z has no other use", (2, 3, 7)),
               each("z is used elsewhere too", _used_elsewhere, _all_four, unchanged=True),
               _RESIDUAL.stress()), _RESIDUAL.diagnose,
              # What the family cannot say: it lets z have no other use.
-             mistakes=(
-        change("return dx + dz_other, dx + dz_other", "return dx, dx",
-               "In your answer what z receives from its other uses reaches neither a nor b."),
-        change("return dx + dz_other,", "return dx,",
-               "In your answer what z receives from its other uses does not reach a."),
-        change("dx + dz_other, dgamma", "dx, dgamma",
-               "In your answer what z receives from its other uses does not reach b."),
-        change("return dx + dz_other, dx + dz_other", "return dx * dz_other, dx * dz_other",
-               "Where z has no other use, your da is 0. What reaches z all the same?"),
-        change("dy, cache)\n    return dx + dz_other, dx + dz_other", "dy + dz_other, cache)\n    return dx, dx",
-               "Both gradients go through the norm in your answer. Do the other uses see z before or after it?"))),
+             mistakes=changes(
+        ("return dx + dz_other, dx + dz_other", "return dx, dx",
+         "In your answer what z receives from its other uses reaches neither a nor b."),
+        ("return dx + dz_other,", "return dx,",
+         "In your answer what z receives from its other uses does not reach a."),
+        ("dx + dz_other, dgamma", "dx, dgamma",
+         "In your answer what z receives from its other uses does not reach b."),
+        ("return dx + dz_other, dx + dz_other", "return dx * dz_other, dx * dz_other",
+         "Where z has no other use, your da is 0. What reaches z all the same?"),
+        ("dy, cache)\n    return dx + dz_other, dx + dz_other", "dy + dz_other, cache)\n    return dx, dx",
+         "Both gradients go through the norm in your answer. Do the other uses see z before or after it?"))),
 )

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..gradcheck import adjoint_test, complex_step
 from ..layernorm import layer_norm_backward, layer_norm_forward
-from ..mistakes import change
+from ..mistakes import changes
 from ..mistakes.catalogue import missing_projection
 from . import (Call, Check, Exercise, Mismatch, Ran, each, expect, expect_array, expect_close, expect_number,
                expect_parts, unchanged)
@@ -53,10 +53,6 @@ def variance_solution(x):
 def _as_numpy(found, x):
     # A few roundings on top of sums of 8 terms.
     expect_close(found, x.var(axis=-1, keepdims=True), 32 * _U, "the variance of a real x")
-
-
-def _upstream(rng):
-    return Call({"x": rng.standard_normal((3, 8)) + 1, "dy": rng.standard_normal((3, 1))})
 
 
 def _stepped(candidate, arguments):
@@ -126,10 +122,6 @@ def _smallest(h, order, u, length):
     for factor, where in ((1.01, "larger"), (0.99, "smaller")):
         expect(error(h) <= error(factor * h),
                f"order {order}, u = {u:.0e}, length {length}: a step {where} than your {h:.1e} is better")
-
-
-def _units(rng):
-    return [Call({"order": 2, "u": _U, "length": length}) for length in (1.0, 1000.0)]
 
 
 def _any_unit(found, asked):
@@ -216,86 +208,80 @@ EXERCISES = (
              (each("exact for squares", _squares, _exact_for_squares),
               Check("of second order", _two_steps, _second_order),
               unchanged("x is left alone", lambda rng: Call(
-                  {"f": lambda a: float(a.sum()), "x": rng.standard_normal((2, 3)), "h": 0.5}))), mistakes=(
-        change("f(x - shift)) / (2 * h)", "f(x)) / h", "You take f on one side of x only."),
-        change("(f(x + shift) - f(x - shift)) / (2 * h)", "(f(x) - f(x - shift)) / h",
-               "You take f on one side of x only."),
-        change("/ (2 * h)", "/ h", "The change of f is divided by half the distance between the two points."),
-        change("/ (2 * h)", "/ 2 * h",
-               "The operators are taken from left to right: your quotient is multiplied by h."),
-        change("shift[i] = h", "shift[...] = h",
-               "All elements move at once, so every entry is the sum of all the derivatives."),
-        change("        shift = np.zeros_like(x)\n        shift[i] = h\n"
-               "        gradient[i] = (f(x + shift) - f(x - shift)) / (2 * h)",
-               "        x[i] += h\n        above = f(x)\n        x[i] -= 2 * h\n"
-               "        gradient[i] = (above - f(x)) / (2 * h)",
-               "An element of x is moved and never put back."),
-        change("f(x - shift)", "f(x + shift)", "You take f at one point twice. Is b = a another array?"))),
+                  {"f": lambda a: float(a.sum()), "x": rng.standard_normal((2, 3)), "h": 0.5}))), mistakes=changes(
+        ("f(x - shift)) / (2 * h)", "f(x)) / h", "You take f on one side of x only."),
+        ("(f(x + shift) - f(x - shift)) / (2 * h)", "(f(x) - f(x - shift)) / h", "You take f on one side of x only."),
+        ("/ (2 * h)", "/ h", "The change of f is divided by half the distance between the two points.",
+         "/ 2 * h", "The operators are taken from left to right: your quotient is multiplied by h."),
+        ("shift[i] = h", "shift[...] = h",
+         "All elements move at once, so every entry is the sum of all the derivatives."),
+        ("        shift = np.zeros_like(x)\n        shift[i] = h\n"
+         "        gradient[i] = (f(x + shift) - f(x - shift)) / (2 * h)",
+         "        x[i] += h\n        above = f(x)\n        x[i] -= 2 * h\n"
+         "        gradient[i] = (above - f(x)) / (2 * h)", "An element of x is moved and never put back."),
+        ("f(x - shift)", "f(x + shift)", "You take f at one point twice. Is b = a another array?"))),
     Exercise("complex-safe-variance", 5, "implement", variance_solution,
              (each("the variance of real numbers",
                    lambda rng: Call({"x": rng.standard_normal((2, 3, 8)) + 1}), _as_numpy),
               each("complex in, complex out",
                    lambda rng: Call({"x": rng.standard_normal((2, 4)) + 1j * rng.standard_normal((2, 4))}),
                    lambda found, x: expect_array(found, (2, 1), "complex128", "for a complex x the result")),
-              each("its derivative", _upstream, _differentiable, call=_stepped)), mistakes=(
-        change("(c * c)", "(abs(c) ** 2)",
-               "An absolute value throws the imaginary part of the derivative away: it is not differentiable in the "
-               "complex sense."),
-        change("(c * c)", "(c * c.conj())",
-               "A conjugate turns the sign of what the complex step carries, and it cancels."),
-        change("return (c * c).mean(axis=-1, keepdims=True)", "return x.var(axis=-1, keepdims=True)",
-               "NumPy's var of complex numbers is real. What has become of the step?"),
-        change("(c * c).mean(axis=-1, keepdims=True)", "(c * c).mean(axis=-1)",
-               "The last axis is gone. What keeps it, of length 1?"),
-        change("(c * c).mean(axis=-1, keepdims=True)", "(c * c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)",
-               "The sum of squares is divided by D - 1."),
-        change("return (c * c)", "return (c * c).real",
-               "The real part alone is returned, and the derivative is in the other."))),
+              each("its derivative",
+                   lambda rng: Call({"x": rng.standard_normal((3, 8)) + 1, "dy": rng.standard_normal((3, 1))}),
+                   _differentiable, call=_stepped)), mistakes=changes(
+        ("(c * c)", "(abs(c) ** 2)", "An absolute value throws the imaginary part of the derivative away: it is not "
+         "differentiable in the complex sense.",
+         "(c * c.conj())", "A conjugate turns the sign of what the complex step carries, and it cancels."),
+        ("return (c * c).mean(axis=-1, keepdims=True)", "return x.var(axis=-1, keepdims=True)",
+         "NumPy's var of complex numbers is real. What has become of the step?"),
+        ("(c * c).mean(axis=-1, keepdims=True)", "(c * c).mean(axis=-1)",
+         "The last axis is gone. What keeps it, of length 1?",
+         "(c * c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)", "The sum of squares is divided by D - 1."),
+        ("return (c * c)", "return (c * c).real",
+         "The real part alone is returned, and the derivative is in the other."))),
     Exercise("best-step", 10, "derive", best_step_solution,
              (each("the error is smallest there", _orders, _smallest),
-              Check("right in any unit", _units, _any_unit)),
-             mistakes=(
-        change("(1 / (order + 1))", "(1 / order)",
-               "Your exponent does not come from balancing the two errors: multiply both by h and compare powers."),
-        change("length * ", "", "Your step has no unit. If x is in metres, in which unit is h?"),
-        change("(u / order)", "u", "At your step both errors are equal. Is their sum smallest there?"),
-        change("(u / order)", "(u * order)", "A factor from the derivative stands on the wrong side."),
-        change("(u / order)", "(order / u)",
-               "Your step shrinks as u grows. With fewer digits, is a larger step better or a smaller one?"),
-        change("(u / order) ** (1 / (order + 1))", "u ** 0.5",
-               "Your exponent is that of a one-sided difference, whatever the order."),
-        change("(1 / (order + 1))", "0.5", "Your exponent is that of a one-sided difference, whatever the order."))),
+              Check("right in any unit",
+                    lambda rng: [Call({"order": 2, "u": _U, "length": length}) for length in (1.0, 1000.0)],
+                    _any_unit)), mistakes=changes(
+        ("(1 / (order + 1))", "(1 / order)",
+         "Your exponent does not come from balancing the two errors: multiply both by h and compare powers."),
+        ("length * ", "", "Your step has no unit. If x is in metres, in which unit is h?"),
+        ("(u / order)", "u", "At your step both errors are equal. Is their sum smallest there?",
+         "(u * order)", "A factor from the derivative stands on the wrong side.",
+         "(order / u)", "Your step shrinks as u grows. With fewer digits, is a larger step better or a smaller one?"),
+        ("(u / order) ** (1 / (order + 1))", "u ** 0.5",
+         "Your exponent is that of a one-sided difference, whatever the order."),
+        ("(1 / (order + 1))", "0.5", "Your exponent is that of a one-sided difference, whatever the order."))),
     Exercise("adjoint-pair", 10, "test", adjoint_mismatch_solution,
              (each("a matrix and its transpose", _maps(wrong=False), _is_a_pair),
               each("two unrelated matrices", _maps(wrong=True), _is_no_pair),
               each("sums that cancel", lambda rng: Call({"jvp": lambda u: u, "vjp": lambda d: 1.5 * d,
                                                         "u": np.ones(2), "dy": np.array([1.0, -1.0])}), _is_zero)),
-             mistakes=(
-        change("max(abs(t.sum()), np.linalg.norm(t))", "abs(t.sum())",
-               "You divide by the sums alone. What if both cancel to 0?"),
-        change("max(abs(t.sum()), np.linalg.norm(t))", "np.linalg.norm(t)",
-               "You divide by norms alone. Can a sum be larger than the norm of its terms?"),
-        change("max(abs(t.sum()), np.linalg.norm(t))", "abs(t).sum()",
-               "You divide by the sum of absolute values, which is larger than either size asked for."),
-        change("abs(left.sum() - right.sum())", "(left.sum() - right.sum())",
-               "Your result can be negative. Which of two sums is larger says nothing about a pair."),
-        change(" / size", "", "Your result has a size of its own: make u a thousand times larger, and it grows."),
-        change("abs(left.sum() - right.sum())", "np.linalg.norm(dy * jvp(u)) - np.linalg.norm(vjp(dy) * u)",
-               "You compare two norms. The two sums are what must agree."))),
+             mistakes=changes(
+        ("max(abs(t.sum()), np.linalg.norm(t))", "abs(t.sum())",
+         "You divide by the sums alone. What if both cancel to 0?",
+         "np.linalg.norm(t)", "You divide by norms alone. Can a sum be larger than the norm of its terms?",
+         "abs(t).sum()", "You divide by the sum of absolute values, which is larger than either size asked for."),
+        ("abs(left.sum() - right.sum())", "(left.sum() - right.sum())",
+         "Your result can be negative. Which of two sums is larger says nothing about a pair."),
+        (" / size", "", "Your result has a size of its own: make u a thousand times larger, and it grows."),
+        ("abs(left.sum() - right.sum())", "np.linalg.norm(dy * jvp(u)) - np.linalg.norm(vjp(dy) * u)",
+         "You compare two norms. The two sums are what must agree."))),
     Exercise("random-projection", 15, "test", project_solution,
              (Check("right gradients agree", _right_gradients, _agrees),
               each("mistakes in each gradient", _wrong_gradients, _shows),
-              each("one call of f", lambda rng: _right_gradients(rng)[0], _once, call=_counted)), mistakes=(
-        change("rng.standard_normal(a.shape)", "rng.standard_normal()",
-               "Each array moves as a whole, by one number. Which mistakes does such a direction not see?"),
-        change("rng.standard_normal(a.shape)", "np.ones(a.shape)",
-               "Your direction is the same in every call. Which mistakes does a shift of a whole row not see?"),
-        change("(dy * f(*moved))", "f(*moved)", "The derivative is that of the sum of y: dy has no part in it."),
-        change(".sum().imag", ".sum().real", "The derivative of a complex step is not in the real part."),
-        change(".imag / 1e-30", ".imag", "How far all arguments are moved has no part in your derivative."),
-        change("1e-30j * v", "1e-30 * v", "The step is real, and too small to change anything."),
-        change("zip(grads, directions)", "zip(grads[:1], directions)",
-               "Only the first gradient predicts something, but all arguments move."),
-        change("return derivative, predicted", "return predicted, derivative",
-               "The two numbers are returned in the other order."))),
+              each("one call of f", lambda rng: _right_gradients(rng)[0], _once, call=_counted)), mistakes=changes(
+        ("rng.standard_normal(a.shape)", "rng.standard_normal()",
+         "Each array moves as a whole, by one number. Which mistakes does such a direction not see?",
+         "np.ones(a.shape)",
+         "Your direction is the same in every call. Which mistakes does a shift of a whole row not see?"),
+        ("(dy * f(*moved))", "f(*moved)", "The derivative is that of the sum of y: dy has no part in it."),
+        (".sum().imag", ".sum().real", "The derivative of a complex step is not in the real part."),
+        (".imag / 1e-30", ".imag", "How far all arguments are moved has no part in your derivative."),
+        ("1e-30j * v", "1e-30 * v", "The step is real, and too small to change anything."),
+        ("zip(grads, directions)", "zip(grads[:1], directions)",
+         "Only the first gradient predicts something, but all arguments move."),
+        ("return derivative, predicted", "return predicted, derivative",
+         "The two numbers are returned in the other order."))),
 )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..layernorm import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
-from ..mistakes import MUTANTS, TESTS, change, diagnose
+from ..mistakes import MUTANTS, TESTS, change, changes, diagnose
 from . import Call, Exercise, Ran, each, expect, expect_close, expect_parts
 from .run import plainly, reply
 
@@ -27,13 +27,7 @@ def _tried(title, id, survives, words):
             return gradients[-1]
         return Ran(gradients, _TESTS[id].run(backward))
 
-    def judge(ran):
-        expect(ran.log == survives, words)
-    return each(title, lambda rng: Call({}), judge, call=call)
-
-
-def _survives(id):
-    return _tried(f"survives {id}", id, True, f"{id} kills it ({_TESTS[id].title})")
+    return each(title, lambda rng: Call({}), lambda ran: expect(ran.log == survives, words), call=call)
 
 
 def _which_mistake(answer):
@@ -170,51 +164,48 @@ def _random_dx(rng):
 
 EXERCISES = (
     Exercise("survivor", 10, "test", survivor_solution,
-             (*map(_survives, ("sum-dx-zero", "dx-orthogonal-xhat", "gamma-one")),
+             (*(_tried(f"survives {id}", id, True, f"{id} kills it ({_TESTS[id].title})")
+                for id in ("sum-dx-zero", "dx-orthogonal-xhat", "gamma-one")),
               _tried("its dx is wrong all the same", "adjoint", False,
                      "your dx is right; gamma = 1 is not the only gamma"),
               _tried("its dgamma and dbeta are right", "dgamma-dbeta-only", True,
-                     "your dgamma or dbeta is wrong where gamma is not 1")), _which_mistake, mistakes=(
-        change("cache.gamma * dy", "dy",
-               "Your dx is right. It must be wrong in a way that shows only where gamma is not 1."),
-        change("return dx,", "return cache.gamma * dx,",
-               "In your dx gamma comes last. Does a row of it still add up to 0?"),
-        change("dx, _, _ = layer_norm_backward(cache.gamma * dy, cache)",
-               "dx = 2 * layer_norm_backward(dy, cache)[0]",
-               "Your dx has a factor too much, and with gamma = 1 that shows."))),
+                     "your dgamma or dbeta is wrong where gamma is not 1")), _which_mistake, mistakes=changes(
+        ("cache.gamma * dy", "dy",
+         "Your dx is right. It must be wrong in a way that shows only where gamma is not 1."),
+        ("return dx,", "return cache.gamma * dx,",
+         "In your dx gamma comes last. Does a row of it still add up to 0?"),
+        ("dx, _, _ = layer_norm_backward(cache.gamma * dy, cache)", "dx = 2 * layer_norm_backward(dy, cache)[0]",
+         "Your dx has a factor too much, and with gamma = 1 that shows."))),
     Exercise("probe-for-eps", 15, "test", probe_solution,
-             tuple(map(_probe_at, (1e-5, 1e-20, 1.0))), mistakes=(
-        change("np.sqrt(eps) * ", "",
-               "The size of your x does not depend on eps. When does adding eps to the variance matter?"),
-        change("np.sqrt(eps) * ", "100 * np.sqrt(eps) * ",
-               "Your sigma is much larger than the root of eps. How much does eps add to the variance then?"),
-        change("np.array([1.0, 2.0, 3.0, 5.0])", "np.ones(4)",
-               "Your dy is constant, and gamma too: what is dx then, with eps or without?"),
-        change("np.ones(4), np.zeros(4)", "np.zeros(4), np.zeros(4)", "Your gamma is 0, so nothing reaches x."),
-        change("np.array([1.0, -1.0, 1.0, -1.0])", "np.ones(4)",
-               "Your x is constant, so that without eps the backward divides 0 by 0."))),
+             tuple(map(_probe_at, (1e-5, 1e-20, 1.0))), mistakes=changes(
+        ("np.sqrt(eps) * ", "",
+         "The size of your x does not depend on eps. When does adding eps to the variance matter?",
+         "100 * np.sqrt(eps) * ",
+         "Your sigma is much larger than the root of eps. How much does eps add to the variance then?"),
+        ("np.array([1.0, 2.0, 3.0, 5.0])", "np.ones(4)",
+         "Your dy is constant, and gamma too: what is dx then, with eps or without?"),
+        ("np.ones(4), np.zeros(4)", "np.zeros(4), np.zeros(4)", "Your gamma is 0, so nothing reaches x."),
+        ("np.array([1.0, -1.0, 1.0, -1.0])", "np.ones(4)",
+         "Your x is constant, so that without eps the backward divides 0 by 0."))),
     Exercise("write-the-test", 25, "test", is_right_solution,
              (_says_of("accepts right backwards", RMS_RIGHT, True, "your test rejects a right backward, {}"),
               *(_says_of(f"rejects {group}", backwards, False, "a mutant survives your test: {}")
-                for group, backwards in RMS_MUTANTS.items())), mistakes=(
-        change("    if dx.shape != x.shape or dgamma.shape != gamma.shape:\n        return False\n", "",
-               "Your test multiplies arrays without looking at their shapes. What does broadcasting do?"),
-        change("dx.shape != x.shape or dgamma.shape != gamma.shape", "dx.size != x.size or dgamma.size != gamma.size",
-               "Your test multiplies arrays without looking at their shapes. What does broadcasting do?"),
-        change("gamma, v = rng.standard_normal((2, 7))", "gamma, v = np.ones(7), rng.standard_normal(7)",
-               "Your test runs with gamma = 1. Which mistakes does that hide?"),
-        change("(3, 3, 4, 7)", "(3, 1, 1, 7)", "Your test has a single row. Which mistakes need two?"),
-        change("(3, 3, 4, 7)", "(3, 4, 7)",
-               "The arrays of your test have one leading axis. What can go wrong with two?"),
-        change("(3, 3, 4, 7)", "(3, 7, 1, 7)",
-               "Your test has as many rows as features. Which mistakes does that hide?"),
-        change("rtol=1e-9", "rtol=0.1", "Your tolerance lets mistakes of some per cent pass."),
-        change("x, u = 0.01 * x, 0.01 * u", "x, u = 1e4 * x, 1e4 * u",
-               "In your test sigma is much larger than the root of eps."),
-        change("dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])",
-               "cache = rms_norm_forward(x, gamma)[1]\n    dx = backward(dy, cache)[0]\n"
-               "    dgamma = (dy * cache.xhat).sum(axis=(0, 1))",
-               "Your test does not look at dgamma."))),
+                for group, backwards in RMS_MUTANTS.items())), mistakes=changes(
+        ("    if dx.shape != x.shape or dgamma.shape != gamma.shape:\n        return False\n", "",
+         "Your test multiplies arrays without looking at their shapes. What does broadcasting do?"),
+        ("dx.shape != x.shape or dgamma.shape != gamma.shape", "dx.size != x.size or dgamma.size != gamma.size",
+         "Your test multiplies arrays without looking at their shapes. What does broadcasting do?"),
+        ("gamma, v = rng.standard_normal((2, 7))", "gamma, v = np.ones(7), rng.standard_normal(7)",
+         "Your test runs with gamma = 1. Which mistakes does that hide?"),
+        ("(3, 3, 4, 7)", "(3, 1, 1, 7)", "Your test has a single row. Which mistakes need two?",
+         "(3, 4, 7)", "The arrays of your test have one leading axis. What can go wrong with two?",
+         "(3, 7, 1, 7)", "Your test has as many rows as features. Which mistakes does that hide?"),
+        ("rtol=1e-9", "rtol=0.1", "Your tolerance lets mistakes of some per cent pass."),
+        ("x, u = 0.01 * x, 0.01 * u", "x, u = 1e4 * x, 1e4 * u",
+         "In your test sigma is much larger than the root of eps."),
+        ("dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])",
+         "cache = rms_norm_forward(x, gamma)[1]\n    dx = backward(dy, cache)[0]\n"
+         "    dgamma = (dy * cache.xhat).sum(axis=(0, 1))", "Your test does not look at dgamma."))),
     Exercise("read-the-mistake", 15, "test", coefficients_solution,
              # First numbers of three sizes: of (1, -1, -1), to turn it round and to square it is to move the sign.
              (_coefficients_of("projection-halved", 1, -1, -0.5),
@@ -224,16 +215,15 @@ EXERCISES = (
               _coefficients_of("sums-for-means", 1, -7, -7),
               # D / N = 7 / 12: no rounding to a tidy number finds it.
               _coefficients_of("rows-for-features", 1, -7 / 12, -7 / 12),
-              each("closest where nothing fits", _random_dx, _close_to)), mistakes=(
-        change("cache.rstd * term", "term", "Your columns lack r. In which unit are they, and in which is dx?"),
-        change("cache.gamma * dy, cache.xhat", "dy, cache.xhat", "Your columns are made from dy. What is g?"),
-        change(" * np.ones_like(g)", "",
-               "One of your columns has one number for each row, the others one for each element."),
-        change("xhat * (g * xhat).mean(axis=-1, keepdims=True)", "xhat * (g * xhat).sum(axis=-1, keepdims=True)",
-               "A sum stands in one of your columns where the formula has a mean."),
-        change("xhat * (g * xhat).mean(axis=-1, keepdims=True)", "g * xhat",
-               "One of your columns has no mean in it."),
-        change("(g, mean_g, projection)", "(g, -mean_g, -projection)",
-               "Some of your columns carry a sign. Where does the formula of the docstring have it?"),
-        change("rcond=None)[0]", "rcond=None)[0].round(1)", "You round the numbers. Must they be tidy?"))),
+              each("closest where nothing fits", _random_dx, _close_to)), mistakes=changes(
+        ("cache.rstd * term", "term", "Your columns lack r. In which unit are they, and in which is dx?"),
+        ("cache.gamma * dy, cache.xhat", "dy, cache.xhat", "Your columns are made from dy. What is g?"),
+        (" * np.ones_like(g)", "",
+         "One of your columns has one number for each row, the others one for each element."),
+        ("xhat * (g * xhat).mean(axis=-1, keepdims=True)", "xhat * (g * xhat).sum(axis=-1, keepdims=True)",
+         "A sum stands in one of your columns where the formula has a mean.",
+         "g * xhat", "One of your columns has no mean in it."),
+        ("(g, mean_g, projection)", "(g, -mean_g, -projection)",
+         "Some of your columns carry a sign. Where does the formula of the docstring have it?"),
+        ("rcond=None)[0]", "rcond=None)[0].round(1)", "You round the numbers. Must they be tidy?"))),
 )

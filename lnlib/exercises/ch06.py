@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 from .. import reference
-from ..mistakes import change
+from ..mistakes import changes
 from ..variance import naive, normalise, recentred_short, wide
 from . import Call, Exercise, each, expect, expect_array, expect_parts
 
@@ -143,45 +143,43 @@ def _safe_or_not(order, offset, D, sigma=1.0):
 
 EXERCISES = (
     Exercise("negative-variance", 10, "measure", negative_row_solution,
-             tuple(map(_negative_at, (1e4, 123456.0, 1e6))), mistakes=(
-        change("if naive(row)[2] < 0 and np.ptp(row) > 0", "if np.ptp(row) > 0",
-               "The first random row is returned. Which number of naive's says whether it is the one looked for?"),
-        change("uniform(-0.9, 0.9, 3)", "uniform(-9, 9, 3)",
-               "The numbers are drawn from too wide an interval. How far from centre may they be?"),
-        change("return row", "return row.astype(float)",
-               "What you return is float64. In which dtype does the variance turn negative?"))),
+             tuple(map(_negative_at, (1e4, 123456.0, 1e6))), mistakes=changes(
+        ("if naive(row)[2] < 0 and np.ptp(row) > 0", "if np.ptp(row) > 0",
+         "The first random row is returned. Which number of naive's says whether it is the one looked for?"),
+        ("uniform(-0.9, 0.9, 3)", "uniform(-9, 9, 3)",
+         "The numbers are drawn from too wide an interval. How far from centre may they be?"),
+        ("return row", "return row.astype(float)",
+         "What you return is float64. In which dtype does the variance turn negative?"))),
     Exercise("digits-left", 15, "measure", digits_left_solution,
              (_digits_at(0), _digits_at(1e2), _digits_at(1e3, 50.0), _digits_at(-1e3), _digits_at(1e5),
               each("a row with mean 0", lambda rng: Call({"x": np.array([-3, -1, 1, 3], np.float32)}), _all_digits)),
-             mistakes=(
-        change("[u * ratio**2, u * ratio]", "[u * ratio, u * ratio**2]",
-               "The two predictions have changed places. Which algorithm subtracts squares?"),
-        change("[u * ratio**2, u * ratio]", "[u * ratio, u * ratio]",
-               "Both algorithms get the loss of a rounded mean. What does the naive one subtract, and how large is "
-               "that?"),
-        change("-np.log10(losses)", "-np.log(losses)",
-               "Your logarithm counts in powers of e. Of what is a decimal digit a power?"),
-        change(", u, 1)", ", 0, 1)",
-               "Near a mean of 0 more digits are promised than float32 has. What does every result lose?"),
-        change("abs(x.mean(dtype=float))", "x.mean(dtype=float)",
-               "The ratio keeps the sign of the mean: a row far below 0 counts as one near 0."),
-        change("x.std(", "x.var(",
-               "The mean is divided by the variance. Multiply the row by 10: should the digits change?"))),
+             mistakes=changes(
+        ("[u * ratio**2, u * ratio]", "[u * ratio, u * ratio**2]",
+         "The two predictions have changed places. Which algorithm subtracts squares?",
+         "[u * ratio, u * ratio]",
+         "Both algorithms get the loss of a rounded mean. What does the naive one subtract, and how large is that?"),
+        ("-np.log10(losses)", "-np.log(losses)",
+         "Your logarithm counts in powers of e. Of what is a decimal digit a power?"),
+        (", u, 1)", ", 0, 1)",
+         "Near a mean of 0 more digits are promised than float32 has. What does every result lose?"),
+        ("abs(x.mean(dtype=float))", "x.mean(dtype=float)",
+         "The ratio keeps the sign of the mean: a row far below 0 counts as one near 0."),
+        ("x.std(", "x.var(",
+         "The mean is divided by the variance. Multiply the row by 10: should the digits change?"))),
     Exercise("repair-the-mean", 10, "implement", repaired_solution,
              (*(_repaired(f"offset {offset:g}", offset) for offset in (0, 1e4, 1e7)),
               _repaired("each row has its own mean", 1e4, -1e5, 0, 1e6, shape=(2, 2, -1)),
-              _repaired("eps is used", 1e3, sigma=1e-2, eps=1e-3)), mistakes=(
-        change("d - d.mean(axis=-1, keepdims=True)", "d",
-               "The mean is subtracted once and no more, and it was rounded. Or what is left was added to m: can m "
-               "hold it?"),
-        change("d.mean(axis=-1, keepdims=True)", "d.mean()",
-               "One mean over all rows is taken off. Does every row have the same left over?"),
-        change("d - d.mean(axis=-1, keepdims=True)", "d + d.mean(axis=-1, keepdims=True)",
-               "What is left of the mean is added: the error is doubled, and not removed."),
-        change("np.sqrt(v + np.float32(eps))", "(np.sqrt(v) + np.float32(eps))",
-               "Your eps is added to sigma. Does layer norm add it before or after the root?"),
-        change("d = x - m", "d = x.astype(float) - m",
-               "The work leaves float32 for float64. The exercise asks for what float32 can do by itself."))),
+              _repaired("eps is used", 1e3, sigma=1e-2, eps=1e-3)), mistakes=changes(
+        ("d - d.mean(axis=-1, keepdims=True)", "d", "The mean is subtracted once and no more, and it was rounded. Or "
+         "what is left was added to m: can m hold it?"),
+        ("d.mean(axis=-1, keepdims=True)", "d.mean()",
+         "One mean over all rows is taken off. Does every row have the same left over?"),
+        ("d - d.mean(axis=-1, keepdims=True)", "d + d.mean(axis=-1, keepdims=True)",
+         "What is left of the mean is added: the error is doubled, and not removed."),
+        ("np.sqrt(v + np.float32(eps))", "(np.sqrt(v) + np.float32(eps))",
+         "Your eps is added to sigma. Does layer norm add it before or after the root?"),
+        ("d = x - m", "d = x.astype(float) - m",
+         "The work leaves float32 for float64. The exercise asks for what float32 can do by itself."))),
     Exercise("short-form", 10, "test", short_form_is_safe_solution,
              # r, in sigma: far below 1, below 1, -900, 190; 17 and -17 with a positive v; the rest in other units,
              # two with |r| = 3 sigma below v and |r| = 0.03 to 0.3 sigma above it; the last with a negative v.
@@ -190,18 +188,15 @@ EXERCISES = (
                  ("accumulators", 1e7, 65536), ("sequential", 3e4, 65536), ("sequential", -3e4, 65536),
                  ("sequential", 1e3, 65536, 1e3), ("sequential", 1e7, 65536, 1e-3),
                  ("sequential", 1e4, 65536, 10), ("accumulators", 1e4, 65536, 1e-3), ("accumulators", 6e7, 16384))),
-             mistakes=(
-        change("return bool(r[0] ** 2 < v[0])", "return True", "Every row is trusted. How large may r become?"),
-        change("recentred_short(x, order)", "recentred_short(x)",
-               "The order of summation has no part in your answer. Which sum loses more?"),
-        change("r[0] ** 2 < v[0]", "abs(r[0]) < v[0]",
-               "A length is compared with a square. Multiply the row by 10: does the answer stay?"),
-        change("r[0] ** 2 < v[0]", "r[0] * abs(r[0]) < v[0]",
-               "The residual mean keeps its sign: a large negative one counts as small."),
-        change("r[0] ** 2 < v[0]", "v[0] > 0",
-               "Only the sign of the variance is asked for. Can a wrong variance be positive?"),
-        change("r[0] ** 2 < v[0]", "abs(r[0]) < 1",
-               "The residual mean is compared with 1. In which unit is it to be measured?"),
-        change("_, r, v", "r, _, v",
-               "It is the mean that is compared with sigma, not what is left once the mean has been subtracted."))),
+             mistakes=changes(
+        ("return bool(r[0] ** 2 < v[0])", "return True", "Every row is trusted. How large may r become?"),
+        ("recentred_short(x, order)", "recentred_short(x)",
+         "The order of summation has no part in your answer. Which sum loses more?"),
+        ("r[0] ** 2 < v[0]", "abs(r[0]) < v[0]",
+         "A length is compared with a square. Multiply the row by 10: does the answer stay?",
+         "r[0] * abs(r[0]) < v[0]", "The residual mean keeps its sign: a large negative one counts as small.",
+         "v[0] > 0", "Only the sign of the variance is asked for. Can a wrong variance be positive?",
+         "abs(r[0]) < 1", "The residual mean is compared with 1. In which unit is it to be measured?"),
+        ("_, r, v", "r, _, v",
+         "It is the mean that is compared with sigma, not what is left once the mean has been subtracted."))),
 )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from .. import reference, regimes
-from ..mistakes import change
+from ..mistakes import changes
 from ..rounding import FORMATS, round_to
 from ..variance import normalise, total
 from . import Call, Exercise, each, expect, expect_array, expect_close, expect_number, expect_parts
@@ -156,10 +156,6 @@ def _large_float64_rows(rng):
             for power in (600, 1000)]
 
 
-def _constant_rows(rng):
-    return [Call({"row": np.full(8, value, np.float32)}) for value in (0.0, 7.0, 1e30)]
-
-
 def _zeros(found, row):
     found = np.asarray(found)
     expect(np.array_equal(found, np.zeros(8)), f"a constant row of {row[0]:g} gives {found[0]}, expected 0")
@@ -167,73 +163,68 @@ def _zeros(found, row):
 
 EXERCISES = (
     Exercise("survivors", 15, "measure", survivors_solution,
-             (*map(_survives, PLACES), each("eps is used", _large_eps, _passes_eps_on)), mistakes=(
-        change("max(naive, mean)", "naive",
-               "The naive algorithm pays for its variance only. Which mean does it subtract from the row?"),
-        change("max(loss, 2**-24)", "(loss or 2**-24)",
-               "An error below u is predicted. Can a float32 result be that good?"),
-        change("max(loss, 2**-24)", "loss",
-               "An algorithm is promised an error of 0, and another one less than u. What does every float32 "
-               "result lose?"),
-        change("var / eps", "eps / var",
-               "Your energy is upside down. Is it large where eps hides the variance, or where it does not?"),
-        change("var / eps", "var / 1e-30",
-               "The naive variance is judged as if eps were 0. What does a wrong variance do where eps is much "
-               "larger?"),
-        change("var / eps", "var / 1e-5", "The energy is computed with the default eps, whatever eps is given."),
-        change("np.sqrt(var)", "var", "The ratio is mean over variance. Multiply the row by 10: should it change?"))),
+             (*map(_survives, PLACES), each("eps is used", _large_eps, _passes_eps_on)), mistakes=changes(
+        ("max(naive, mean)", "naive",
+         "The naive algorithm pays for its variance only. Which mean does it subtract from the row?"),
+        ("max(loss, 2**-24)", "(loss or 2**-24)", "An error below u is predicted. Can a float32 result be that good?",
+         "loss",
+         "An algorithm is promised an error of 0, and another one less than u. What does every float32 result lose?"),
+        ("var / eps", "eps / var",
+         "Your energy is upside down. Is it large where eps hides the variance, or where it does not?",
+         "var / 1e-30",
+         "The naive variance is judged as if eps were 0. What does a wrong variance do where eps is much larger?",
+         "var / 1e-5", "The energy is computed with the default eps, whatever eps is given."),
+        ("np.sqrt(var)", "var", "The ratio is mean over variance. Multiply the row by 10: should it change?"))),
     Exercise("safe-eps", 5, "derive", safe_eps_solution,
              (_formats("eps is a normal number", [(dtype, 1e6) for dtype in _DTYPES], _eps_is_normal),
               _formats("the gain is limited", [(dtype, gain) for dtype in _DTYPES for gain in (30.0, 1e3)],
                        _gain_is_limited),
               _formats("no larger than needed",
                        (("float16", 30.0), ("float16", 1e4), ("bfloat16", 1e3), ("float32", 1e5)),
-                       _no_larger_than_needed)), mistakes=(
-        change("return max(", "return min(",
-               "The smaller of two lower bounds is returned. Which eps satisfies both?"),
-        change("max(FORMATS[dtype].smallest_normal, gain**-2)", "FORMATS[dtype].smallest_normal",
-               "Only the format is looked at. By how much is a row of tiny sigma magnified?"),
-        change("gain**-2", "1 / gain",
-               "Your eps is the reciprocal of the gain. Is sigma divided by eps, or by what comes of it?"),
-        change("FORMATS[dtype].smallest_normal", "0.0",
-               "Only the gain is looked at. Is the eps it asks for a number of the format, with all its digits?"),
-        change("FORMATS[dtype].smallest_normal", "FORMATS[dtype].smallest_subnormal",
-               "The bound is the smallest number above 0. How many digits has it?"),
-        change("FORMATS[dtype].smallest_normal", "FORMATS[dtype].u",
-               "The bound is the unit roundoff: the spacing near 1, and not where numbers near 0 lose digits."))),
+                       _no_larger_than_needed)), mistakes=changes(
+        ("return max(", "return min(", "The smaller of two lower bounds is returned. Which eps satisfies both?"),
+        ("max(FORMATS[dtype].smallest_normal, gain**-2)", "FORMATS[dtype].smallest_normal",
+         "Only the format is looked at. By how much is a row of tiny sigma magnified?"),
+        ("gain**-2", "1 / gain",
+         "Your eps is the reciprocal of the gain. Is sigma divided by eps, or by what comes of it?"),
+        ("FORMATS[dtype].smallest_normal", "0.0",
+         "Only the gain is looked at. Is the eps it asks for a number of the format, with all its digits?",
+         "FORMATS[dtype].smallest_subnormal", "The bound is the smallest number above 0. How many digits has it?",
+         "FORMATS[dtype].u",
+         "The bound is the unit roundoff: the spacing near 1, and not where numbers near 0 lose digits."))),
     Exercise("largest-sigma", 10, "derive", largest_sigmas_solution,
              (_sum_of_squares("squares added first", False), _sum_of_squares("squares divided first", True),
               each("another format", lambda rng: Call({"D": 768, "largest": FORMATS["float32"].largest}),
-                   _other_format)), mistakes=(
-        change("np.sqrt(largest / D), np.sqrt(largest)", "np.sqrt(largest), np.sqrt(largest / D)",
-               "The two numbers have changed places. Which order of work makes the larger intermediate number?"),
-        change("np.sqrt(largest / D), np.sqrt(largest)", "largest / D, largest",
-               "These are the largest squares. What was asked for is sigma."),
-        change("np.sqrt(largest / D)", "np.sqrt(largest) / D",
-               "D divides sigma itself. Of which sum is the largest number the limit?"),
-        change("np.sqrt(largest / D)", "np.sqrt(largest)",
-               "Your first number does not depend on D. How many squares are in the sum before it is divided?"),
-        change(", np.sqrt(largest)", ", np.sqrt(largest / D)",
-               "Your second number is the first again. How large does the sum become where each square is "
-               "divided first?"),
-        change(", np.sqrt(largest)", ", np.sqrt(largest * D)",
-               "The second number is judged by the quotient. Which number is there before anything is divided?"),
-        change("np.sqrt(largest / D), np.sqrt(largest)", "np.sqrt(65504.0 / D), np.sqrt(65504.0)",
-               "The largest number of float16 is used, whatever largest is given."))),
+                   _other_format)), mistakes=changes(
+        ("np.sqrt(largest / D), np.sqrt(largest)", "np.sqrt(largest), np.sqrt(largest / D)",
+         "The two numbers have changed places. Which order of work makes the larger intermediate number?",
+         "largest / D, largest", "These are the largest squares. What was asked for is sigma."),
+        ("np.sqrt(largest / D)", "np.sqrt(largest) / D",
+         "D divides sigma itself. Of which sum is the largest number the limit?",
+         "np.sqrt(largest)",
+         "Your first number does not depend on D. How many squares are in the sum before it is divided?"),
+        (", np.sqrt(largest)", ", np.sqrt(largest / D)",
+         "Your second number is the first again. How large does the sum become where each square is divided first?",
+         ", np.sqrt(largest * D)",
+         "The second number is judged by the quotient. Which number is there before anything is divided?"),
+        ("np.sqrt(largest / D), np.sqrt(largest)", "np.sqrt(65504.0 / D), np.sqrt(65504.0)",
+         "The largest number of float16 is used, whatever largest is given."))),
     Exercise("rescue", 20, "implement", rescued_solution,
              (_rescued("rows whose squares overflow", _rows((0.5, 1e18, 0.0), (0.5, 1e25, 0.0), (0.5, 1e37, 0.0))),
               # x / max(x) is rounded: at ratio 1e5 that alone costs 1e5 u = 6e-3.
               _rescued("scaling rounds nothing", _rows((1e5, 1.0, 0.0))),
               _rescued("eps is scaled with the row",
                        _rows((0.1, 30.0, 1e3), (0.1, 1e20, 1e40), (0.1, 1e-3, 1e-5), (0.1, 1e-25, 1e-5))),
-              each("constant rows are zero", _constant_rows, _zeros, call=quietly),
-              _rescued("float64 rows whose squares overflow", _large_float64_rows)), mistakes=(
-        change("scale = 2.0**-exponent", "scale = 1.0", "The row is not scaled: its squares overflow as before."),
-        change("scale = 2.0**-exponent", "scale = 1 / max(float(np.abs(row).max()), 1.0)",
-               "The row is divided by its largest number. Which scales change no digit of an element?"),
-        change("eps * scale**2", "eps",
-               "The row is scaled, and eps is not: beside smaller squares it weighs more than it did."),
-        change("eps * scale**2", "eps * scale", "Your eps is scaled as the row is. To what is it added?"),
-        change("max(eps * scale**2, tiny)", "eps * scale**2",
-               "The scaled eps is allowed to become 0. What is then the result for a constant row?"))),
+              each("constant rows are zero",
+                   lambda rng: [Call({"row": np.full(8, value, np.float32)}) for value in (0.0, 7.0, 1e30)],
+                   _zeros, call=quietly),
+              _rescued("float64 rows whose squares overflow", _large_float64_rows)), mistakes=changes(
+        ("scale = 2.0**-exponent", "scale = 1.0", "The row is not scaled: its squares overflow as before.",
+         "scale = 1 / max(float(np.abs(row).max()), 1.0)",
+         "The row is divided by its largest number. Which scales change no digit of an element?"),
+        ("eps * scale**2", "eps",
+         "The row is scaled, and eps is not: beside smaller squares it weighs more than it did.",
+         "eps * scale", "Your eps is scaled as the row is. To what is it added?"),
+        ("max(eps * scale**2, tiny)", "eps * scale**2",
+         "The scaled eps is allowed to become 0. What is then the result for a constant row?"))),
 )

@@ -4,7 +4,7 @@ import numpy as np
 
 from .. import forms, reference, regimes
 from ..layernorm import layer_norm_backward, layer_norm_forward
-from ..mistakes import Mistake, change
+from ..mistakes import Mistake, changes
 from ..summation import row_sum_bound, sum_rows
 from . import Call, Exercise, each, expect, expect_array, expect_close, expect_number
 from .gradients import Backward, outside
@@ -129,17 +129,9 @@ def _every_row_counts(found, terms):
                                          "is there a row without a partner?")
 
 
-def _four_rows(rng):
-    return Call({"terms": np.float32([[2**24], [1], [1], [1]])})
-
-
 def _in_pairs(found, terms):
     # 2**24 + 1 is no float32. In pairs, whichever they are: 2**24 + 1 is 2**24 and 1 + 1 is 2.
     expect(found[0] == 2**24 + 2, f"2**24 + 1 + 1 + 1: found {found[0]:.0f}, in pairs it is {2**24 + 2}")
-
-
-def _many_rows(rng):
-    return Call({"terms": rng.uniform(1, 2, (2**17 - 3, 4)).astype(np.float32)})
 
 
 def _no_growth(found, terms):
@@ -188,81 +180,74 @@ EXERCISES = (
     Exercise("digits-of-dx", 10, "measure", digits_of_dx_solution,
              (_digits("rows of all sizes", _rows_of_all_sizes), _digits("few digits, or none", _few_digits),
               _digits("dx is zero", _no_digits)), mistakes=(
-        change("cache.rstd * cache.gamma * dy", "cache.rstd * dy",
-               "The numerator is made of dy. What reaches the normalisation on the way back?"),
-        change("cache.rstd * cache.gamma * dy", "cache.gamma * dy",
-               "The numerator is not in the units of dx. Multiply x by 10: should kappa change?"),
-        change("cache.gamma * dy", "cache.gamma**2 * dy",
-               "Your kappa has gamma twice. How often is dy multiplied by it on the way to g?"),
-        change(_KAPPA, f"{_BY_ROW}.mean()",
-               "Your kappa is a mean over rows. Take norms of whole tensors."),
-        change(_KAPPA, f"{_BY_ROW}.max()",
-               "Your kappa is that of the worst row. Take norms of whole tensors."),
+        *changes(("cache.rstd * cache.gamma * dy", "cache.rstd * dy",
+         "The numerator is made of dy. What reaches the normalisation on the way back?",
+         "cache.gamma * dy", "The numerator is not in the units of dx. Multiply x by 10: should kappa change?"),
+        ("cache.gamma * dy", "cache.gamma**2 * dy",
+         "Your kappa has gamma twice. How often is dy multiplied by it on the way to g?"),
+        (_KAPPA, f"{_BY_ROW}.mean()", "Your kappa is a mean over rows. Take norms of whole tensors.",
+         f"{_BY_ROW}.max()", "Your kappa is that of the worst row. Take norms of whole tensors.")),
         Mistake("", "Your digits are a mean over rows. Take norms of whole tensors.",
                 changes=((_KAPPA, _BY_ROW), ("-np.log10(kappa * u)", "-np.log10(kappa * u).mean()"))),
-        change(_KAPPA,
-               "size / np.linalg.norm(cache.rstd * cache.gamma * dy)",
-               "Your kappa is upside down: it is largest where nothing cancels."),
-        change("np.log10(kappa * u)", "np.log(kappa * u)",
-               "Your logarithm is the natural one. What is the base of decimal digits?"),
-        change("np.log10(kappa * u)", "np.log10(kappa)",
-               "Cancellation costs digits, and your count of them begins at none. How many were there before?"),
-        change("max(0.0, -np.log10(kappa * u))", "-np.log10(kappa * u)",
-               "The number of digits may come out negative. How many are left where all are lost?"))),
+        *changes((_KAPPA, "size / np.linalg.norm(cache.rstd * cache.gamma * dy)",
+         "Your kappa is upside down: it is largest where nothing cancels."),
+        ("np.log10(kappa * u)", "np.log(kappa * u)",
+         "Your logarithm is the natural one. What is the base of decimal digits?",
+         "np.log10(kappa)",
+         "Cancellation costs digits, and your count of them begins at none. How many were there before?"),
+        ("max(0.0, -np.log10(kappa * u))", "-np.log10(kappa * u)",
+         "The number of digits may come out negative. How many are left where all are lost?")))),
     Exercise("constant-rows", 15, "derive, implement", safe_backward_solution,
              (*_DX.layers()[:3],
               _safe("rows that vary", _varied_rows, _of_varied),
               _safe("constant rows among others", _constant_among_others, _of_constant),
-              *_DX.layers()[3:], _DX.stress()), _DX.diagnose, mistakes=(
-        change("np.where(sigma > 0, sigma, 1)", "sigma",
-               "A constant row is divided by its sigma of 0. Which factor beside that quotient is 0 as well?"),
-        change("along) / s", "along) / s * (sigma > 0)",
-               "Your dx of a constant row is 0. Move one element of such a row a little: does y stay?"),
-        change("s = sigma + eps", "s = np.where(sigma > 0, sigma + eps, 1)",
-               "A constant row is divided by 1. What does the forward pass divide it by?"))),
+              *_DX.layers()[3:], _DX.stress()), _DX.diagnose, mistakes=changes(
+        ("np.where(sigma > 0, sigma, 1)", "sigma",
+         "A constant row is divided by its sigma of 0. Which factor beside that quotient is 0 as well?"),
+        ("along) / s", "along) / s * (sigma > 0)",
+         "Your dx of a constant row is 0. Move one element of such a row a little: does y stay?"),
+        ("s = sigma + eps", "s = np.where(sigma > 0, sigma + eps, 1)",
+         "A constant row is divided by 1. What does the forward pass divide it by?"))),
     Exercise("sum-in-pairs", 10, "implement", sum_in_pairs_solution,
              (_sums("every row counts", _whole_numbers, _every_row_counts),
-              _sums("pairs, in float32", _four_rows, _in_pairs),
-              _sums("131069 rows", _many_rows, _no_growth)), mistakes=(
-        change("np.concatenate([pairs, terms[2 * half:]])", "pairs",
-               "Where the number of rows is odd, the last one is lost."),
-        change("while len(terms) > 1", "if len(terms) > 1",
-               "Rows are paired once. What becomes of the other pairs?"),
-        change("while len(terms) > 1:",
-               "return terms[:len(terms) // 2].sum(axis=0) + terms[len(terms) // 2:].sum(axis=0)\n"
-               "    while len(terms) > 1:",
-               "Two running sums, of half the rows each, are your only pair. How long are they?"),
-        change("while len(terms) > 1:", "return terms.sum(axis=0)\n    while len(terms) > 1:",
-               "This is NumPy's sum along axis 0: one running sum, in which every row waits its turn."),
-        change("while len(terms) > 1:", "return np.ascontiguousarray(terms.T).sum(axis=1)\n    while len(terms) > 1:",
-               "This is NumPy's sum along a contiguous axis: blocks of rows, with a few running sums in each."),
-        change("while len(terms) > 1:",
-               "return terms.sum(axis=0, dtype=float).astype(np.float32)\n"
-               "    while len(terms) > 1:",
-               "The rows are added in float64 and rounded once. The exercise asks for partial sums in float32."),
-        change("pairs = terms[:half] + terms[half:2 * half]",
-               "terms[:half] += terms[half:2 * half]\n        pairs = terms[:half]",
-               "The sums are written into terms, which belongs to the caller."))),
+              _sums("pairs, in float32",
+                    lambda rng: Call({"terms": np.float32([[2**24], [1], [1], [1]])}), _in_pairs),
+              _sums("131069 rows",
+                    lambda rng: Call({"terms": rng.uniform(1, 2, (2**17 - 3, 4)).astype(np.float32)}),
+                    _no_growth)), mistakes=changes(
+        ("np.concatenate([pairs, terms[2 * half:]])", "pairs",
+         "Where the number of rows is odd, the last one is lost."),
+        ("while len(terms) > 1", "if len(terms) > 1", "Rows are paired once. What becomes of the other pairs?"),
+        ("while len(terms) > 1:",
+         "return terms[:len(terms) // 2].sum(axis=0) + terms[len(terms) // 2:].sum(axis=0)\n"
+         "    while len(terms) > 1:",
+         "Two running sums, of half the rows each, are your only pair. How long are they?",
+         "return terms.sum(axis=0)\n    while len(terms) > 1:",
+         "This is NumPy's sum along axis 0: one running sum, in which every row waits its turn.",
+         "return np.ascontiguousarray(terms.T).sum(axis=1)\n    while len(terms) > 1:",
+         "This is NumPy's sum along a contiguous axis: blocks of rows, with a few running sums in each.",
+         "return terms.sum(axis=0, dtype=float).astype(np.float32)\n    while len(terms) > 1:",
+         "The rows are added in float64 and rounded once. The exercise asks for partial sums in float32."),
+        ("pairs = terms[:half] + terms[half:2 * half]",
+         "terms[:half] += terms[half:2 * half]\n        pairs = terms[:half]",
+         "The sums are written into terms, which belongs to the caller."))),
     Exercise("rows-until", 10, "derive", rows_until_solution,
              # The first is small enough for 2**n, should the two sums have changed places.
              (each("by theory", _cases((0.01, 2.0**-8, False), (1e-5, _U, False), (0.05, 2.0**-8, False),
                                        (1e-12, 2.0**-53, False), (1e-7, _U, True), (0.01, 2.0**-8, True),
                                        (2e-16, 2.0**-53, True)), _by_theory),
               each("measured in bfloat16", _cases((0.05, 2.0**-8, False), (0.006, 2.0**-8, True)), _measured)),
-             mistakes=(
-        change("else 2 * roundings", "else roundings",
-               "Every rounding of the running sum is counted as if the sum were already at its full size."),
-        change("else 2 * roundings", "else roundings / 2",
-               "The 2 of the running sum's line is on the wrong side. Put your n into the line: what error comes "
-               "out?"),
-        change("np.exp2(roundings) if in_pairs else 2 * roundings", "2 * roundings",
-               "The running sum's line is solved in both cases. What does in_pairs change?"),
-        change("(tolerance / (0.42 * u)) ** 2", "tolerance / (0.42 * u)",
-               "The errors of the roundings are added as if all had one sign. How do errors of random signs "
-               "grow?"),
-        change("0.42 * u", "u", "Every rounding is counted at its worst, u. What is a typical one?"),
-        change("np.exp2(", "np.exp(",
-               "From levels to rows it goes by powers of e. By what does the number of rows grow from level to "
-               "level?"),
-        change("if in_pairs", "if not in_pairs", "The tree and the running sum have changed places."))),
+             mistakes=changes(
+        ("else 2 * roundings", "else roundings",
+         "Every rounding of the running sum is counted as if the sum were already at its full size.",
+         "else roundings / 2",
+         "The 2 of the running sum's line is on the wrong side. Put your n into the line: what error comes out?"),
+        ("np.exp2(roundings) if in_pairs else 2 * roundings", "2 * roundings",
+         "The running sum's line is solved in both cases. What does in_pairs change?"),
+        ("(tolerance / (0.42 * u)) ** 2", "tolerance / (0.42 * u)",
+         "The errors of the roundings are added as if all had one sign. How do errors of random signs grow?"),
+        ("0.42 * u", "u", "Every rounding is counted at its worst, u. What is a typical one?"),
+        ("np.exp2(", "np.exp(",
+         "From levels to rows it goes by powers of e. By what does the number of rows grow from level to level?"),
+        ("if in_pairs", "if not in_pairs", "The tree and the running sum have changed places."))),
 )

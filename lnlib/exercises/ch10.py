@@ -6,7 +6,7 @@ import numpy as np
 
 from ..cpu.ladder import ANY_ORDER, Kernel
 from ..layernorm import rms_norm_backward, rms_norm_forward
-from ..mistakes import change
+from ..mistakes import changes
 from . import Call, Exercise, Ran, each, expect, expect_close, expect_number
 from .gradients import RMS, Backward
 from .kernels import Out, expect_written, fill, with_outputs
@@ -232,39 +232,29 @@ def _in_float32(ask):
 EXERCISES = (
     Exercise("lane-sum", 10, "implement", lane_sum_solution,
              (each("whole numbers, with a remainder", _integers, _exact, unchanged=True),
-              each("to the last bit", _numbers, _to_the_bit, unchanged=True)), mistakes=(
-        change("range(0, len(x), lanes)", "range(0, len(x) - lanes + 1, lanes)",
-               "Only whole steps are taken: what is left over at the end is not added."),
-        change("for start in range(0, len(x), lanes):\n"
-               "        step = x[start:start + lanes]\n"
-               "        sums[:len(step)] += step",
-               "for k, part in enumerate(np.array_split(x, lanes)):\n"
-               "        for number in part:\n"
-               "            sums[k] += number",
-               "Each lane gets a block of neighbours. How far apart are the numbers of one lane?"),
-        change("sums[:len(step)] += step", "for number in step:\n            sums[0] += number",
-               "One running sum takes all numbers. What do the other lanes add?"),
-        change("np.zeros(lanes, x.dtype)", "np.zeros(lanes)",
-               "The lanes add in float64. Which dtype have zeros where none is named?"),
-        change("for lane in sums", "for lane in sums[::-1]",
-               "The lanes' sums are added from the last to the first. Are the bits the same?"),
-        change("for start in range(0, len(x), lanes):\n"
-               "        step = x[start:start + lanes]\n"
-               "        sums[:len(step)] += step\n"
-               "    total = x.dtype.type(0)\n"
-               "    for lane in sums",
-               "whole = len(x) - len(x) % lanes\n"
-               "    for start in range(0, whole, lanes):\n"
-               "        sums += x[start:start + lanes]\n"
-               "    total = x.dtype.type(0)\n"
-               "    for lane in (*sums, *x[whole:])",
-               "What is left over after the whole steps comes after all lanes. Which lanes does it belong to?"),
-        change("for lane in sums:\n        total += lane", "total = sums.sum()",
-               "The lanes' sums are added by NumPy, in an order of its own."),
-        change("return total", "return x.sum()",
-               "This is the sum in NumPy's order. Which numbers does a lane add?"),
-        change("return total", "return x.sum(dtype=float)",
-               "This is the sum in float64. In which dtype do the lanes add?"))),
+              each("to the last bit", _numbers, _to_the_bit, unchanged=True)), mistakes=changes(
+        ("range(0, len(x), lanes)", "range(0, len(x) - lanes + 1, lanes)",
+         "Only whole steps are taken: what is left over at the end is not added."),
+        ("for start in range(0, len(x), lanes):\n        step = x[start:start + lanes]\n"
+         "        sums[:len(step)] += step",
+         "for k, part in enumerate(np.array_split(x, lanes)):\n        for number in part:\n"
+         "            sums[k] += number",
+         "Each lane gets a block of neighbours. How far apart are the numbers of one lane?"),
+        ("sums[:len(step)] += step", "for number in step:\n            sums[0] += number",
+         "One running sum takes all numbers. What do the other lanes add?"),
+        ("np.zeros(lanes, x.dtype)", "np.zeros(lanes)",
+         "The lanes add in float64. Which dtype have zeros where none is named?"),
+        ("for lane in sums", "for lane in sums[::-1]",
+         "The lanes' sums are added from the last to the first. Are the bits the same?"),
+        ("for start in range(0, len(x), lanes):\n        step = x[start:start + lanes]\n"
+         "        sums[:len(step)] += step\n    total = x.dtype.type(0)\n    for lane in sums",
+         "whole = len(x) - len(x) % lanes\n    for start in range(0, whole, lanes):\n"
+         "        sums += x[start:start + lanes]\n    total = x.dtype.type(0)\n    for lane in (*sums, *x[whole:])",
+         "What is left over after the whole steps comes after all lanes. Which lanes does it belong to?"),
+        ("for lane in sums:\n        total += lane", "total = sums.sum()",
+         "The lanes' sums are added by NumPy, in an order of its own."),
+        ("return total", "return x.sum()", "This is the sum in NumPy's order. Which numbers does a lane add?",
+         "return x.sum(dtype=float)", "This is the sum in float64. In which dtype do the lanes add?"))),
     Exercise("shared-lines", 25, "measure", shared_lines_solution,
              (_lines("side by side", *(
                  (f"{parts} parts, D = {D}, {offset} bytes into a line", _Placed((parts, 2, D), offset), 64)
@@ -276,64 +266,60 @@ EXERCISES = (
                   (f"3 parts, D = 20 and {padding} numbers of padding",
                    _Placed((3, 2, 20 + padding), view=lambda array: array[..., :20]), 64) for padding in (8, 16, 32)),
                   ("sums stored as (2, parts, D) and transposed",
-                   _Placed((2, 3, 20), view=lambda array: array.transpose(1, 0, 2)), 64))), mistakes=(
-        change("sums.ctypes.data + part", "part",
-               "The sums are taken to begin where a line begins. At which address do they?"),
-        change("part * sums.strides[0] + row * sums.strides[1]", "(2 * part + row) * sums.shape[2] * sums.itemsize",
-               "The rows are taken to follow each other without a gap. What does a view skip?"),
-        change("start + sums.itemsize - 1", "start + sums.itemsize",
-               "The byte after the last one counts as touched. Which is a number's last byte?"),
-        change("// line", "/ line",
-               "The quotient of address and line keeps its fraction. Is it the same for two bytes of one line?"),
-        change("// line", "// 64", "Lines of 64 bytes are counted, whatever line is given."),
-        change("len(parts) > 1 for parts", "len(parts) - 1 for parts",
-               "A line that three parts write to is counted twice. Are lines counted here, or pairs of parts?"),
-        change("sum(len(parts) > 1 for parts in touched.values())", "len(sums) - 1",
-               "One line is counted for each pair of neighbours. Can two parts share two lines, or none?"))),
+                   _Placed((2, 3, 20), view=lambda array: array.transpose(1, 0, 2)), 64))), mistakes=changes(
+        ("sums.ctypes.data + part", "part",
+         "The sums are taken to begin where a line begins. At which address do they?"),
+        ("part * sums.strides[0] + row * sums.strides[1]", "(2 * part + row) * sums.shape[2] * sums.itemsize",
+         "The rows are taken to follow each other without a gap. What does a view skip?"),
+        ("start + sums.itemsize - 1", "start + sums.itemsize",
+         "The byte after the last one counts as touched. Which is a number's last byte?"),
+        ("// line", "/ line",
+         "The quotient of address and line keeps its fraction. Is it the same for two bytes of one line?",
+         "// 64", "Lines of 64 bytes are counted, whatever line is given."),
+        ("len(parts) > 1 for parts", "len(parts) - 1 for parts",
+         "A line that three parts write to is counted twice. Are lines counted here, or pairs of parts?"),
+        ("sum(len(parts) > 1 for parts in touched.values())", "len(sums) - 1",
+         "One line is counted for each pair of neighbours. Can two parts share two lines, or none?"))),
     Exercise("rms-forward-rows", 15, "implement", rms_forward_rows_solution,
              (each("y and rstd", _forward, _forward_right, call=fill, unchanged=True),
               _one_pass("row after row, x read twice, y written once", _forward, ["x"], "y"),
               each("compiled, in float32", _in_float32(_forward), _forward_right, call=_compiled, replay=fill,
-                   unchanged=True)), mistakes=(
-        change("squares / D + eps", "squares + eps", "The squares are added, and their mean is never taken."),
-        change("1 / np.sqrt(squares / D + eps)", "1 / (np.sqrt(squares / D) + eps)",
-               "Your eps is added after the root. Where does the docstring put it?"),
-        change("squares / D + eps", "squares / D", "Your result does not depend on eps."),
-        change("np.sqrt(squares / D + eps)", "(squares / D + eps)",
-               "There is no root. If x is in metres, in which unit is your y?"),
-        change("x[i, j] * r * gamma[j]", "x[i, j] * r", "Your y does not depend on gamma."),
-        change("D = x.shape[1]", "D, x = x.shape[1], x - x.mean(axis=1, keepdims=True)",
-               "Your rows lose their mean first, as in layer norm. Does RMS norm do that?"),
-        change("for i in range(x.shape[0]):\n        squares = x.dtype.type(0)",
-               "squares = x.dtype.type(0)\n    for i in range(x.shape[0]):",
-               "The sum of squares is not started anew: each row adds to those before it."),
-        change("rstd[i] = r", "rstd[i] = 1 / r",
-               "What is stored as rstd is the root itself. What does the r in front of std stand for?"),
-        change("y[i, j] = x[i, j] * r * gamma[j]", "y[i, j] = x[i, j] * r\n            y[i, j] *= gamma[j]",
-               "Your y is written, read and written again: two more trips to memory for each number."))),
+                   unchanged=True)), mistakes=changes(
+        ("squares / D + eps", "squares + eps", "The squares are added, and their mean is never taken."),
+        ("1 / np.sqrt(squares / D + eps)", "1 / (np.sqrt(squares / D) + eps)",
+         "Your eps is added after the root. Where does the docstring put it?"),
+        ("squares / D + eps", "squares / D", "Your result does not depend on eps."),
+        ("np.sqrt(squares / D + eps)", "(squares / D + eps)",
+         "There is no root. If x is in metres, in which unit is your y?"),
+        ("x[i, j] * r * gamma[j]", "x[i, j] * r", "Your y does not depend on gamma."),
+        ("D = x.shape[1]", "D, x = x.shape[1], x - x.mean(axis=1, keepdims=True)",
+         "Your rows lose their mean first, as in layer norm. Does RMS norm do that?"),
+        ("for i in range(x.shape[0]):\n        squares = x.dtype.type(0)",
+         "squares = x.dtype.type(0)\n    for i in range(x.shape[0]):",
+         "The sum of squares is not started anew: each row adds to those before it."),
+        ("rstd[i] = r", "rstd[i] = 1 / r",
+         "What is stored as rstd is the root itself. What does the r in front of std stand for?"),
+        ("y[i, j] = x[i, j] * r * gamma[j]", "y[i, j] = x[i, j] * r\n            y[i, j] *= gamma[j]",
+         "Your y is written, read and written again: two more trips to memory for each number."))),
     Exercise("rms-backward-rows", 15, "implement", rms_backward_rows_solution,
              (each("dx and dgamma", _backward, _backward_right, call=fill, unchanged=True),
               *_GRADIENTS.layers()[3:],  # shapes and dtypes are the caller's
               _GRADIENTS.stress(),
               _one_pass("row after row, dy and x read twice, dx written once", _backward, ["dy", "x"], "dx"),
               each("compiled, in float32", _in_float32(_backward), _backward_right, call=_compiled, replay=fill,
-                   unchanged=True)), _GRADIENTS.diagnose, mistakes=(
-        change("dgamma[j] += upstream * xhat", "dgamma[j] = upstream * xhat",
-               "Your dgamma is overwritten row by row. What happens to the terms of the rows before?"),
-        change("for i in range(x.shape[0]):\n        r, total = rstd[i], x.dtype.type(0)",
-               "total = x.dtype.type(0)\n    for i in range(x.shape[0]):\n        r = rstd[i]",
-               "The sum behind the mean is not started anew: each row adds to those before it."),
-        change("\n        mean = x.dtype.type(total * r / D)\n        for j in range(D):",
-               "\n            mean = x.dtype.type(total * r / D)",
-               "One loop over j does everything. What is missing in the mean while it runs?"),
-        change("dx[i, j] = r * (gamma[j] * upstream - xhat * mean)",
-               "dx[i, j] = gamma[j] * upstream\n"
-               "            dx[i, j] = r * (dx[i, j] - xhat * mean)",
-               "Your dx holds an intermediate result: it is written, read and written again."),
-        change("dgamma[j] += upstream * xhat",
-               "pass\n"
-               "        for j in range(D):\n"
-               "            dgamma[j] += dy[i, j] * x[i, j] * r",
-               "Your dgamma has a loop of its own, which reads dy and x a third time. Where are both at hand "
-               "already?"))),
+                   unchanged=True)), _GRADIENTS.diagnose, mistakes=changes(
+        ("dgamma[j] += upstream * xhat", "dgamma[j] = upstream * xhat",
+         "Your dgamma is overwritten row by row. What happens to the terms of the rows before?"),
+        ("for i in range(x.shape[0]):\n        r, total = rstd[i], x.dtype.type(0)",
+         "total = x.dtype.type(0)\n    for i in range(x.shape[0]):\n        r = rstd[i]",
+         "The sum behind the mean is not started anew: each row adds to those before it."),
+        ("\n        mean = x.dtype.type(total * r / D)\n        for j in range(D):",
+         "\n            mean = x.dtype.type(total * r / D)",
+         "One loop over j does everything. What is missing in the mean while it runs?"),
+        ("dx[i, j] = r * (gamma[j] * upstream - xhat * mean)",
+         "dx[i, j] = gamma[j] * upstream\n            dx[i, j] = r * (dx[i, j] - xhat * mean)",
+         "Your dx holds an intermediate result: it is written, read and written again."),
+        ("dgamma[j] += upstream * xhat",
+         "pass\n        for j in range(D):\n            dgamma[j] += dy[i, j] * x[i, j] * r",
+         "Your dgamma has a loop of its own, which reads dy and x a third time. Where are both at hand already?"))),
 )

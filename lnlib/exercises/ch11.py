@@ -6,7 +6,7 @@ from .. import gpu, simt
 from ..gpu.ladder import warp_sum
 from ..simt.cuda_access import FULL, cuda, float32
 from ..layernorm import layer_norm_forward
-from ..mistakes import change
+from ..mistakes import changes
 from . import Call, Exercise, each, expect, expect_close, expect_parts
 from .kernels import Out, expect_few_sectors, expect_written, launch
 
@@ -205,75 +205,61 @@ EXERCISES = (
              (_lanes("a whole warp", _integers, (32,), _sums),
               _lanes("parts of a warp", _integers, (8, 16, 4, 2, 1), _sums),
               _lanes("the same bits, in few exchanges", lambda rng: rng.standard_normal(32), (32, 8), _same_bits)),
-             mistakes=(
-        change("width // 2", "16",
-               "The first exchange is over half a warp, whatever the width. Does its partner belong to the "
-               "group?"),
-        change("distance > 0", "distance > 1", "One exchange is missing: neighbours never hear of each other."),
-        change("cuda.shfl_xor_sync(FULL, value, distance)", "cuda.shfl_down_sync(FULL, value, distance)",
-               "Each lane takes from a higher one only. Which lanes have the whole sum at the end?"),
-        change("value += cuda", "value = cuda",
-               "Each lane takes over its partner's number. What becomes of its own?"),
-        change("while distance > 0:\n"
-               "        value += cuda.shfl_xor_sync(FULL, value, distance)\n"
-               "        distance //= 2",
-               "own = value\n"
-               "    for distance in range(1, width):\n"
-               "        value += cuda.shfl_xor_sync(FULL, own, distance)",
-               "Each lane asks all others, one by one, and adds in an order of its own. How many exchanges are "
-               "there?"),
-        change("distance //= 2", "distance -= 1",
-               "Every distance is used in turn, so that some numbers are counted more than once."))),
+             mistakes=changes(
+        ("width // 2", "16",
+         "The first exchange is over half a warp, whatever the width. Does its partner belong to the group?"),
+        ("distance > 0", "distance > 1", "One exchange is missing: neighbours never hear of each other."),
+        ("cuda.shfl_xor_sync(FULL, value, distance)", "cuda.shfl_down_sync(FULL, value, distance)",
+         "Each lane takes from a higher one only. Which lanes have the whole sum at the end?"),
+        ("value += cuda", "value = cuda", "Each lane takes over its partner's number. What becomes of its own?"),
+        ("while distance > 0:\n        value += cuda.shfl_xor_sync(FULL, value, distance)\n        distance //= 2",
+         "own = value\n    for distance in range(1, width):\n"
+         "        value += cuda.shfl_xor_sync(FULL, own, distance)",
+         "Each lane asks all others, one by one, and adds in an order of its own. How many exchanges are there?"),
+        ("distance //= 2", "distance -= 1",
+         "Every distance is used in turn, so that some numbers are counted more than once."))),
     Exercise("coalesced", 15, "implement", fast_means_solution,
              (_means("means", ((64, 40), (64, 1), (7, 33), (130, 9)), _right_means),
-              _means("four sectors, each number once", ((128, 64),), _few_sectors)), mistakes=(
-        change("x[c * M + row]", "x[row * D + c]",
-               "You read x as if a row's numbers were neighbours. How is it stored here?"),
-        change("if row < M", "if True",
-               "Threads beyond the last row take part. How many threads has the grid, and how many rows has x?"),
-        change("cuda.grid(1)", "cuda.threadIdx.x",
-               "Every block does the same 64 rows. What tells its threads from those of another block?"),
-        change("float32(D)", "float32(M)", "The sums are divided by the number of rows."),
-        change("total = float32(0)\n        for c in range(D)", "total = x[row]\n        for c in range(D)",
-               "The first number of each row is added twice: what does the sum begin with?"),
-        change("row = cuda.grid(1)\n    if row < M", "slow_means(x, mean, M, D)\n    row = M\n    if row < M",
-               "A warp does a row, as in slow_means: its lanes ask for numbers that lie M apart."))),
+              _means("four sectors, each number once", ((128, 64),), _few_sectors)), mistakes=changes(
+        ("x[c * M + row]", "x[row * D + c]",
+         "You read x as if a row's numbers were neighbours. How is it stored here?"),
+        ("if row < M", "if True",
+         "Threads beyond the last row take part. How many threads has the grid, and how many rows has x?"),
+        ("cuda.grid(1)", "cuda.threadIdx.x",
+         "Every block does the same 64 rows. What tells its threads from those of another block?"),
+        ("float32(D)", "float32(M)", "The sums are divided by the number of rows."),
+        ("total = float32(0)\n        for c in range(D)", "total = x[row]\n        for c in range(D)",
+         "The first number of each row is added twice: what does the sum begin with?"),
+        ("row = cuda.grid(1)\n    if row < M", "slow_means(x, mean, M, D)\n    row = M\n    if row < M",
+         "A warp does a row, as in slow_means: its lanes ask for numbers that lie M apart."))),
     Exercise("threads-for-768", 20, "implement", threads_for_solution,
              (each("640 numbers", lambda rng: Call({"D": 640}), _none_left),
               each("other rows", _other_rows, _fewest),
-              each("the kernel of the plan", _rows, _kernel_of_the_plan)), mistakes=(
-        change("range(32, 1025, 32)", "(32, 64, 128, 256, 512, 1024)", "Only powers of two are tried as T."),
-        change("min(plans)", "min(plans, key=lambda plan: plan[1])",
-               "The fewest threads come first in your choice. What does the docstring count before it counts "
-               "threads?"),
-        change("range(32, 1025, 32)", "range(32, 1024, 32)",
-               "The largest block is never tried. Where does range stop?"),
-        change("V = -(-D // (T * 4))", "V = D // (T * 4)",
-               "The number of chunks is rounded down, and the end of the row is left to nobody."),
-        change("V * 4 <= 16", "V <= 16", "The limit is applied to chunks. What is it a limit of?"),
-        change("(T * V * 4 - D, T, V)", "(T * V * 4 - D, -T, V)",
-               "Among plans equally good, the one with the most threads is taken."))),
+              each("the kernel of the plan", _rows, _kernel_of_the_plan)), mistakes=changes(
+        ("range(32, 1025, 32)", "(32, 64, 128, 256, 512, 1024)", "Only powers of two are tried as T."),
+        ("min(plans)", "min(plans, key=lambda plan: plan[1])",
+         "The fewest threads come first in your choice. What does the docstring count before it counts threads?"),
+        ("range(32, 1025, 32)", "range(32, 1024, 32)", "The largest block is never tried. Where does range stop?"),
+        ("V = -(-D // (T * 4))", "V = D // (T * 4)",
+         "The number of chunks is rounded down, and the end of the row is left to nobody."),
+        ("V * 4 <= 16", "V <= 16", "The limit is applied to chunks. What is it a limit of?"),
+        ("(T * V * 4 - D, T, V)", "(T * V * 4 - D, -T, V)",
+         "Among plans equally good, the one with the most threads is taken."))),
     Exercise("no-conflicts", 20, "implement", transpose_solution,
              (_transpose("the transpose"),
               _transpose("neighbours in global memory", lambda run: expect_few_sectors(run, ("x", "y"))),
               _transpose("no conflicts", _no_conflicts,
                          measure=lambda run: [f"{kind} in {turns} turns" for _, kind, turns in _turns(run)])),
-             mistakes=(
-        change("    cuda.syncthreads()\n", "",
-               "Nothing waits between the stores and the loads. Whose number does a thread read from the tile?"),
-        change("tile[r * 33 + lane] = x[r * 32 + lane]\n"
-               "    cuda.syncthreads()\n"
-               "    for c in range(32):\n"
-               "        y[c * 32 + lane] = tile[lane * 33 + c]",
-               "tile[r * 32 + lane] = x[r * 32 + lane]\n"
-               "    cuda.syncthreads()\n"
-               "    for c in range(32):\n"
-               "        y[c * 32 + lane] = tile[lane * 32 + c]",
-               "Rows of the tile begin 32 numbers apart. In how many banks are the numbers of one column?"),
-        change("y[c * 32 + lane] = tile[lane * 33 + c]", "y[lane * 32 + c] = tile[c * 33 + lane]",
-               "The lanes store to a column of y. Which index should differ by 1 from lane to lane?"),
-        change("tile[lane * 33 + c]", "x[lane * 32 + c]",
-               "The lanes load a column of x directly. What is the tile for?"),
-        change("tile[lane * 33 + c]", "tile[c * 33 + lane]",
-               "A row goes in and a row comes out: nothing is transposed."))),
+             mistakes=changes(
+        ("    cuda.syncthreads()\n", "",
+         "Nothing waits between the stores and the loads. Whose number does a thread read from the tile?"),
+        ("tile[r * 33 + lane] = x[r * 32 + lane]\n    cuda.syncthreads()\n    for c in range(32):\n"
+         "        y[c * 32 + lane] = tile[lane * 33 + c]",
+         "tile[r * 32 + lane] = x[r * 32 + lane]\n    cuda.syncthreads()\n    for c in range(32):\n"
+         "        y[c * 32 + lane] = tile[lane * 32 + c]",
+         "Rows of the tile begin 32 numbers apart. In how many banks are the numbers of one column?"),
+        ("y[c * 32 + lane] = tile[lane * 33 + c]", "y[lane * 32 + c] = tile[c * 33 + lane]",
+         "The lanes store to a column of y. Which index should differ by 1 from lane to lane?"),
+        ("tile[lane * 33 + c]", "x[lane * 32 + c]", "The lanes load a column of x directly. What is the tile for?",
+         "tile[c * 33 + lane]", "A row goes in and a row comes out: nothing is transposed."))),
 )

@@ -5,7 +5,7 @@ import numpy as np
 from .. import simt
 from ..gpu.ladder import block_sum, warp_sum
 from ..layernorm import rms_norm_backward, rms_norm_forward
-from ..mistakes import RMS_NORM, change, diagnose
+from ..mistakes import RMS_NORM, changes, diagnose
 from ..simt.cuda_access import cuda, float32
 from . import Call, Exercise, each, expect, expect_close, expect_number, expect_parts
 from .kernels import Out, expect_few_sectors, expect_written, launch
@@ -103,10 +103,6 @@ def _as_interpreted(answers):
         word, message = _interpreted(kernel, threads, numbers)
         mine = answers[kernel.__name__]
         expect(mine == word, f"{kernel.__name__}: you say {mine}, the interpreter says: {message}")
-
-
-def _asking_nothing(title, judge):
-    return each(title, lambda rng: Call({}), judge)
 
 
 def rms_backward_solution(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
@@ -263,35 +259,33 @@ def _side_by_side(ran, G, D, **_):
 
 EXERCISES = (
     Exercise("missing-barrier", 20, "test", missing_barrier_solution,
-             (_asking_nothing("four words", _four_words),
-              _asking_nothing("as the interpreter says", _as_interpreted)), mistakes=(
-        change('"one_side": "race"', '"one_side": "nothing"',
-               "You take one_side for sound. What may a warp that is ahead do in the next row while the other "
-               "still reads?"),
-        change('"two_sides": "nothing"', '"two_sides": "race"',
-               "You suspect two_sides. Which barrier lies between the last reading of a side and its next "
-               "writing?"),
-        change('"some_threads": "divergent"', '"some_threads": "nothing"',
-               "You take some_threads for sound. Which threads of the block come to its barrier?"),
-        change('"some_threads": "divergent"', '"some_threads": "race"',
-               "You see a race in some_threads. All that read have waited; for whom do they wait?"),
-        change('"one_warp": "race"', '"one_warp": "nothing"',
-               "You take one_warp for sound. What promises that a warp's threads are at the same line?"))),
+             (each("four words", lambda rng: Call({}), _four_words),
+              each("as the interpreter says", lambda rng: Call({}), _as_interpreted)), mistakes=changes(
+        ('"one_side": "race"', '"one_side": "nothing"', "You take one_side for sound. What may a warp that is ahead "
+         "do in the next row while the other still reads?"),
+        ('"two_sides": "nothing"', '"two_sides": "race"',
+         "You suspect two_sides. Which barrier lies between the last reading of a side and its next writing?"),
+        ('"some_threads": "divergent"', '"some_threads": "nothing"',
+         "You take some_threads for sound. Which threads of the block come to its barrier?",
+         '"some_threads": "race"',
+         "You see a race in some_threads. All that read have waited; for whom do they wait?"),
+        ('"one_warp": "race"', '"one_warp": "nothing"',
+         "You take one_warp for sound. What promises that a warp's threads are at the same line?"))),
     Exercise("rms-backward", 35, "implement", rms_backward_solution,
              (_backward("dx", _dx),
               # Of seven rows the last block of eight has none.
               _backward("partial sums of dgamma", _dgamma, (1, 3, 8)),
-              _backward("no atomics, two readings, neighbours", _traffic)), _which_mistake, mistakes=(
-        change("dgamma_parts[mine + c] = float32(0)", "pass",
-               "The parts are added to before they are written. What stands in memory at the start?"),
-        change("mine = cuda.blockIdx.x * D", "mine = 0",
-               "All blocks write to the first part. Who else adds there at the same time?"),
-        change("block_sum(total, parts)", "warp_sum(total)",
-               "Each warp takes its own sum for that of the row. How many warps share a row?"),
-        change("range(cuda.blockIdx.x, M, cuda.gridDim.x)", "range(cuda.blockIdx.x, min(M, cuda.blockIdx.x + 1))",
-               "Each block does one row and stops. Who does the others?"),
-        change("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat",
-               "Each row overwrites the part of the rows before it."))),
+              _backward("no atomics, two readings, neighbours", _traffic)), _which_mistake, mistakes=changes(
+        ("dgamma_parts[mine + c] = float32(0)", "pass",
+         "The parts are added to before they are written. What stands in memory at the start?"),
+        ("mine = cuda.blockIdx.x * D", "mine = 0",
+         "All blocks write to the first part. Who else adds there at the same time?"),
+        ("block_sum(total, parts)", "warp_sum(total)",
+         "Each warp takes its own sum for that of the row. How many warps share a row?"),
+        ("range(cuda.blockIdx.x, M, cuda.gridDim.x)", "range(cuda.blockIdx.x, min(M, cuda.blockIdx.x + 1))",
+         "Each block does one row and stops. Who does the others?"),
+        ("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat",
+         "Each row overwrites the part of the rows before it."))),
     Exercise("choose-partials", 20, "derive", choose_partials_solution,
              (_partials("few rows", _few_rows, (1, 128, 40), (100, 128, 40), (100, 512, 132)),
               # A T above 512 makes no group run, and a loop over multiples of none never ends. So a wrong T has to
@@ -300,30 +294,28 @@ EXERCISES = (
               _partials("many long rows", _many_rows, (10**6, 1024, 132), (65536, 516, 108), (16896, 4096, 132),
                         (10**5, 8192, 40), (300000, 4100, 108)),
               _partials("their share of the bytes", _share, (10**6, 1024, 132), (8192, 4096, 132), (100, 128, 40))),
-             mistakes=(
-        change("while 64 * G < M", "while 64 * G <= M",
-               "Where each sum has just 64 rows, you make more sums. Is 64 too many?"),
-        change("while 64 * G < M", "while 64 * (G + groups) <= M",
-               "The number of rounds is rounded down. How many rows has a sum then, at most?"),
-        change("multiprocessors * (512 // T)", "multiprocessors * 512",
-               "A group is counted as one thread. How many has it?"),
-        change("multiprocessors * (512 // T)", "multiprocessors",
-               "One group is counted for each multiprocessor. How many run on it at once?"),
-        change("G += groups", "G *= 2", "Your G is doubled until it suffices. Which multiples are skipped?"),
-        change("G = min(G, M)", "pass", "There may be more partial sums than rows: some have nothing to add."),
-        change("(12 * M + 16 * G)", "(12 * M)",
-               "The partial sums are compared with the other bytes. A share is a part of which whole?"))),
+             mistakes=changes(
+        ("while 64 * G < M", "while 64 * G <= M",
+         "Where each sum has just 64 rows, you make more sums. Is 64 too many?",
+         "while 64 * (G + groups) <= M",
+         "The number of rounds is rounded down. How many rows has a sum then, at most?"),
+        ("multiprocessors * (512 // T)", "multiprocessors * 512",
+         "A group is counted as one thread. How many has it?",
+         "multiprocessors", "One group is counted for each multiprocessor. How many run on it at once?"),
+        ("G += groups", "G *= 2", "Your G is doubled until it suffices. Which multiples are skipped?"),
+        ("G = min(G, M)", "pass", "There may be more partial sums than rows: some have nothing to add."),
+        ("(12 * M + 16 * G)", "(12 * M)",
+         "The partial sums are compared with the other bytes. A share is a part of which whole?"))),
     Exercise("second-stage", 15, "implement", second_stage_solution,
              (_stage("sums", _sums, (1, 64), (5, 128), (6, 72)),
               _stage("in order", _in_order, (50, 64)),
-              _stage("each number once, four sectors a request", _side_by_side, (6, 128), (3, 72))), mistakes=(
-        change("part * D + c", "c * G + part",
-               "The parts are read as if a column's numbers were neighbours. How are they stored?"),
-        change("if c < D", "if True",
-               "Threads beyond the last column take part. How many threads are there, and how many columns?"),
-        change("range(G)", "range(1, G)", "The first partial sum is left out."),
-        change("range(G)", "range(G - 1, -1, -1)",
-               "The parts are added from the last to the first. Does the order change the bits?"),
-        change("cuda.grid(1)", "cuda.threadIdx.x",
-               "Every block does the same 64 columns. What tells its threads from those of another block?"))),
+              _stage("each number once, four sectors a request", _side_by_side, (6, 128), (3, 72))), mistakes=changes(
+        ("part * D + c", "c * G + part",
+         "The parts are read as if a column's numbers were neighbours. How are they stored?"),
+        ("if c < D", "if True",
+         "Threads beyond the last column take part. How many threads are there, and how many columns?"),
+        ("range(G)", "range(1, G)", "The first partial sum is left out.",
+         "range(G - 1, -1, -1)", "The parts are added from the last to the first. Does the order change the bits?"),
+        ("cuda.grid(1)", "cuda.threadIdx.x",
+         "Every block does the same 64 columns. What tells its threads from those of another block?"))),
 )

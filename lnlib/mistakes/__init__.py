@@ -14,11 +14,11 @@ In the order in which to read it:
 
 from .catalogue import HARMLESS, MUTANTS
 from .diagnosis import Diagnosis
-from .entry import Mistake, change
+from .entry import Mistake, change, changes
 from .families import LAYER_NORM, RMS_NORM, Base, Family, outside_family
 from .fit import diagnose
 from .gradient_tests import TESTS, GradientTest, kill_matrix
 from .recipes import RECIPES
 
 __all__ = ["Base", "Diagnosis", "Family", "GradientTest", "HARMLESS", "LAYER_NORM", "MUTANTS", "Mistake", "RECIPES",
-           "RMS_NORM", "TESTS", "change", "diagnose", "kill_matrix", "outside_family"]
+           "RMS_NORM", "TESTS", "change", "changes", "diagnose", "kill_matrix", "outside_family"]

@@ -35,11 +35,10 @@ _PARAMETERS = _EVERY_GRADIENT | {"dgamma-dbeta-only"}  # and dgamma, dbeta
 _mutants, _harmless = [], []
 
 
-def _register(wrong, killed_by, question=""):
+def _register(wrong, killed_by, question="", name=None):
     def add(function):
-        name = function.__name__.replace("_", "-")
-        (_mutants if killed_by else _harmless).append(
-            Mistake(name, wrong, question, function, killed_by=frozenset(killed_by)))
+        (_mutants if killed_by else _harmless).append(Mistake(
+            name or function.__name__.replace("_", "-"), wrong, question, function, killed_by=frozenset(killed_by)))
         return function
     return add
 
@@ -53,8 +52,8 @@ def _g_xhat_r(dy, cache):
     return dy * cache.gamma, cache.xhat, cache.rstd
 
 
-def _dx(g, xhat, r):
-    return r * (g - row_mean(g) - xhat * row_mean(g * xhat))
+def _dx(g, xhat, r, mean=row_mean):
+    return r * (g - mean(g) - xhat * mean(g * xhat))
 
 
 def leading(a):
@@ -72,6 +71,29 @@ def right_backward(dy, cache):
     return _dx(*_g_xhat_r(dy, cache)), *_sums(dy, cache.xhat)
 
 
+#: What the means may run over. Each keeps what broadcasts against its argument.
+AXES = {"batch-axis": lambda a: a.mean(axis=leading(a), keepdims=True),
+        "first-axis": lambda a: a.mean(axis=0, keepdims=True),
+        "whole-tile": lambda a: a.sum() / a.shape[-1],
+        "no-axis": lambda a: a.mean(),
+        "two-d-assumed": lambda a: a.mean(axis=tuple(range(1, a.ndim)), keepdims=True)}
+
+
+def _in_dx(name, wrong, killed_by, question, dx):
+    """Register the backward whose dx is ``dx(g, xhat, r, dy, gamma)``; its dgamma and dbeta are right."""
+    def backward(dy, cache):
+        return dx(*_g_xhat_r(dy, cache), dy, cache.gamma), *_sums(dy, cache.xhat)
+    _register(wrong, killed_by, question, name)(backward)
+
+
+def _in_sums(name, wrong, killed_by, question, sums):
+    """Register the backward whose dgamma and dbeta are ``sums(dgamma, dbeta, dy, cache)``, of the right ones."""
+    def backward(dy, cache):
+        dx, dgamma, dbeta = right_backward(dy, cache)
+        return dx, *sums(dgamma, dbeta, dy, cache)
+    _register(wrong, killed_by, question, name)(backward)
+
+
 def _centred(cache):
     """x - mean, its mean square (the variance), and eps."""
     c = cache.xhat / cache.rstd
@@ -79,17 +101,11 @@ def _centred(cache):
     return c, var, 1 / cache.rstd**2 - var
 
 
-@_register("layer norm is treated as if it were not there", _DX | _SUM | _ORTHOGONAL,
-           "Shift a whole row by a constant: what happens to y, and what does your dx predict?")
-def identity(dy, cache):
-    return dy.copy(), *_sums(dy, cache.xhat)
-
-
-@_register("mean and variance are treated as constants", _DX | _SUM | _ORTHOGONAL,
-           "How many routes lead from x[i] to y[j] when j differs from i?")
-def frozen_statistics(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return r * g, *_sums(dy, xhat)
+_in_dx("identity", "layer norm is treated as if it were not there", _DX | _SUM | _ORTHOGONAL,
+       "Shift a whole row by a constant: what happens to y, and what does your dx predict?",
+       lambda g, xhat, r, dy, gamma: dy.copy())
+_in_dx("frozen-statistics", "mean and variance are treated as constants", _DX | _SUM | _ORTHOGONAL,
+       "How many routes lead from x[i] to y[j] when j differs from i?", lambda g, xhat, r, *_: r * g)
 
 
 @_register("the path through the variance is left out",
@@ -100,82 +116,36 @@ def missing_projection(dy, cache):
     return r * (g - row_mean(g)), *_sums(dy, xhat)
 
 
-@_register("the path through the mean is left out", _DX - {"sum-y2"} | _SUM,
-           "Add up your dx along a row: what must come out?")
-def missing_mean(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - xhat * row_mean(g * xhat)), *_sums(dy, xhat)
-
-
-@_register("gamma is pulled out of the means", _DX - _UNIT | _SUM | _ORTHOGONAL,
-           "In which order do scale and normalise come forwards, and so backwards?")
-def gamma_outside(dy, cache):
-    return cache.gamma * _dx(dy, cache.xhat, cache.rstd), *_sums(dy, cache.xhat)
-
-
-@_register("gamma stands inside the projection's mean and again outside it", _DX - _UNIT | _SUM | _ORTHOGONAL,
-           "Count how often each gamma[i] may appear in each term.")
-def gamma_twice_in_projection(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - row_mean(g) - cache.gamma * xhat * row_mean(g * xhat)), *_sums(dy, xhat)
-
-
-@_register("gamma is forgotten: dx is the same whatever gamma is", _DX - _UNIT,
-           "Set one gamma to 0: what must its dy contribute to dx?")
-def gamma_missing(dy, cache):
-    return _dx(dy, cache.xhat, cache.rstd), *_sums(dy, cache.xhat)
-
-
-@_register("gamma is multiplied in twice, by the caller and by the layer", _DX - _UNIT,
-           "Who owns the scale: the caller or the layer?")
-def gamma_twice(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return _dx(cache.gamma * g, xhat, r), *_sums(dy, xhat)
-
-
-@_register("the scaled output gamma * xhat is used as xhat", _DX - _UNIT | _SUM | _ORTHOGONAL,
-           "Print mean and variance of the array you call xhat.")
-def y_for_xhat(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return _dx(g, cache.gamma * xhat, r), *_sums(dy, xhat)
-
-
-@_register("x - mean is used as xhat in the projection, both times",
-           _DX - {"sum-y", "standardised"} | _ORTHOGONAL,
-           "Check the units: x in metres, what must dx be in?")
-def centred_for_xhat(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return _dx(g, xhat / r, r), *_sums(dy, xhat)
-
-
-@_register("x - mean is used as xhat in the projection, once",
-           _DX - {"sum-y", "standardised"} | _ORTHOGONAL,
-           "Check the units: x in metres, what must dx be in?")
-def centred_once(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - row_mean(g) - xhat / r * row_mean(g * xhat)), *_sums(dy, xhat)
-
-
-@_register("one 1/s too many in the projection: s**3 was kept when x - mean became xhat",
-           _DX - {"sum-y", "standardised"} | _ORTHOGONAL,
-           "Scale x by 10: every term of dx must scale alike.")
-def extra_rstd_in_projection(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - row_mean(g) - r * xhat * row_mean(g * xhat)), *_sums(dy, xhat)
-
-
-@_register("the division by s at the end is missing", _DX - {"sum-y", "sum-y2", "standardised"},
-           "Double the input: should the gradient stay, double or halve?")
-def missing_rstd(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return g - row_mean(g) - xhat * row_mean(g * xhat), *_sums(dy, xhat)
-
-
-@_register("dx is divided by the variance, not by its root", _DX - {"sum-y", "sum-y2", "standardised"},
-           "Double the input: should the gradient stay, halve or fall to a quarter?")
-def variance_for_std(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return _dx(g, xhat, r * r), *_sums(dy, xhat)
+_in_dx("missing-mean", "the path through the mean is left out", _DX - {"sum-y2"} | _SUM,
+       "Add up your dx along a row: what must come out?", lambda g, xhat, r, *_: r * (g - xhat * row_mean(g * xhat)))
+_in_dx("gamma-outside", "gamma is pulled out of the means", _DX - _UNIT | _SUM | _ORTHOGONAL,
+       "In which order do scale and normalise come forwards, and so backwards?",
+       lambda g, xhat, r, dy, gamma: gamma * _dx(dy, xhat, r))
+_in_dx("gamma-twice-in-projection", "gamma stands inside the projection's mean and again outside it",
+       _DX - _UNIT | _SUM | _ORTHOGONAL, "Count how often each gamma[i] may appear in each term.",
+       lambda g, xhat, r, dy, gamma: r * (g - row_mean(g) - gamma * xhat * row_mean(g * xhat)))
+_in_dx("gamma-missing", "gamma is forgotten: dx is the same whatever gamma is", _DX - _UNIT,
+       "Set one gamma to 0: what must its dy contribute to dx?", lambda g, xhat, r, dy, gamma: _dx(dy, xhat, r))
+_in_dx("gamma-twice", "gamma is multiplied in twice, by the caller and by the layer", _DX - _UNIT,
+       "Who owns the scale: the caller or the layer?", lambda g, xhat, r, dy, gamma: _dx(gamma * g, xhat, r))
+_in_dx("y-for-xhat", "the scaled output gamma * xhat is used as xhat", _DX - _UNIT | _SUM | _ORTHOGONAL,
+       "Print mean and variance of the array you call xhat.", lambda g, xhat, r, dy, gamma: _dx(g, gamma * xhat, r))
+_in_dx("centred-for-xhat", "x - mean is used as xhat in the projection, both times",
+       _DX - {"sum-y", "standardised"} | _ORTHOGONAL, "Check the units: x in metres, what must dx be in?",
+       lambda g, xhat, r, *_: _dx(g, xhat / r, r))
+_in_dx("centred-once", "x - mean is used as xhat in the projection, once",
+       _DX - {"sum-y", "standardised"} | _ORTHOGONAL, "Check the units: x in metres, what must dx be in?",
+       lambda g, xhat, r, *_: r * (g - row_mean(g) - xhat / r * row_mean(g * xhat)))
+_in_dx("extra-rstd-in-projection", "one 1/s too many in the projection: s**3 was kept when x - mean became xhat",
+       _DX - {"sum-y", "standardised"} | _ORTHOGONAL, "Scale x by 10: every term of dx must scale alike.",
+       lambda g, xhat, r, *_: r * (g - row_mean(g) - r * xhat * row_mean(g * xhat)))
+_in_dx("missing-rstd", "the division by s at the end is missing", _DX - {"sum-y", "sum-y2", "standardised"},
+       "Double the input: should the gradient stay, double or halve?",
+       lambda g, xhat, r, *_: g - row_mean(g) - xhat * row_mean(g * xhat))
+_in_dx("variance-for-std", "dx is divided by the variance, not by its root",
+       _DX - {"sum-y", "sum-y2", "standardised"},
+       "Double the input: should the gradient stay, halve or fall to a quarter?",
+       lambda g, xhat, r, *_: _dx(g, xhat, r * r))
 
 
 @_register("mean and variance are computed again, but from xhat, so s is about 1", _DX - {"sum-y", "standardised"},
@@ -186,92 +156,42 @@ def statistics_of_xhat(dy, cache):
     return _dx(g, xhat * r_again, r_again), *_sums(dy, xhat)
 
 
-@_register("the 2 of the square is kept, the 1/2 of the root is lost", _DX - {"sum-y"} | _ORTHOGONAL,
-           "Differentiate sqrt(v) at v = 4 by hand.")
-def projection_times_two(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - row_mean(g) - 2 * xhat * row_mean(g * xhat)), *_sums(dy, xhat)
-
-
-@_register("the 1/2 of the root is kept, the 2 of the square is lost", _DX - {"sum-y"} | _ORTHOGONAL,
-           "Differentiate c**2 at c = 3 by hand.")
-def projection_halved(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - row_mean(g) - xhat * row_mean(g * xhat) / 2), *_sums(dy, xhat)
-
-
-@_register("the projection has the wrong sign", _DX - {"sum-y"} | _ORTHOGONAL,
-           "If one y grows, must the answer of sigma help or oppose?")
-def projection_added(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - row_mean(g) + xhat * row_mean(g * xhat)), *_sums(dy, xhat)
-
-
-@_register("both means are divided by D once more", _DX | _SUM | _ORTHOGONAL,
-           "Let D grow: which terms should survive?")
-def means_over_d_again(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - row_mean(g) / g.shape[-1] - xhat * row_mean(g * xhat) / g.shape[-1]), *_sums(dy, xhat)
-
-
-@_register("the whole of dx is divided by D", _DX - {"sum-y", "sum-y2"},
-           "Take D = 1000: is a gradient a thousand times smaller plausible?")
-def dx_over_d(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return _dx(g, xhat, r) / g.shape[-1], *_sums(dy, xhat)
-
-
-@_register("sums stand where means belong", _DX | _SUM | _ORTHOGONAL,
-           "Compare D = 4 with D = 400: does the error grow?")
-def sums_for_means(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    D = g.shape[-1]
-    return r * (g - D * row_mean(g) - D * xhat * row_mean(g * xhat)), *_sums(dy, xhat)
-
-
-@_register("sums over D are divided by the number of rows", _DX - {"square"} | _SUM | _ORTHOGONAL,
-           "Test with dimensions that are all different.")
-def rows_for_features(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    D_over_N = g.shape[-1] ** 2 / g.size
-    return r * (g - D_over_N * (row_mean(g) + xhat * row_mean(g * xhat))), *_sums(dy, xhat)
-
-
-@_register("the means run over the rows, as in batch norm", _DX | _SUM | _ORTHOGONAL | _ROWS,
-           "Change row 2: may the gradient of row 1 change?")
-def batch_axis(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - g.mean(axis=leading(g)) - xhat * (g * xhat).mean(axis=leading(g))), *_sums(dy, xhat)
-
-
-@_register("the sums run over all rows of a tile at once", _DX - {"single-row"} | _SUM | _ORTHOGONAL | _ROWS,
-           "Run one row, then the same row twice: does its gradient change?")
-def whole_tile(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - g.sum() / g.shape[-1] - xhat * (g * xhat).sum() / g.shape[-1]), *_sums(dy, xhat)
-
-
-@_register("x of shape (B, T, D) is read as B rows of T * D features",
-           _DX - _TWO_D - {"sum-y", "sum-y2"} | _SUM | _ORTHOGONAL | _ROWS,
-           "Which axes does the forward pass reduce?")
-def two_d_assumed(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    axes = tuple(range(1, g.ndim))
-    return r * (g - g.mean(axes, keepdims=True) - xhat * (g * xhat).mean(axes, keepdims=True)), *_sums(dy, xhat)
-
-
-@_register("only the diagonal of the Jacobian is kept", _DX | _SUM | _ORTHOGONAL,
-           "The Jacobian is a full matrix: where did what lies beside its diagonal go?")
-def diagonal_jacobian(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return r * g * (1 - (1 + xhat * xhat) / g.shape[-1]), *_sums(dy, xhat)
-
-
-@_register("dy is normalised, as if backward were forward again", _DX - {"sum-y"} | _SUM | _ORTHOGONAL,
-           "Double dy: what must dx do?")
-def norm_of_gradient(dy, cache):
-    c = dy - row_mean(dy)
-    return cache.gamma * c / np.sqrt(row_mean(c * c) + 1e-5), *_sums(dy, cache.xhat)
+_in_dx("projection-times-two", "the 2 of the square is kept, the 1/2 of the root is lost",
+       _DX - {"sum-y"} | _ORTHOGONAL, "Differentiate sqrt(v) at v = 4 by hand.",
+       lambda g, xhat, r, *_: r * (g - row_mean(g) - 2 * xhat * row_mean(g * xhat)))
+_in_dx("projection-halved", "the 1/2 of the root is kept, the 2 of the square is lost", _DX - {"sum-y"} | _ORTHOGONAL,
+       "Differentiate c**2 at c = 3 by hand.",
+       lambda g, xhat, r, *_: r * (g - row_mean(g) - xhat * row_mean(g * xhat) / 2))
+_in_dx("projection-added", "the projection has the wrong sign", _DX - {"sum-y"} | _ORTHOGONAL,
+       "If one y grows, must the answer of sigma help or oppose?",
+       lambda g, xhat, r, *_: r * (g - row_mean(g) + xhat * row_mean(g * xhat)))
+_in_dx("means-over-d-again", "both means are divided by D once more", _DX | _SUM | _ORTHOGONAL,
+       "Let D grow: which terms should survive?",
+       lambda g, xhat, r, *_: r * (g - row_mean(g) / g.shape[-1] - xhat * row_mean(g * xhat) / g.shape[-1]))
+_in_dx("dx-over-d", "the whole of dx is divided by D", _DX - {"sum-y", "sum-y2"},
+       "Take D = 1000: is a gradient a thousand times smaller plausible?",
+       lambda g, xhat, r, *_: _dx(g, xhat, r) / g.shape[-1])
+_in_dx("sums-for-means", "sums stand where means belong", _DX | _SUM | _ORTHOGONAL,
+       "Compare D = 4 with D = 400: does the error grow?",
+       lambda g, xhat, r, *_: r * (g - g.shape[-1] * row_mean(g) - g.shape[-1] * xhat * row_mean(g * xhat)))
+_in_dx("rows-for-features", "sums over D are divided by the number of rows", _DX - {"square"} | _SUM | _ORTHOGONAL,
+       "Test with dimensions that are all different.",
+       lambda g, xhat, r, *_: r * (g - g.shape[-1] ** 2 / g.size * (row_mean(g) + xhat * row_mean(g * xhat))))
+_in_dx("batch-axis", "the means run over the rows, as in batch norm", _DX | _SUM | _ORTHOGONAL | _ROWS,
+       "Change row 2: may the gradient of row 1 change?", lambda g, xhat, r, *_: _dx(g, xhat, r, AXES["batch-axis"]))
+_in_dx("whole-tile", "the sums run over all rows of a tile at once",
+       _DX - {"single-row"} | _SUM | _ORTHOGONAL | _ROWS,
+       "Run one row, then the same row twice: does its gradient change?",
+       lambda g, xhat, r, *_: _dx(g, xhat, r, AXES["whole-tile"]))
+_in_dx("two-d-assumed", "x of shape (B, T, D) is read as B rows of T * D features",
+       _DX - _TWO_D - {"sum-y", "sum-y2"} | _SUM | _ORTHOGONAL | _ROWS, "Which axes does the forward pass reduce?",
+       lambda g, xhat, r, *_: _dx(g, xhat, r, AXES["two-d-assumed"]))
+_in_dx("diagonal-jacobian", "only the diagonal of the Jacobian is kept", _DX | _SUM | _ORTHOGONAL,
+       "The Jacobian is a full matrix: where did what lies beside its diagonal go?",
+       lambda g, xhat, r, *_: r * g * (1 - (1 + xhat * xhat) / g.shape[-1]))
+_in_dx("norm-of-gradient", "dy is normalised, as if backward were forward again",
+       _DX - {"sum-y"} | _SUM | _ORTHOGONAL, "Double dy: what must dx do?",
+       lambda g, xhat, r, dy, gamma: gamma * (dy - row_mean(dy)) / np.sqrt(row_mean((dy - row_mean(dy)) ** 2) + 1e-5))
 
 
 @_register("backward computes s again without eps", {"small-sigma", "adjoint", "projection"},
@@ -291,11 +211,9 @@ def eps_outside_root(dy, cache):
     return (g - row_mean(g)) / s - c * row_mean(g * c) / (np.sqrt(var) * s**2), *_sums(dy, c / s)
 
 
-@_register("the projection is divided by D - 1, the variance by D", _DX - {"sum-y", "wide-loose"} | _ORTHOGONAL,
-           "Try the smallest D that makes sense.")
-def ddof_mismatch(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - row_mean(g) - xhat * (g * xhat).sum(-1, keepdims=True) / (g.shape[-1] - 1)), *_sums(dy, xhat)
+_in_dx("ddof-mismatch", "the projection is divided by D - 1, the variance by D",
+       _DX - {"sum-y", "wide-loose"} | _ORTHOGONAL, "Try the smallest D that makes sense.",
+       lambda g, xhat, r, *_: r * (g - row_mean(g) - xhat * (g * xhat).sum(-1, keepdims=True) / (g.shape[-1] - 1)))
 
 
 @_register("the backward of layer norm with the sample variance (D - 1)", (_DX | _PARAMETERS) - {"wide-loose"},
@@ -306,59 +224,29 @@ def sample_variance(dy, cache):
     return r * (g - row_mean(g) - ratio * c * r * row_mean(g * c * r)), *_sums(dy, c * r)
 
 
-@_register("dgamma is averaged over the rows, not summed", _PARAMETERS - {"single-row"},
-           "Who divides by the number of rows, the loss or the layer? Once?")
-def dgamma_averaged(dy, cache):
-    dx, _, dbeta = right_backward(dy, cache)
-    return dx, (dy * cache.xhat).mean(axis=leading(dy)), dbeta
-
-
-@_register("dgamma is summed over the features: one number per row", _PARAMETERS | _SHAPE,
-           "How many gammas does the layer own?")
-def dgamma_over_features(dy, cache):
-    dx, _, dbeta = right_backward(dy, cache)
-    return dx, (dy * cache.xhat).sum(axis=-1, keepdims=True), dbeta
-
-
-@_register("dgamma and dbeta are summed over the first axis only", _PARAMETERS - _TWO_D | _SHAPE,
-           "Compare the shape of each gradient with that of its parameter.")
-def parameters_over_first_axis(dy, cache):
-    return right_backward(dy, cache)[0], (dy * cache.xhat).sum(axis=0), dy.sum(axis=0)
-
-
-@_register("dgamma and dbeta have shape (1, D), not (D,)", _PARAMETERS - {"broadcasting-compare"} | _SHAPE,
-           "Compare the shape of each gradient with that of its parameter.")
-def parameters_keep_an_axis(dy, cache):
-    dx, dgamma, dbeta = right_backward(dy, cache)
-    return dx, dgamma[None], dbeta[None]
-
-
-@_register("dgamma carries gamma: it is summed from dy * y", _PARAMETERS - _UNIT,
-           "Which intermediate does gamma multiply?")
-def dgamma_from_y(dy, cache):
-    dx, dgamma, dbeta = right_backward(dy, cache)
-    return dx, cache.gamma * dgamma, dbeta
-
-
-@_register("dgamma is summed from dy * (x - mean)", _PARAMETERS - {"standardised"},
-           "Which intermediate does gamma multiply?")
-def dgamma_from_centred(dy, cache):
-    dx, _, dbeta = right_backward(dy, cache)
-    return dx, (dy * cache.xhat / cache.rstd).sum(axis=leading(dy)), dbeta
-
-
-@_register("dbeta carries gamma", _PARAMETERS - _UNIT,
-           "Move beta by a little: by how much does y move?")
-def dbeta_from_g(dy, cache):
-    dx, dgamma, dbeta = right_backward(dy, cache)
-    return dx, dgamma, cache.gamma * dbeta
-
-
-@_register("dgamma and dbeta change places", _PARAMETERS,
-           "After one step, which parameter moved, and why?")
-def parameters_swapped(dy, cache):
-    dx, dgamma, dbeta = right_backward(dy, cache)
-    return dx, dbeta, dgamma
+_in_sums("dgamma-averaged", "dgamma is averaged over the rows, not summed", _PARAMETERS - {"single-row"},
+         "Who divides by the number of rows, the loss or the layer? Once?",
+         lambda dgamma, dbeta, dy, cache: ((dy * cache.xhat).mean(axis=leading(dy)), dbeta))
+_in_sums("dgamma-over-features", "dgamma is summed over the features: one number per row", _PARAMETERS | _SHAPE,
+         "How many gammas does the layer own?",
+         lambda dgamma, dbeta, dy, cache: ((dy * cache.xhat).sum(axis=-1, keepdims=True), dbeta))
+_in_sums("parameters-over-first-axis", "dgamma and dbeta are summed over the first axis only",
+         _PARAMETERS - _TWO_D | _SHAPE, "Compare the shape of each gradient with that of its parameter.",
+         lambda dgamma, dbeta, dy, cache: ((dy * cache.xhat).sum(axis=0), dy.sum(axis=0)))
+_in_sums("parameters-keep-an-axis", "dgamma and dbeta have shape (1, D), not (D,)",
+         _PARAMETERS - {"broadcasting-compare"} | _SHAPE,
+         "Compare the shape of each gradient with that of its parameter.",
+         lambda dgamma, dbeta, dy, cache: (dgamma[None], dbeta[None]))
+_in_sums("dgamma-from-y", "dgamma carries gamma: it is summed from dy * y", _PARAMETERS - _UNIT,
+         "Which intermediate does gamma multiply?", lambda dgamma, dbeta, dy, cache: (cache.gamma * dgamma, dbeta))
+_in_sums("dgamma-from-centred", "dgamma is summed from dy * (x - mean)", _PARAMETERS - {"standardised"},
+         "Which intermediate does gamma multiply?",
+         lambda dgamma, dbeta, dy, cache: ((dy * cache.xhat / cache.rstd).sum(axis=leading(dy)), dbeta))
+_in_sums("dbeta-from-g", "dbeta carries gamma", _PARAMETERS - _UNIT,
+         "Move beta by a little: by how much does y move?",
+         lambda dgamma, dbeta, dy, cache: (dgamma, cache.gamma * dbeta))
+_in_sums("parameters-swapped", "dgamma and dbeta change places", _PARAMETERS,
+         "After one step, which parameter moved, and why?", lambda dgamma, dbeta, dy, cache: (dbeta, dgamma))
 
 
 # Right answers that look different. Each is the formula plus or minus a term that is zero.

@@ -36,3 +36,8 @@ class Mistake(NamedTuple):
 def change(old, new, says):
     """The :class:`Mistake` of writing ``new`` where the right answer has ``old``."""
     return Mistake("", says, changes=((old, new),))
+
+
+def changes(*rows):
+    """A tuple of :func:`change`; a row is ``old``, a ``new``, what is said of it, and maybe more of these two."""
+    return tuple(change(old, new, says) for old, *pairs in rows for new, says in zip(pairs[::2], pairs[1::2]))

@@ -7,7 +7,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 
 from ..layernorm import layer_norm_forward, rms_norm_backward, rms_norm_forward
-from .catalogue import ENTRIES, leading, right_backward, row_mean
+from .catalogue import AXES, ENTRIES, leading, right_backward, row_mean
 from .entry import Mistake
 
 
@@ -47,12 +47,6 @@ class Base(NamedTuple):
 
 # Of the factor r in front of dx.
 _POWERS = {"missing-rstd": 0, "rstd-inverted": -1, "variance-for-std": 2}
-# What a mean may run over. Each keeps what broadcasts against its argument.
-_AXES = {"batch-axis": lambda a: a.mean(axis=leading(a), keepdims=True),
-         "first-axis": lambda a: a.mean(axis=0, keepdims=True),
-         "whole-tile": lambda a: a.sum() / a.shape[-1],
-         "no-axis": lambda a: a.mean(),
-         "two-d-assumed": lambda a: a.mean(axis=tuple(range(1, a.ndim)), keepdims=True)}
 
 
 def _powers(r, *names):
@@ -81,8 +75,8 @@ def _choices(dy, cache):
            statistics("exact-projection", r, xhat / row_mean(xhat * xhat), xhat))
     yield _powers(r, *_POWERS)
     yield (("gamma-twice",), {"dy": gamma * dy}), (("gamma-missing",), {"gamma": np.ones_like(gamma)})
-    axes = [((name,), {"mean1": over, "mean2": over}) for name, over in _AXES.items()]
-    for name, over in _AXES.items():
+    axes = [((name,), {"mean1": over, "mean2": over}) for name, over in AXES.items()]
+    for name, over in AXES.items():
         axes += [((f"{name}-first",), {"mean1": over}), ((f"{name}-second",), {"mean2": over})]
     yield axes
 
@@ -119,7 +113,7 @@ LAYER_NORM = Family(("dx", "dgamma", "dbeta"), (_probe(1, (3, 4, 7), 30.0, 10.0)
 
 # ---- RMS norm, and eps outside the root --------------------------------------------------------------
 
-_BOTH_AXES = [((name,), {"mean1": _AXES[name], "mean2": _AXES[name]})
+_BOTH_AXES = [((name,), {"mean1": AXES[name], "mean2": AXES[name]})
               for name in ("batch-axis", "whole-tile", "no-axis")]
 
 

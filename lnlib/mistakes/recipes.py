@@ -16,7 +16,7 @@ from .gradient_tests import GradientTest
 # number (tried; for one-large-shape many mistakes are within a factor 2 of its tolerance, on either side).
 
 
-def _close(backward, x, gamma, beta, dy, *, eps=1e-5, outputs=slice(None), atol=0.0, rtol=0.0):
+def _close(backward, x, dy, gamma, beta, *, eps=1e-5, outputs=slice(None), atol=0.0, rtol=0.0):
     """Elementwise and broadcasting, as ``allclose`` functions are."""
     right = layer_norm_backward_steps(dy, x, gamma, eps)
     found = backward(dy, layer_norm_forward(x, gamma, beta, eps)[1])
@@ -24,32 +24,14 @@ def _close(backward, x, gamma, beta, dy, *, eps=1e-5, outputs=slice(None), atol=
     return all((np.abs(a - b) <= t + rtol * np.abs(b)).all() for a, b, t in list(zip(found, right, atols))[outputs])
 
 
-def _elements_sum(backward):
-    x = np.random.default_rng(5).standard_normal((2, 3))
-    return _close(backward, x, np.ones(3), np.zeros(3), np.ones((2, 3)), atol=1e-12)
+def _recipe(id, title, draw, **how):
+    """A test by :func:`_close`, on x, dy, gamma and beta as ``draw(rng)`` gives them."""
+    return GradientTest(id, title, lambda backward: _close(backward, *draw(np.random.default_rng(5)), **how))
 
 
-def _ones_upstream(backward):
-    rng = np.random.default_rng(5)
-    x, (gamma, beta) = rng.standard_normal((10_000, 10)), rng.standard_normal((2, 10))
-    return _close(backward, x, gamma, beta, np.ones_like(x), eps=1e-3, atol=1e-3, rtol=1e-3)
-
-
-def _ones_after_linear(backward):
-    rng = np.random.default_rng(5)
-    x, weight = rng.standard_normal((4, 4, 8)), 0.02 * rng.standard_normal((16, 8))
-    return _close(backward, x, np.ones(8), np.zeros(8), np.ones((4, 4, 16)) @ weight, atol=1e-4)
-
-
-def _dx_with_unit_affine(backward):
-    rng = np.random.default_rng(5)
-    x, dy = rng.standard_normal((16, 512)), rng.random((16, 512))
-    return _close(backward, x, np.ones(512), np.zeros(512), dy, outputs=slice(1), atol=1e-5, rtol=1.3e-6)
-
-
-def _all_with_unit_affine(backward):
-    x, dy = np.random.default_rng(5).standard_normal((2, 3, 7, 256))
-    return _close(backward, x, np.ones(256), np.zeros(256), dy, eps=1e-6, atol=1e-5, rtol=1e-5)
+def _unit(D):
+    """gamma and beta that change nothing."""
+    return np.ones(D), np.zeros(D)
 
 
 @functools.cache
@@ -69,35 +51,28 @@ def _broadcasting_relative_error(backward):
                for a, b in zip(backward(dy, cache), right))
 
 
-def _one_large_shape(backward):
-    rng = np.random.default_rng(5)
-    x, dy = rng.standard_normal((2, 64, 8192))
-    gamma, beta = rng.random((2, 8192))
-    return _close(backward, -2.3 + 0.5 * x, gamma, beta, 0.1 * dy, atol=1e-2)
-
-
-def _small_random(backward):
-    rng = np.random.default_rng(5)
-    x, dy = rng.standard_normal((2, 2, 3, 4))
-    gamma, beta = rng.standard_normal((2, 4))
-    return _close(backward, x, gamma, beta, dy, atol=1e-5)
-
-
 #: Test recipes as published, weakest idea first.
 RECIPES = (
-    GradientTest("elements-sum", "loss = sum of the outputs, (2, 3), gamma = 1, exact equality (published for batch norm, "
-          "where any gamma is as blind)", _elements_sum),
-    GradientTest("ones-upstream", "dy = 1, random gamma, 2-D, eps = 1e-3, all gradients to 1e-3; fewer rows here",
-          _ones_upstream),
-    GradientTest("ones-after-linear", "dy = 1 at the output of a linear layer behind the norm, gamma = 1, (4, 4, 8), "
-          "all gradients to 1e-4 absolute", _ones_after_linear),
-    GradientTest("dx-with-unit-affine", "dy uniform in (0, 1), gamma = 1, beta = 0, (16, 512), dx only, to 1e-5",
-          _dx_with_unit_affine),
-    GradientTest("all-with-unit-affine", "random dy, gamma = 1, beta = 0, (3, 7, 256), all gradients to 1e-5",
-          _all_with_unit_affine),
-    GradientTest("one-large-shape", "random dy of size 0.1, gamma in (0, 1), D = 8192, 1e-2 absolute; fewer rows here",
-          _one_large_shape),
-    GradientTest("broadcasting-relative-error", "random everything, (4, 5), central differences, largest relative error "
-          "below 1e-6, broadcasting", _broadcasting_relative_error),
-    GradientTest("small-random", "random everything, (2, 3, 4), largest absolute error below 1e-5", _small_random),
+    _recipe("elements-sum", "loss = sum of the outputs, (2, 3), gamma = 1, exact equality (published for batch norm, "
+            "where any gamma is as blind)",
+            lambda rng: (rng.standard_normal((2, 3)), np.ones((2, 3)), *_unit(3)), atol=1e-12),
+    _recipe("ones-upstream", "dy = 1, random gamma, 2-D, eps = 1e-3, all gradients to 1e-3; fewer rows here",
+            lambda rng: (rng.standard_normal((10_000, 10)), np.ones((10_000, 10)), *rng.standard_normal((2, 10))),
+            eps=1e-3, atol=1e-3, rtol=1e-3),
+    _recipe("ones-after-linear", "dy = 1 at the output of a linear layer behind the norm, gamma = 1, (4, 4, 8), "
+            "all gradients to 1e-4 absolute",
+            lambda rng: (rng.standard_normal((4, 4, 8)),
+                         np.ones((4, 4, 16)) @ (0.02 * rng.standard_normal((16, 8))), *_unit(8)), atol=1e-4),
+    _recipe("dx-with-unit-affine", "dy uniform in (0, 1), gamma = 1, beta = 0, (16, 512), dx only, to 1e-5",
+            lambda rng: (rng.standard_normal((16, 512)), rng.random((16, 512)), *_unit(512)),
+            outputs=slice(1), atol=1e-5, rtol=1.3e-6),
+    _recipe("all-with-unit-affine", "random dy, gamma = 1, beta = 0, (3, 7, 256), all gradients to 1e-5",
+            lambda rng: (*rng.standard_normal((2, 3, 7, 256)), *_unit(256)), eps=1e-6, atol=1e-5, rtol=1e-5),
+    _recipe("one-large-shape", "random dy of size 0.1, gamma in (0, 1), D = 8192, 1e-2 absolute; fewer rows here",
+            lambda rng: (-2.3 + 0.5 * rng.standard_normal((64, 8192)), 0.1 * rng.standard_normal((64, 8192)),
+                         *rng.random((2, 8192))), atol=1e-2),
+    GradientTest("broadcasting-relative-error", "random everything, (4, 5), central differences, largest relative "
+                 "error below 1e-6, broadcasting", _broadcasting_relative_error),
+    _recipe("small-random", "random everything, (2, 3, 4), largest absolute error below 1e-5",
+            lambda rng: (*rng.standard_normal((2, 2, 3, 4)), *rng.standard_normal((2, 4))), atol=1e-5),
 )

@@ -55,11 +55,6 @@ def test_a_mistake_is_named(id, candidate, message):
 
 # Questions: the numbers in the answers are computed, then looked for in their text
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 def test_what_the_answers_say(rng):
     x = rng.standard_normal(9) + 2  # 2.1
     claimed = 2 * x / 9 - 2 * x.mean()

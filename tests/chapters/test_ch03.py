@@ -1,13 +1,7 @@
 """Chapter 3: the numbers in the answers to its questions are computed, then looked for in their text."""
 
 import numpy as np
-import pytest
 from questions import backward, says
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
 
 
 def test_what_the_answers_say(rng):

@@ -1,7 +1,6 @@
 """Chapter 4: the numbers in the answers to its questions are computed, then looked for in their text."""
 
 import numpy as np
-import pytest
 from questions import norm, says
 
 from lnlib import layer_norm_backward, layer_norm_forward
@@ -10,11 +9,6 @@ from lnlib.mistakes import MUTANTS
 
 U = 2.0**-53
 MUTANT = {mutant.name: mutant.backward for mutant in MUTANTS}
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
 
 
 def test_what_the_answers_say(rng):

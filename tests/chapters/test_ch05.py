@@ -1,18 +1,15 @@
 """Chapter 5: its exercises tell weak answers from good ones, its figure shows the matrix it is given."""
 
-import matplotlib
 import numpy as np
 import pytest
 from attempts import failed
 from questions import backward, norm, says
 
-matplotlib.use("agg")
-
-from lnlib import layer_norm_backward, layer_norm_forward  # noqa: E402
-from lnlib.exercises import ch05  # noqa: E402
-from lnlib.figures import checking  # noqa: E402
-from lnlib.layernorm import rms_norm_forward  # noqa: E402
-from lnlib.mistakes import HARMLESS, MUTANTS  # noqa: E402
+from lnlib import layer_norm_backward, layer_norm_forward
+from lnlib.exercises import ch05
+from lnlib.figures import checking
+from lnlib.layernorm import rms_norm_forward
+from lnlib.mistakes import HARMLESS, MUTANTS
 
 MUTANT = {mutant.name: mutant.backward for mutant in MUTANTS}
 
@@ -53,15 +50,9 @@ def test_kill_matrix_figure():
     assert [t.get_text() for t in ax.get_xticklabels()] == ["none  0", "some  1", "all  2"]
     assert [t.get_text() for t in ax.get_yticklabels()] == ["strong  2", "weak  1"]
     assert (ax.collections[0].get_array().reshape(2, 3) == killed).all()
-    matplotlib.pyplot.close(fig)
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
 
 def test_what_the_answers_say(rng):
     x = rng.standard_normal((3, 7))  # 5.1

@@ -3,19 +3,14 @@
 import re
 from itertools import permutations
 
-import matplotlib
 import numpy as np
 import pytest
 from questions import norm, says
 
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt  # noqa: E402
-
-from lnlib import exercises, layer_norm_forward, reference  # noqa: E402
-from lnlib.exercises import ch06  # noqa: E402
-from lnlib.figures import breaking  # noqa: E402
-from lnlib.variance import ALGORITHMS, naive, normalise, recentred, recentred_short, wide  # noqa: E402
+from lnlib import exercises, layer_norm_forward, reference
+from lnlib.exercises import ch06
+from lnlib.figures import breaking
+from lnlib.variance import ALGORITHMS, naive, normalise, recentred, recentred_short, wide
 
 U = 2.0**-24
 
@@ -95,14 +90,11 @@ def test_the_figures_show_what_they_are_given():
     assert np.isnan(crosses[:-2]).all() and (crosses[-2:] == fig.axes[2].get_ylim()[1]).all()
     np.testing.assert_array_equal(theory, U * offsets)
     assert np.isnan(v_crosses).all()
-    plt.close(fig)
     fig = breaking.variance_panels(offsets, y, y, U)  # both off the panel: their crosses must not coincide
     _, v_crosses, _, crosses, _ = (line.get_ydata() for line in fig.axes[2].lines)
     assert (v_crosses[-2:] < 0.5 * crosses[-2:]).all()
-    plt.close(fig)
     fig = breaking.algorithm_errors(offsets, y)
     assert [line.get_label() for line in fig.axes[0].lines] == names
-    plt.close(fig)
 
 
 # ---- The exercises ----------------------------------------------------------------------------------
@@ -192,11 +184,6 @@ def test_another_right_answer_is_accepted(id, candidate, seed):
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
 
 def test_what_the_answers_say(rng):
     formats = np.array([2.0**-53, 2.0**-24, 2.0**-8])  # 6.1

@@ -6,24 +6,19 @@ import json
 import math
 import re
 
-import matplotlib
 import numpy as np
 import pytest
 from attempts import failed
+from matplotlib.colors import to_rgba
 from pages import ROOT, read
 from questions import plain, power, says
 
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt  # noqa: E402
-from matplotlib.colors import to_rgba  # noqa: E402
-
-from lnlib import layer_norm_forward, recreations, reference, regimes, results, variance  # noqa: E402
-from lnlib.exercises import ch07  # noqa: E402
-from lnlib.figures import breaking  # noqa: E402
-from lnlib.reference import relative_error  # noqa: E402
-from lnlib.rounding import FORMATS, TYPICAL, round_to  # noqa: E402
-from lnlib.variance import normalise  # noqa: E402
+from lnlib import layer_norm_forward, recreations, reference, regimes, results, variance
+from lnlib.exercises import ch07
+from lnlib.figures import breaking
+from lnlib.reference import relative_error
+from lnlib.rounding import FORMATS, TYPICAL, round_to
+from lnlib.variance import normalise
 
 
 def rng():
@@ -279,20 +274,17 @@ def test_digit_map_shows_the_errors_it_is_given():
     assert len(b.collections) == 1  # no theory, no line
     assert all("q" in [t.get_text() for t in ax.texts] for ax in (a, b))
     assert fig.get_facecolor() == to_rgba("white") and a.get_facecolor()[3] == 1
-    plt.close(fig)
 
 
 def test_digit_map_ends_at_16_digits_for_float64():
     fig = breaking.digit_map({"a": np.array([[1e-15, 1e-3], [1, 1]])}, [1, 2], [1, 2], "x", "y", top=16)
     mesh = fig.axes[0].collections[0]
     assert list(mesh.norm.boundaries) == list(range(0, 17, 2)) and mesh.get_array().max() == pytest.approx(15)
-    plt.close(fig)
 
 
 def test_line_figures_show_their_numbers():
     fig = breaking.framework_digits([1, 10], {"p": [7, 6], "q": [7, 1]})
     assert [list(line.get_ydata()) for line in fig.axes[0].lines] == [[7, 6], [7, 1]]
-    plt.close(fig)
     fig = breaking.range_of_float16(np.array([1.0, 10.0]), {"p": np.array([1e-3, np.inf])}, {"edge": 3.0})
     points, crosses, edge = fig.axes[0].lines
     assert points.get_ydata()[0] == 1e-3 and np.isnan(points.get_ydata()[1])
@@ -300,7 +292,6 @@ def test_line_figures_show_their_numbers():
     assert edge.get_xdata()[0] == 3 and fig.axes[0].texts[0].get_text() == "edge"
     ticks = dict(zip(fig.axes[0].get_yticks(), [t.get_text() for t in fig.axes[0].get_yticklabels()]))
     assert ticks[crosses.get_ydata()[1]] == "NaN\nor Inf" and ticks[1] == "1"
-    plt.close(fig)
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text

@@ -2,30 +2,22 @@
 
 import math
 
-import matplotlib
 import numpy as np
 import pytest
 from attempts import failed
 from questions import percent, plain, says
 
-matplotlib.use("agg")
-
-from lnlib import exercises, forms, layer_norm_backward, layer_norm_forward, recreations  # noqa: E402
-from lnlib import reference, regimes, summation  # noqa: E402
-from lnlib.exercises import ch08  # noqa: E402
-from lnlib.figures import breaking  # noqa: E402
-from lnlib.gradcheck import complex_step  # noqa: E402
-from lnlib.reference import relative_error  # noqa: E402
-from lnlib.rounding import FORMATS, TYPICAL, round_to  # noqa: E402
-from lnlib.summation import sum_rows  # noqa: E402
+from lnlib import exercises, forms, layer_norm_backward, layer_norm_forward, recreations
+from lnlib import reference, regimes, summation
+from lnlib.exercises import ch08
+from lnlib.figures import breaking
+from lnlib.gradcheck import complex_step
+from lnlib.reference import relative_error
+from lnlib.rounding import FORMATS, TYPICAL, round_to
+from lnlib.summation import sum_rows
 
 U = 2.0**-24
 F4 = np.float32
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
 
 
 def parameters(D, dtype=F4):
@@ -275,13 +267,11 @@ def test_the_figure_of_sums():
     assert short_dots.get_xdata().tolist() == [10, 100] and short.get_xdata()[-1] == 100
     assert np.allclose(line.get_ydata()[[0, -1]], summation.row_sum_loss([10, 1000], "sequential"))
     assert np.allclose(half.lines[0].get_ydata()[0], summation.row_sum_loss(10, "sequential", "bfloat16"))
-    matplotlib.pyplot.close(fig)
     same = {order: np.array([1e-7, 1e-7]) for order in ("sequential", "blocks", "pairwise", "wide", "neumaier")}
     fig = breaking.row_sums(counts, {"float32": same, "bfloat16": same}, summation.row_sum_loss)
     *hidden, last = fig.axes[0].lines[1::3]
     assert last.get_fillstyle() == "none"  # does not hide those below
     assert all(last.get_markersize() > dots.get_markersize() for dots in hidden)
-    matplotlib.pyplot.close(fig)
 
 
 @pytest.mark.parametrize("label_lines", [False, True])
@@ -289,7 +279,6 @@ def test_lines_of_a_map_carry_their_digits(label_lines):
     fig = breaking.digit_map({"a": np.full((3, 3), 1e-3)}, [1, 1e4, 1e8], [1, 2, 3], "x", "y",
                           {"a": lambda x, y: 1e-8 * x + 0 * y}, label_lines=label_lines)
     assert {t.get_text() for t in fig.axes[0].texts} == ({"1", "3", "5", "7"} if label_lines else set())
-    matplotlib.pyplot.close(fig)
 
 
 # Exercises

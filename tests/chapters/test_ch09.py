@@ -2,21 +2,16 @@
 
 import math
 
-import matplotlib
 import numpy as np
 import pytest
 from attempts import failed
 from pages import BOOK
 from questions import of, says
 
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt  # noqa: E402
-
-from lnlib import cost, results  # noqa: E402
-from lnlib.exercises import ch09  # noqa: E402
-from lnlib.figures import fusing  # noqa: E402
-from lnlib.rounding import TYPICAL  # noqa: E402
+from lnlib import cost, results
+from lnlib.exercises import ch09
+from lnlib.figures import fusing
+from lnlib.rounding import TYPICAL
 
 # Exercises
 
@@ -124,7 +119,6 @@ def test_rooflines_show_their_numbers():
         assert np.allclose(y[x >= ridge], 400) and np.allclose(y[x < ridge], 400 / ridge * x[x < ridge])
     assert (first.get_ydata()[0], second.get_ydata()[0], first.get_xdata()[0]) == (20, 10, 0.5)
     assert (first.get_fillstyle(), second.get_fillstyle()) == ("full", "none")
-    plt.close(fig)
 
 
 def test_memory_of_step_is_a_staircase_through_what_forward_leaves():
@@ -132,7 +126,6 @@ def test_memory_of_step_is_a_staircase_through_what_forward_leaves():
     stairs, mark = fig.axes[0].lines
     assert stairs.get_xdata().tolist() == [0, 1, 3, 3, 4] and stairs.get_ydata().tolist() == [2, 2, 5, 1, 4]
     assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (3, 1)
-    plt.close(fig)
 
 
 def test_time_per_element_is_sorted_and_in_nanoseconds():
@@ -140,7 +133,6 @@ def test_time_per_element_is_sorted_and_in_nanoseconds():
     p, floor = fig.axes[0].lines
     assert p.get_xdata().tolist() == [10, 100] and np.allclose(p.get_ydata(), [20, 10])
     assert np.allclose(floor.get_ydata(), [10, 1]) and math.isclose(floor.get_xdata()[1], 100)
-    plt.close(fig)
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text

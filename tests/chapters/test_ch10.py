@@ -5,20 +5,17 @@ import math
 import re
 from collections import OrderedDict
 
-import matplotlib
 import numba
 import numpy as np
 import pytest
 from attempts import failed, solution_with
 from questions import of, says
 
-matplotlib.use("agg")
-
-from lnlib import exercises  # noqa: E402
-from lnlib.exercises import ch10  # noqa: E402
-from lnlib.figures import fusing  # noqa: E402
-from lnlib.cpu.ladder import ANY_ORDER  # noqa: E402
-from lnlib.summation import sum_rows  # noqa: E402
+from lnlib import exercises
+from lnlib.exercises import ch10
+from lnlib.figures import fusing
+from lnlib.cpu.ladder import ANY_ORDER
+from lnlib.summation import sum_rows
 
 
 # Exercises: each attempt is a mistake a reader may make

@@ -3,20 +3,17 @@
 import contextlib
 import io
 
-import matplotlib
 import numpy as np
 import pytest
 from attempts import failed, solution_with
 from pages import BOOK, read
 from questions import of, percent, plain, says
 
-matplotlib.use("agg")
-
-from lnlib import gpu, results, simt  # noqa: E402
-from lnlib.simt.cuda_access import FULL, cuda, float32  # noqa: E402
-from lnlib.exercises import ch11  # noqa: E402
-from lnlib.figures import COLOURS, fusing  # noqa: E402
-from lnlib.gpu.ladder import warp_sum  # noqa: E402
+from lnlib import gpu, results, simt
+from lnlib.simt.cuda_access import FULL, cuda, float32
+from lnlib.exercises import ch11
+from lnlib.figures import COLOURS, fusing
+from lnlib.gpu.ladder import warp_sum
 
 
 # Exercises: each attempt is a mistake a reader may make. Kernels need their source, so they are functions here.

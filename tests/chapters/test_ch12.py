@@ -4,20 +4,17 @@ import itertools
 import math
 import random
 
-import matplotlib
 import numpy as np
 import pytest
 from attempts import failed, solution_with
 from questions import percent, says
 
-matplotlib.use("agg")
-
-from lnlib import exercises, gpu, simt  # noqa: E402
-from lnlib.simt.cuda_access import cuda, float32  # noqa: E402
-from lnlib.exercises import ch12  # noqa: E402
-from lnlib.figures import fusing  # noqa: E402
-from lnlib.gpu.ladder import block_sum  # noqa: E402
-from lnlib.summation import sum_rows  # noqa: E402
+from lnlib import exercises, gpu, simt
+from lnlib.simt.cuda_access import cuda, float32
+from lnlib.exercises import ch12
+from lnlib.figures import fusing
+from lnlib.gpu.ladder import block_sum
+from lnlib.summation import sum_rows
 
 # Exercises: each attempt is a mistake a reader may make
 

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from attempts import solution_with
 
 from lnlib.exercises import check, exercises
 from lnlib.exercises.ch05 import RMS_MUTANTS
@@ -12,7 +13,6 @@ from lnlib.exercises.run import here, verdict
 from lnlib.layernorm import LayerNormCache, layer_norm_backward
 from lnlib.mistakes import HARMLESS, LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose, outside_family
 from lnlib.mistakes.catalogue import FACTORS, PLACES, slip
-from lnlib.mistakes.change import function_with
 
 
 def m(a, axis=-1):
@@ -211,32 +211,14 @@ def test_rms_norm_mistakes(wrong, backward):
     assert diagnose(backward, RMS_NORM).names == (_RMS_NAMES[wrong],)
 
 
-def test_rms_norm_in_one_loop_and_in_one_kernel():
-    def loops(dy, x, rstd, gamma, dx, dgamma):
-        for i in range(len(x)):
-            mean = 0.0
-            for j in range(x.shape[1]):
-                mean += gamma[j] * dy[i, j] * x[i, j] * rstd[i] / x.shape[1]
-            for j in range(x.shape[1]):
-                dx[i, j] = gamma[j] * dy[i, j] - 2 * x[i, j] * rstd[i] * mean
-                dgamma[j] += dy[i, j] * x[i, j] * rstd[i]
-
-    report = check("rms-backward-rows", loops)
-    assert set(report.diagnosis.names) == {"missing-rstd", "projection-times-two"}, report
-
-    from lnlib.simt.cuda_access import cuda
-
-    def kernel(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
-        t = cuda.threadIdx.x
-        for c in range(t, D, cuda.blockDim.x):
-            dgamma_parts[cuda.blockIdx.x * D + c] = 0
-        for row in range(cuda.blockIdx.x, M, cuda.gridDim.x):
-            for c in range(t, D, cuda.blockDim.x):
-                dx[row * D + c] = dy[row * D + c] * rstd[row]
-                dgamma_parts[cuda.blockIdx.x * D + c] += dy[row * D + c] * x[row * D + c] * rstd[row]
-
-    report = check("rms-backward", kernel)
-    assert set(report.diagnosis.names) == {"gamma-missing", "missing-projection"}, report
+@pytest.mark.parametrize("id, old, new, names", [
+    ("rms-backward-rows", "r * (gamma[j] * upstream - xhat * mean)", "gamma[j] * upstream - 2 * xhat * mean",
+     {"missing-rstd", "projection-times-two"}),
+    ("rms-backward", "r * (gamma[c] * d - xhat * mean)", "r * d", {"gamma-missing", "missing-projection"}),
+])
+def test_rms_norm_in_one_loop_and_in_one_kernel(id, old, new, names):
+    report = check(id, solution_with(id, (old, new)))
+    assert set(report.diagnosis.names) == names, report
 
 
 def outside(r=1.0, projection=1.0, outer=lambda sigma, s: 1 / sigma):
@@ -427,7 +409,7 @@ def test_a_right_answer_is_never_faulted(id, name):
 
 @pytest.mark.parametrize("changes", KERNELS, ids=lambda changes: changes[0][1][:30])
 def test_right_kernels_are_never_faulted(changes):
-    report = check("rms-backward", function_with(exercises()["rms-backward"].solution, tuple(changes)))
+    report = check("rms-backward", solution_with("rms-backward", *changes))
     assert report.failed is None and report.diagnosis is None, report
 
 

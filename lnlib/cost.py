@@ -209,8 +209,7 @@ def operations(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out
     Parameters
     ----------
     which : "forward" or "backward"
-    rows, D : int
-        x has shape (rows, D).
+        For x of shape (rows, D).
     dtype : "float64", "float32", "float16", "bfloat16", or a NumPy dtype of that name
         Of every array.
     keep : "xhat" or "x"
@@ -236,18 +235,14 @@ def total(operations):
 
 
 def memory(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out=False):
-    """Bytes alive beyond the arguments, call by call.
+    """Bytes alive beyond the arguments, call by call: a list of (str, int).
 
-    Arguments as :func:`operations`; the cache is an argument of backward. With ``out`` the arrays that
-    receive y, dx and (not fused) scratch are the caller's, and so not counted. Nor are NumPy's own buffers, at most
-    64 KB during a call that broadcasts.
-
-    Returns
-    -------
-    list of (str, int)
-        For each call its line and the bytes alive during it, its result among them. The last entry, "return", is
-        what the function leaves behind: y and what it keeps, or dx, dgamma and dbeta. A training step is the
-        forward's list and then the backward's, with the forward's last number (and dy) added to each of its entries.
+    Arguments as :func:`operations`; the cache is an argument of backward. With ``out`` the arrays that receive y, dx
+    and (not fused) scratch are the caller's, and so not counted. Nor are NumPy's own buffers, at most 64 KB during a
+    call that broadcasts. For each call there is its line and the bytes alive during it, its result among them. The
+    last entry, "return", is what the function leaves behind: y and what it keeps, or dx, dgamma and dbeta. A training
+    step is the forward's list and then the backward's, with the forward's last number (and dy) added to each of its
+    entries.
     """
     plan = _plan(which, rows, D, dtype, keep, fused, out)
     callers = {"y", "dx", "scratch"} if out else set()
@@ -355,15 +350,11 @@ def measure_machine(threads=1, size=2**27):
     Each rate is the median of eleven rounds. Bytes are counted as STREAM counts them, two arrays for copy and three
     for triad: the line that a CPU reads before it overwrites part of it is traffic that nobody asked for.
 
-    Parameters
-    ----------
-    threads : int
-        At most Numba's ``NUMBA_NUM_THREADS``, normally the number of cores.
-    size : int
-        Bytes of one array; three are allocated. It decides what is measured. Arrays that fit into a cache together
-        give the rate of that cache, often several times the rate of main memory. For main memory STREAM asks for
-        arrays of four times the last cache. Take the size of the x you want to predict. Below some 16 KB the
-        time to call a compiled function shows; with several threads, below some MB the time to start them.
+    ``threads`` is at most Numba's ``NUMBA_NUM_THREADS``, normally the number of cores. ``size``, the bytes of one of
+    three arrays, decides what is measured. Arrays that fit into a cache together give the rate of that cache, often
+    several times the rate of main memory. For main memory STREAM asks for arrays of four times the last cache. Take
+    the size of the x you want to predict. Below some 16 KB the time to call a compiled function shows; with several
+    threads, below some MB the time to start them.
     """
     try:
         import numba

@@ -213,8 +213,8 @@ def one_sided_difference(f, x, h=None, *, dy=None):
 def central_difference(f, x, h=None, *, dy=None):
     r"""Gradient of f at x by :math:`(f(x + h e_i) - f(x - h e_i)) / 2h`.
 
-    Default :math:`h = (12u)^{1/3}` times the length of x. Other arguments, result and errors as
-    :func:`one_sided_difference`. Relative error about :math:`u^{2/3}` at best.
+    Default :math:`h = (12u)^{1/3}` times the length of x; relative error about :math:`u^{2/3}` at best. All else as
+    for :func:`one_sided_difference`.
     """
     return _gradient(RULES["central"], f, x, h, dy)
 
@@ -231,9 +231,8 @@ def five_point_difference(f, x, h=None, *, dy=None):
 def richardson(f, x, h=None, levels=3, *, dy=None):
     r"""Gradient of f at x by Richardson extrapolation of central differences at h, h/2, ..., h/2^(levels-1).
 
-    Order 2 ``levels``; one level is :func:`central_difference`. The default h balances the errors for that
-    order. Other arguments, result and errors as :func:`one_sided_difference`.
-    Source: Richardson, *Phil. Trans. A* 210 (1911), 307-357.
+    Order 2 ``levels``; one level is :func:`central_difference`. The default h balances the errors for that order. All
+    else as for :func:`one_sided_difference`. Source: Richardson, *Phil. Trans. A* 210 (1911), 307-357.
     """
     return _gradient(_richardson_rule(levels), f, x, h, dy)
 
@@ -243,18 +242,10 @@ def complex_step(f, x, h=1e-30, *, dy=None):
 
     f must be analytic in x, as computed: sums, products, quotients, roots of complex numbers. A cast to
     float is detected, and a ``TypeError``. A conjugate is not: ``x.var()``, ``abs``, ``np.linalg.norm`` and
-    ``np.vdot`` contain one, and give a wrong gradient without a word. Result as :func:`one_sided_difference`.
-    Source: Squire and Trapp, *Using complex variables to estimate derivatives of real functions*, SIAM Review 40
-    (1998), 110-112.
-
-    Parameters
-    ----------
-    f, dy : as in :func:`one_sided_difference`
-    x : array, any shape
-        float64; f sees complex128.
-    h : float
-        The truncation error :math:`h^2 f'''/6` vanishes for any :math:`h < 10^{-8}`; nothing is lost
-        until h reaches subnormal numbers, near 1e-308.
+    ``np.vdot`` contain one, and give a wrong gradient without a word. x is float64, f sees complex128; all else as
+    for :func:`one_sided_difference`. The truncation error :math:`h^2 f'''/6` vanishes for any :math:`h < 10^{-8}`;
+    nothing is lost until h reaches subnormal numbers, near 1e-308. Source: Squire and Trapp, *Using complex variables
+    to estimate derivatives of real functions*, SIAM Review 40 (1998), 110-112.
     """
     return _gradient(RULES["complex"], f, x, h, dy)
 
@@ -267,20 +258,10 @@ METHODS = {"one_sided": one_sided_difference, "central": central_difference, "fi
 def step_curve(f, x, exact, steps, methods=METHODS, *, dy=None):
     """Relative L2 error of numeric gradients over the step size: the V-curves.
 
-    Parameters
-    ----------
-    f, x, dy : as in :func:`one_sided_difference`
-    exact : array, x's shape
-        The true gradient, as floats or in the fixed point of :mod:`lnlib.reference`.
-    steps : sequence of float
-        Steps h > 0, in x's units.
-    methods : dict
-        Name -> function, such as :data:`METHODS` or a part of it.
-
-    Returns
-    -------
-    errors : dict
-        Name -> float64 array, one error per step; ``inf`` where a gradient was not finite.
+    ``f``, ``x`` and ``dy`` are as in :func:`one_sided_difference`; ``exact`` is the true gradient, of x's shape, as
+    floats or in the fixed point of :mod:`lnlib.reference`; ``steps`` are steps h > 0, in x's units; ``methods`` is
+    :data:`METHODS` or a part of it. Returns a dict: name of a method -> float64 array, one error per step; ``inf``
+    where a gradient was not finite.
     """
     exact = reference.to_fixed(exact)
     return {name: np.array([reference.relative_error(method(f, x, h, dy=dy), exact) for h in steps])
@@ -307,17 +288,9 @@ def adjoint_test(jvp, vjp, u, dy):
     :math:`\|dy\|\,\|Ju\|` instead, an upper bound of the sum, the wrong one gives about :math:`1/\sqrt N`.) S is
     not zero where the sum cancels, as it does for dy in a null direction.
 
-    Parameters
-    ----------
-    jvp, vjp : callables
-        u -> Ju of dy's shape; dy -> J^T dy of u's shape.
-    u, dy : arrays
-        Random ones: a fixed direction may be one that the mistake does not touch.
-
-    Returns
-    -------
-    mismatch : float
-        NaN if anything is NaN. Compare with :func:`tolerance`: the size of both sums bounds the condition number.
+    ``jvp`` takes u and returns Ju, of dy's shape; ``vjp`` takes dy and returns J^T dy, of u's shape. The arrays ``u``
+    and ``dy`` should be random: a fixed direction may be one that the mistake does not touch. The result is NaN if
+    anything is NaN. Compare it with :func:`tolerance`: the size of both sums bounds the condition number.
     """
     u, dy = _finite("u", u), _finite("dy", dy)
     Ju = contract.as_array("jvp(u)", jvp(u), _REAL)
@@ -349,24 +322,11 @@ def random_projection(f, args, dy, grads, *, rng, method="complex"):
     unseen only if its product with v is below the tolerance times :math:`S_a + S_b`.
     The cost is one or two evaluations of f.
 
-    Parameters
-    ----------
-    f : callable
-        Takes ``*args``, returns an array of dy's shape.
-    args : sequence of arrays
-    dy : array
-    grads : sequence of arrays
-        The gradients to check, of the shapes of args.
-    rng : numpy.random.Generator
-        Draws v: normal, each :math:`v_k` times the length (standard deviation, or 1) of its argument, so that
-        all terms have the units of the loss.
-    method : str
-        A key of :data:`METHODS`.
-
-    Returns
-    -------
-    mismatch : float
-        Relative; a few u for ``"complex"``, about :math:`u^{2/3}` for ``"central"``; NaN if anything is NaN.
+    ``f`` takes ``*args``, a sequence of arrays, and returns an array of dy's shape. ``grads`` are the gradients to
+    check, of the shapes of args, and ``method`` is a key of :data:`METHODS`. ``rng``, a numpy.random.Generator, draws
+    v: normal, each :math:`v_k` times the length (standard deviation, or 1) of its argument, so that all terms have
+    the units of the loss. The relative mismatch is a few u for ``"complex"``, about :math:`u^{2/3}` for
+    ``"central"``; NaN if anything is NaN.
     """
     args, dy, grads, rule = _check_lists(args, dy, grads, method)
     for k, (arg, grad) in enumerate(zip(args, grads)):
@@ -403,14 +363,8 @@ def tolerance(dtype, D, condition=1.0):
     subnormal numbers). Source of the square root: Higham and Mary, *A new approach to probabilistic rounding error
     analysis*, SIAM J. Sci. Comput. 41 (2019), A2815-A2835.
 
-    Parameters
-    ----------
-    dtype : dtype or str
-        x's dtype: float64, float32, or float16, bfloat16 with arithmetic in float32.
-    D : int
-        Number of features.
-    condition : float
-        :math:`\kappa = \|r g\| / \|dx\|`, see :func:`lnlib.reference.kappa`; at least about 1.
+    ``dtype`` is x's, or its name: float64, float32, or float16, bfloat16 with arithmetic in float32. ``condition`` is
+    :math:`\kappa = \|r g\| / \|dx\|`, see :func:`lnlib.reference.kappa`; at least about 1.
     """
     name = dtype if isinstance(dtype, str) else np.dtype(dtype).name  # NumPy may not know "bfloat16"
     if name not in FORMATS:
@@ -515,20 +469,21 @@ def check_gradients(f, args, dy, grads, *, names=None, method="central", rtol=No
     that rounds its mean is not when the offset of x is large; pass ``rtol`` there. At D = 2 layer norm is
     nearly constant, its dx the tiny rest of a subtraction, and a right dx may fail.
 
+    Arguments as in :func:`random_projection`, but for these.
+
     Parameters
     ----------
-    f : as in :func:`random_projection`
     args : sequence of arrays
         float64; float32 to see what it does. Never modified.
     dy : array
         A random one. With ones, much goes unnoticed.
     grads : sequence of arrays
-        The gradients to check. A wrong shape fails, it is never broadcast.
+        A wrong shape fails, it is never broadcast.
     names : sequence of str, optional
         One for each gradient, for the table.
     method : str
-        A key of :data:`METHODS`. Each element of args costs two evaluations of f for ``"central"`` and one
-        for ``"complex"``, twice that with the default tolerance.
+        Each element of args costs two evaluations of f for ``"central"`` and one for ``"complex"``, twice that with
+        the default tolerance.
     rtol : float, optional
         A tolerance for all gradients, in place of the default.
     """

@@ -315,9 +315,9 @@ def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
 
 
 def layer_norm_jvp(u, cache):
-    r"""Directional derivative of y along ``u`` in x, :math:`\gamma\, r\,(u - \overline{u} - \hat x\,\overline{u \hat x})`.
+    r"""Directional derivative of y along ``u``: :math:`\gamma\, r\,(u - \overline{u} - \hat x\,\overline{u \hat x})`.
 
-    ``u`` has x's shape, and so has the result. The Jacobian of xhat is symmetric, so this is the
+    ``u``, a direction in x, has x's shape, and so has the result. The Jacobian of xhat is symmetric, so this is the
     backward formula with gamma applied last instead of first.
     """
     gamma, xhat, rstd, u, shape = _unpack(cache, _LAYER_NORM, u=u)
@@ -336,8 +336,8 @@ def layer_norm_double_backward(u, dy, cache):
                  - 3\, \hat x\, \overline{w \hat x}\; \overline{g \hat x}\bigr), \qquad
         grad_{dy} = \gamma J u, \qquad grad_\gamma = \sum_{rows} dy\, J u,
 
-    where J is the (symmetric) Jacobian of xhat. Cotangents of dgamma and dbeta are not included. Arguments as
-    :func:`layer_norm_backward`, ``u`` like dy; returns grad_x, grad_gamma, grad_dy, of shapes (..., D), (D,), (..., D).
+    where J is the (symmetric) Jacobian of xhat. Cotangents of dgamma and dbeta are not included. Arguments as of
+    :func:`layer_norm_backward`, ``u`` like dy. Returns grad_x, grad_gamma, grad_dy: shapes (..., D), (D,), (..., D).
     """
     gamma, xhat, rstd, u, upstream, shape = _unpack(cache, _LAYER_NORM, u=u, dy=dy)
     with np.errstate(all="ignore"):

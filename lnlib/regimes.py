@@ -37,15 +37,8 @@ def rows(rng, count, D, ratio, sigma=1.0, dtype="float32"):
 
     This holds for every row as well as the dtype can tell; at a ratio of 1/u it can no longer. j is random, one for
     each row: a round mean such as 1000 would be a number of the format, and a rounded mean would look harmless.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-    count, D : int
-        Number of rows; features, at least 2.
-    ratio, sigma : float
-    dtype : str
-        A key of :data:`lnlib.rounding.FORMATS`. Half formats are numbers of the format in a float32 array.
+    ``rng`` is a numpy.random.Generator, D at least 2, and ``dtype`` a key of :data:`lnlib.rounding.FORMATS`. Half
+    formats are numbers of the format in a float32 array.
     """
     if D < 2:
         raise ValueError(f"D: found {D}, expected at least 2, because one number has no standard deviation")
@@ -126,23 +119,11 @@ def _row_errors(values, exact):
 def forward_errors(algorithms, ratios, energies, D=256, count=4, eps=1e-5, dtype="float32", *, rng):
     """Relative L2 error of y, the median over rows, on a grid of regimes.
 
-    Parameters
-    ----------
-    algorithms : dict of str to function (x, eps) -> y
-        Layer norm without gamma and beta. All see the same rows, and one exact result judges them.
-    ratios, energies : sequences of float
-    D, count : int
-        Features and rows of each cell.
-    eps : float
-        Fixed; the energy sets sigma.
-    dtype : str
-        Of the rows, as in :func:`rows`. To see what rounding the input costs, let an algorithm round it.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    dict of str to array of shape (len(energies), len(ratios))
-        inf where at least half of the rows hold NaN or Inf.
+    ``algorithms`` are functions (x, eps) -> y by name, layer norm without gamma and beta. All see the same rows, and
+    one exact result judges them. A cell of the grid has ``count`` rows of D features; eps is fixed, and the energy
+    sets sigma. ``rng`` and ``dtype`` are those of :func:`rows`: to see what rounding the input costs, let an
+    algorithm round it. Returns, by name, an array of shape (len(energies), len(ratios)), inf where at least half of
+    the rows hold NaN or Inf.
     """
     errors = {name: np.empty((len(energies), len(ratios))) for name in algorithms}
     for i, energy in enumerate(energies):
@@ -157,21 +138,12 @@ def forward_errors(algorithms, ratios, energies, D=256, count=4, eps=1e-5, dtype
 def backward_errors(algorithms, kappas, ratios, energies, towards, D=256, count=4, eps=1e-5, dtype="float32", *, rng):
     """Relative L2 errors of dx (median over rows), dgamma and dbeta over kappa and regime.
 
-    Parameters
-    ----------
-    algorithms : dict of str to function (x, gamma, beta, dy, eps) -> (dx, dgamma, dbeta)
-    kappas : sequence of float
-        At least 1. A cell that cannot be (see :func:`parts`) is NaN.
-    ratios, energies : float or sequence of float
-        Broadcast against each other to a list of regimes: vary one and fix the other, or pair them.
-    towards : {"ones", "along"}
-        The part of g that is subtracted away.
-    D, count, eps, dtype, rng
-        As in :func:`forward_errors`. gamma is uniform in [1/2, 2] and dy = g / gamma, in the dtype of x.
-
-    Returns
-    -------
-    dict of str to dict of "dx", "dgamma", "dbeta" to array of shape (len(kappas), number of regimes)
+    ``algorithms`` are functions (x, gamma, beta, dy, eps) -> (dx, dgamma, dbeta) by name. ``kappas`` are at least 1;
+    a cell that cannot be (see :func:`parts`) is NaN. ``ratios`` and ``energies``, numbers or sequences, are broadcast
+    against each other to a list of regimes: vary one and fix the other, or pair them. ``towards``, "ones" or "along",
+    is the part of g that is subtracted away. The rest is as in :func:`forward_errors`. gamma is uniform in [1/2, 2]
+    and dy = g / gamma, in the dtype of x. Returns, by name, a dict of "dx", "dgamma", "dbeta" to an array of shape
+    (len(kappas), number of regimes).
     """
     ratios, energies = np.broadcast_arrays(np.atleast_1d(ratios), np.atleast_1d(energies))
     names = ("dx", "dgamma", "dbeta")
@@ -236,8 +208,7 @@ def mean_loss(ratio, D, order, dtype="float32"):
 
     The mean is off by :math:`t u |\mu| \sqrt n`, n = :func:`sum_roundings`. x - m is exact where the two are close,
     so all of xhat is shifted by that over s. Its root mean square is sigma/s: eps cancels, and
-
-    .. math:: t u \sqrt n\; |\text{ratio}|
+    :math:`t u \sqrt n\; |\text{ratio}|` is left.
     """
     return TYPICAL * find(dtype).u * np.sqrt(sum_roundings(D, order)) * np.abs(ratio)
 
@@ -284,11 +255,8 @@ def largest_square(dtype):
 def overflow_sigma(ratio, dtype, terms=1):
     r"""The sigma above which squares overflow in a row of this ratio.
 
-    The root mean square of a row is :math:`\sigma \sqrt{1 + \text{ratio}^2}`; a sum of ``terms`` squares reaches
-    the largest number F of the format at
-
-    .. math:: \sigma = \sqrt{F / \text{terms}} \big/ \sqrt{1 + \text{ratio}^2}.
-
+    The root mean square of a row is :math:`\sigma \sqrt{1 + \text{ratio}^2}`; a sum of ``terms`` squares reaches the
+    largest number F of the format at :math:`\sigma = \sqrt{F / \text{terms}} \big/ \sqrt{1 + \text{ratio}^2}`.
     ``terms`` is D where squares are added and then divided, 1 for a typical single square, and for a mean whose
     terms are divided before they are added. For squares of x - m, as in the two-pass algorithms, take ratio 0.
     """

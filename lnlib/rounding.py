@@ -57,13 +57,8 @@ def round_to(a, name):
     likewise, where the result is a normal number.
     Source: S. A. Figueroa, *When is double rounding innocuous?*, SIGNUM Newsletter 30(3), 1995.
 
-    Parameters
-    ----------
-    a : array of float32 or float64
-        Any shape. Rounded once, straight to the format: float64 numbers do not pass through float32. ``TypeError``
-        for another dtype.
-    name : str
-        A key of :data:`FORMATS`, else ``ValueError``.
+    ``a`` is float32 or float64, else ``TypeError``, and rounded once, straight to the format: float64 numbers do not
+    pass through float32. ``name`` is a key of :data:`FORMATS`, else ``ValueError``.
     """
     form = find(name)
     a = contract.as_array("a", a, ("float32", "float64"))

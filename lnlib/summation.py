@@ -90,17 +90,10 @@ def _check(order, dtype):
 def sum_rows(a, order, dtype="float32", rng=None):
     """Sum over axis 0 in a given order, every partial sum rounded to ``dtype``: float32 array of shape (...).
 
+    ``a`` is a finite float32 array of shape (N, ...), N >= 1, rounded to ``dtype``, "float32" or "bfloat16", first.
+    Several shuffled copies side by side give several runs in one call. ``order`` is a key of :data:`ROW_ORDERS`;
+    "random" alone needs ``rng``, a numpy.random.Generator.
     Source: N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., 2002, chapter 4.
-
-    Parameters
-    ----------
-    a : float32 array of shape (N, ...), N >= 1
-        Finite; rounded to ``dtype`` first. Several shuffled copies side by side give several runs in one call.
-    order : str
-        A key of :data:`ROW_ORDERS`.
-    dtype : {"float32", "bfloat16"}
-    rng : numpy.random.Generator
-        For order "random" only.
     """
     _check(order, dtype)
     a = contract.as_array("a", a, ("float32",))

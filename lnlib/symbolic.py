@@ -49,22 +49,11 @@ FORMULAS = {
 
 
 def collapse(total, known=()):
-    r"""Evaluate a sum over one index, term by term.
+    r"""Evaluate a sum over one index, term by term: ``Sum(x[k] + 1, (k, 1, D))`` is ``D*mu + D``.
 
     A Kronecker delta picks one term, a constant is multiplied by D, and for the rest the sum must be
-    ``known``: no other algebra happens.
-
-    Parameters
-    ----------
-    total : Sum
-        A sum over one index, such as ``Sum(x[k] + 1, (k, 1, D))``.
-    known : dict
-        Maps a summand to its sum: ``{x[k]: D * mu}``.
-
-    Returns
-    -------
-    Expr
-        For the example, ``D*mu + D``. ``ValueError`` if a summand depends on the index and is not in ``known``.
+    ``known``: no other algebra happens. For the example, ``known`` maps the summand to its sum, ``{x[k]: D * mu}``.
+    A summand that depends on the index and is not in it is a ``ValueError``.
     """
     limits, result = total.limits[0], 0
     known = {S.One: D, **dict(known)}
@@ -179,7 +168,7 @@ class Row(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """dx, dgamma, dbeta of one row: (D, 1) matrices."""
+    """dx, dgamma, dbeta of one row: (D, 1) matrices. What each of the three routes returns."""
 
     dx: Matrix
     dgamma: Matrix
@@ -221,7 +210,7 @@ def row(D=3):
     return Row(x, gamma, beta, dy, u, epsilon, mean, var, s, xhat, _times(gamma, xhat) + beta)
 
 
-def chain_rule(row):
+def chain_rule(row) -> Gradients:
     r"""Route 1: x reaches the loss directly, through the mean and through the variance.
 
     .. math::
@@ -231,7 +220,7 @@ def chain_rule(row):
                         + \frac{\partial L}{\partial v} \frac{\partial v}{\partial x_j}, \qquad
         L = \sum_i dy_i \Bigl(\gamma_i \frac{x_i - \mu}{\sqrt{v + \varepsilon}} + \beta_i\Bigr)
 
-    Returns :class:`Gradients`. A loss that is linear in y stands for all losses with this dy.
+    A loss that is linear in y stands for all losses with this dy.
     """
     y = _times(row.gamma, (row.x - mu * ones(len(row.x), 1)) / sqrt(v + row.epsilon)) + row.beta
     # 1 by 1 matrices: only matrices have .jacobian.
@@ -241,11 +230,8 @@ def chain_rule(row):
     return Gradients(*(d.T.subs({mu: row.mean, v: row.var}) for d in gradients))
 
 
-def jacobian_route(row):
-    r"""Route 2: let SymPy build the whole Jacobian of y, then multiply, :math:`dx = (\partial y/\partial x)^T dy`.
-
-    Returns :class:`Gradients`.
-    """
+def jacobian_route(row) -> Gradients:
+    r"""Route 2: let SymPy build the whole Jacobian of y, then multiply, :math:`dx = (\partial y/\partial x)^T dy`."""
     return Gradients(*(row.y.jacobian(w).T * row.dy for w in (row.x, row.gamma, row.beta)))
 
 
@@ -276,8 +262,8 @@ def graph_steps(row):
     return {gradient_of(n): sum(m_value.diff(n) * gradient_of(m) for m, m_value in nodes.items()) for n in targets}
 
 
-def graph_route(row):
-    """Route 3: the reverse sweep of :func:`graph_steps`, each line put into the next. Returns :class:`Gradients`."""
+def graph_route(row) -> Gradients:
+    """Route 3: the reverse sweep of :func:`graph_steps`, each line put into the next."""
     value = {}
     for name, step in graph_steps(row).items():
         value[name] = step.subs(value)
@@ -287,11 +273,8 @@ def graph_route(row):
     return Gradients(*gradients)
 
 
-def compact(row):
-    r"""The target, typed in: :math:`dx = (g - \overline g - \hat x\,\overline{g \hat x})/s`; g = gamma * dy.
-
-    Returns :class:`Gradients`.
-    """
+def compact(row) -> Gradients:
+    r"""The target, typed in: :math:`dx = (g - \overline g - \hat x\,\overline{g \hat x})/s`; g = gamma * dy."""
     D, g = len(row.x), _times(row.gamma, row.dy)
     dx = (g - ones(D, 1) * sum(g) / D - row.xhat * g.dot(row.xhat) / D) / row.s
     return Gradients(dx, _times(row.dy, row.xhat), row.dy)
@@ -345,20 +328,14 @@ def prove_spectrum(row):
             "trace J = (D-2)/s + eps/s^3": equal(J.trace(), (D - 2) / row.s + small, row)}
 
 
-def differentiate_backward(row):
-    r"""Double backward by brute force: SymPy differentiates :math:`\langle u, dx\rangle`.
-
-    Returns :class:`DoubleGradients`.
-    """
+def differentiate_backward(row) -> DoubleGradients:
+    r"""Double backward by brute force: SymPy differentiates :math:`\langle u, dx\rangle`."""
     inner = Matrix([row.u.dot(jacobian_route(row).dx)])
     return DoubleGradients(*(inner.jacobian(w).T for w in (row.x, row.gamma, row.dy)))
 
 
-def compact_double_backward(row):
-    r"""The target, typed in: the formulas of :func:`lnlib.layernorm.layer_norm_double_backward` for one row.
-
-    Returns :class:`DoubleGradients`.
-    """
+def compact_double_backward(row) -> DoubleGradients:
+    r"""The target, typed in: the formulas of :func:`lnlib.layernorm.layer_norm_double_backward` for one row."""
     D, one, h = len(row.x), ones(len(row.x), 1), row.xhat
     w, g = (a - one * sum(a) / D for a in (row.u, _times(row.gamma, row.dy)))
     wg, wx, gx = w.dot(g) / D, w.dot(h) / D, g.dot(h) / D
@@ -377,16 +354,9 @@ def to_numpy(D):
 def numeric_jacobian(D):
     r"""SymPy's Jacobian of xhat for D features, compiled to NumPy: no formula of this library takes part.
 
-    Parameters
-    ----------
-    D : int
-        From 2 to 8; the generated code grows like D squared.
-
-    Returns
-    -------
-    function
-        Takes x of shape (..., D), float64 or complex128, and a float eps; returns an array of shape
-        (..., D, D), the :math:`J_{ij} = \partial\hat x_i/\partial x_j` of each row.
+    D is from 2 to 8; the generated code grows like D squared. The function that is returned takes x, float64 or
+    complex128 of shape (..., D), and a float eps; it gives an array of shape (..., D, D), the
+    :math:`J_{ij} = \partial\hat x_i/\partial x_j` of each row.
     """
     if not isinstance(D, int) or not 2 <= D <= 8:
         raise ValueError(f"D: found {D!r}, expected an int from 2 to 8")

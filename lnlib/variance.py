@@ -116,9 +116,7 @@ def _algorithm(function):
 
 @_algorithm
 def naive(x, order="pairwise"):
-    r"""Mean of the squares minus square of the mean.
-
-    .. math:: v = \overline{x^2} - m^2
+    r"""Mean of the squares minus square of the mean: :math:`v = \overline{x^2} - m^2`.
 
     Two numbers near :math:`\mu^2` that differ by :math:`\sigma^2` are subtracted: the error is
     :math:`E \kappa^2 u`. Where that is more than 1, v is any number up to about :math:`E u \mu^2`, of either sign.
@@ -130,9 +128,7 @@ def naive(x, order="pairwise"):
 
 @_algorithm
 def naive_clipped(x, order="pairwise"):
-    r""":func:`naive`, with a negative variance replaced by zero.
-
-    .. math:: v = \max(\overline{x^2} - m^2,\, 0)
+    r""":func:`naive`, with a negative variance replaced by zero: :math:`v = \max(\overline{x^2} - m^2,\, 0)`.
 
     No NaN any more, and no better answer: with v = 0, xhat is :math:`(x - m)/\sqrt\varepsilon`, which is
     :math:`\sqrt{1 + \sigma^2/\varepsilon}` times too large.
@@ -143,9 +139,7 @@ def naive_clipped(x, order="pairwise"):
 
 @_algorithm
 def two_pass(x, order="pairwise"):
-    r"""The definition: first the mean, then the mean square of what is left.
-
-    .. math:: d = x - m, \qquad v = \overline{d^2}
+    r"""The definition: first the mean, then the mean square of what is left: :math:`d = x - m, v = \overline{d^2}`.
 
     The error is :math:`E u + (E \kappa u)^2`; the second term is the square of the error of m. Higham 2002,
     section 1.9.
@@ -349,18 +343,10 @@ def normalise(x, algorithm="recentred", eps=1e-5, order="pairwise", var=None):
 
     .. math:: \bigl((x - m) - c\bigr) / \sqrt{v + \varepsilon}
 
-    Parameters
-    ----------
-    x : array of shape (..., D)
-        float16, bfloat16, float32 or float64. Never modified.
-    algorithm : str or Algorithm
-        A key of ``ALGORITHMS``, or an entry.
-    eps : float
-        In the square of x's units.
-    order : str
-        A key of ``ORDERS``.
-    var : array of shape (..., 1), optional
-        Used in place of the algorithm's variance, after rounding to x's dtype: to see what the mean alone costs.
+    x is float16, bfloat16, float32 or float64, of shape (..., D), and never modified; ``algorithm`` is a key or an
+    entry of ``ALGORITHMS``, eps in the square of x's units, and ``order`` a key of ``ORDERS``. ``var``, of shape
+    (..., 1), is used in place of the algorithm's variance, after rounding to x's dtype: to see what the mean alone
+    costs.
     """
     x = contract.require_x(x)
     eps = contract.require_eps(eps)

@@ -114,7 +114,7 @@ def _half_backward(dy, cache, dx):
 def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
     r"""Layer norm of the last axis, in one pass; see :func:`lnlib.layernorm.layer_norm_forward`.
 
-    Formula, units, errors and source as there; parameters too, but for these. The cache is a :class:`CpuLayerNormCache`.
+    Formula, units, errors and source as there; parameters too, but for these. Returns y and a CpuLayerNormCache.
 
     Parameters
     ----------

@@ -68,7 +68,7 @@ def geometry(x, c, xhat, y):
 
 
 def paths_to_xhat():
-    """The graph of layer norm from x to the loss, each arrow with its local derivative; three paths, three colours."""
+    """The graph of layer norm from x to the loss, each arrow with its local derivative; three paths in colours."""
     fig, ax = figure(5.2, 3.0)
     places = {"$x_j$": (0, 0), r"$\mu$": (1.2, 0.8), "$v$": (1.2, -0.8), r"$\hat x_i$": (2.4, 0), "$y_i$": (3.4, 0)}
     for name, place in places.items():

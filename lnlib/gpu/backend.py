@@ -94,7 +94,7 @@ def scaled_eps(eps, real):
 def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, stream=None):
     r"""Layer norm of the last axis, on the GPU; see :func:`lnlib.layernorm.layer_norm_forward`.
 
-    Formula, units, errors and source as there; parameters too, but for these. The cache is a :class:`GpuLayerNormCache`.
+    Formula, units, errors and source as there; parameters too, but for these. Returns y and a GpuLayerNormCache.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """The ladder of :mod:`lnlib.gpu.ladder`: which kernels a step launches, what it computes and what it asks of memory.
 
-A :class:`Step` runs its kernels, and predicts from the way they ask for memory what the interpreter will count. A wrong
-argument raises ``TypeError`` or ``ValueError``, naming it, what was found and what was expected.
+A :class:`Step` runs its kernels, and predicts from the way they ask for memory what the interpreter will count. A
+wrong argument raises ``TypeError`` or ``ValueError``, naming it, what was found and what was expected.
 """
 
 import math
@@ -173,25 +173,13 @@ class Step(NamedTuple):
     plan: Callable
 
     def run(self, *inputs, eps=1e-5, G=4, log=False, gpu=False):
-        """Run the kernels, interpreted or on a GPU.
+        """Run the kernels, interpreted or on a GPU: (outputs by name, what the interpreter returned of each launch).
 
-        Parameters
-        ----------
-        inputs : float32 arrays
-            Forward: x (M, D), gamma and beta (D,). Backward: dy and x (M, D), mean and rstd (M, 1), gamma (D,).
-        eps : float
-            Of a forward.
-        G : int
-            Blocks of a persistent grid; M is enough where there are fewer rows.
-        log, gpu : bool
-            Record every access (see :func:`lnlib.simt.launch`). Compile the kernels and run them on the GPU.
-
-        Returns
-        -------
-        outputs : dict of arrays by name
-            Forward: y, mean, rstd. Backward: dx, dgamma, dbeta.
-        runs : list
-            What the interpreter returned, one for each launch; empty from the GPU.
+        ``inputs`` are float32 arrays. Forward takes x (M, D), gamma and beta (D,), and eps, and gives y, mean and
+        rstd. Backward takes dy and x (M, D), mean and rstd (M, 1), gamma (D,), and gives dx, dgamma and dbeta. ``G``
+        is the number of blocks of a persistent grid; M is enough where there are fewer rows. With ``log`` every
+        access is recorded (see :func:`lnlib.simt.launch`). With ``gpu`` the kernels are compiled and run on the GPU,
+        and the second list is empty.
         """
         names = INPUTS[self.direction]
         if len(inputs) != len(names):

@@ -269,7 +269,10 @@ def _argument(name, value, machine):
 
 
 def launch(kernel, grid, block, *arguments, log=False, checks=True):
-    """Run ``kernel[grid, block](*arguments)``. Arrays are written in place.
+    """Run ``kernel[grid, block](*arguments)``, arrays written in place, and return a :class:`Run`.
+
+    A mistake in the kernel raises one of the subclasses of :class:`KernelError`; an argument that is not as described
+    raises ``TypeError`` or ``ValueError``, naming it.
 
     Parameters
     ----------
@@ -284,17 +287,6 @@ def launch(kernel, grid, block, *arguments, log=False, checks=True):
         Whether to keep every access to memory, and every event.
     checks : bool
         Whether to look for data races. This takes about half of the time. Everything else is always checked.
-
-    Returns
-    -------
-    Run
-
-    Raises
-    ------
-    KernelError
-        One of its subclasses, for a mistake in the kernel.
-    TypeError, ValueError
-        For an argument that is not as described. The message names it.
     """
     function = plain(kernel)
     if function is None:

@@ -35,12 +35,7 @@ def uninitialised(shape, dtype):
     """Make an array in which every element counts as unwritten until a kernel writes it.
 
     Reading one too early is an :class:`UninitialisedRead`, in any launch and through any view of the same dtype.
-    What the host writes is not noticed: use it for results.
-
-    Parameters
-    ----------
-    shape, dtype :
-        As in ``numpy.empty``. Floats are NaN at first.
+    What the host writes is not noticed: use it for results. Arguments as of ``numpy.empty``; floats are NaN at first.
     """
     array = np.empty(shape, dtype)
     array.fill(np.nan if array.dtype.kind == "f" else 0)

@@ -35,8 +35,8 @@ def steps(a, eps):
 def sympy(a, eps):
     xhat, J = to_numpy(a.x.shape[-1])(np.moveaxis(a.x, -1, 0), eps)
     per_row = a.dy * np.moveaxis(xhat[:, 0], 0, -1)
-    leading = tuple(range(a.x.ndim - 1))
-    return named((np.einsum("...i,ij...->...j", a.gamma * a.dy, J), per_row.sum(axis=leading), a.dy.sum(axis=leading)))
+    rows = tuple(range(a.x.ndim - 1))
+    return named((np.einsum("...i,ij...->...j", a.gamma * a.dy, J), per_row.sum(axis=rows), a.dy.sum(axis=rows)))
 
 
 def by(derivative):

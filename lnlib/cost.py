@@ -206,19 +206,12 @@ def count(program, bytes_of, itemsize):
 def operations(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out=False):
     """The passes over memory of layer norm's forward or backward, a list of :class:`Operation`.
 
-    Parameters
-    ----------
-    which : "forward" or "backward"
-        For x of shape (rows, D).
-    dtype : "float64", "float32", "float16", "bfloat16", or a NumPy dtype of that name
-        Of every array.
-    keep : "xhat" or "x"
-        What forward keeps for backward: (xhat, rstd, gamma), or (x, mean, rstd, gamma).
-    fused : bool
-        One pass that reads its arguments once and writes its results once, instead of one pass per NumPy call.
-    out : bool
-        Not fused: the calls of :func:`lnlib.cpu.ladder.reused_buffers_forward`, which need ``keep="x"``, instead of
-        those of :func:`lnlib.cpu.ladder.idiomatic_forward`. Fused: changes nothing here.
+    * ``which`` is "forward" or "backward"; x has shape (``rows``, ``D``).
+    * ``dtype``, of every array: "float64", "float32", "float16", "bfloat16", or a NumPy dtype of that name.
+    * ``keep`` says what forward keeps for backward: "xhat" (xhat, rstd, gamma), or "x" (x, mean, rstd, gamma).
+    * ``fused``: one pass that reads its arguments once and writes its results once, instead of one per NumPy call.
+    * ``out``, not fused: the calls of :func:`lnlib.cpu.ladder.reused_buffers_forward`, which need ``keep="x"``,
+      instead of those of :func:`lnlib.cpu.ladder.idiomatic_forward`. Fused: changes nothing here.
     """
     plan = _plan(which, rows, D, dtype, keep, fused, out)
     calls = count(plan.program, plan.bytes_of, plan.itemsize)

@@ -195,17 +195,11 @@ def _gradient(rule, f, x, h, dy):
 def one_sided_difference(f, x, h=None, *, dy=None):
     r"""Gradient of f at x, of its shape and dtype, by :math:`(f(x + h e_i) - f(x)) / h` for every element i of x.
 
-    Parameters
-    ----------
-    f : callable
-        Takes an array like x, returns a scalar; with ``dy``, an array of dy's shape.
-    x : array, any shape
-        float64, or float32 to see what float32 does to a difference. Never modified.
-    h : float, optional
-        The step, in x's units; default :math:`4 u^{1/2}` times the length of x, see the head of this module.
-    dy : array, optional
-        Differentiate :math:`\langle dy, f(x) \rangle`. The outputs are then subtracted before they are
-        summed, which is more accurate than a difference of two sums.
+    * ``f`` takes an array like x, returns a scalar; with ``dy``, an array of dy's shape.
+    * ``x``, of any shape, is float64, or float32 to see what float32 does to a difference. Never modified.
+    * ``h`` is the step, in x's units; default :math:`4 u^{1/2}` times the length of x, see the head of this module.
+    * ``dy``: differentiate :math:`\langle dy, f(x) \rangle`. The outputs are then subtracted before they are
+      summed, which is more accurate than a difference of two sums.
     """
     return _gradient(RULES["one_sided"], f, x, h, dy)
 
@@ -471,21 +465,12 @@ def check_gradients(f, args, dy, grads, *, names=None, method="central", rtol=No
 
     Arguments as in :func:`random_projection`, but for these.
 
-    Parameters
-    ----------
-    args : sequence of arrays
-        float64; float32 to see what it does. Never modified.
-    dy : array
-        A random one. With ones, much goes unnoticed.
-    grads : sequence of arrays
-        A wrong shape fails, it is never broadcast.
-    names : sequence of str, optional
-        One for each gradient, for the table.
-    method : str
-        Each element of args costs two evaluations of f for ``"central"`` and one for ``"complex"``, twice that with
-        the default tolerance.
-    rtol : float, optional
-        A tolerance for all gradients, in place of the default.
+    * ``args`` are of float64, or float32 to see what it does. Never modified.
+    * ``dy`` should be random. With ones, much goes unnoticed.
+    * ``grads``: a wrong shape fails, it is never broadcast. ``names``: one for each gradient, for the table.
+    * ``method``: each element of args costs two evaluations of f for ``"central"`` and one for ``"complex"``, twice
+      that with the default tolerance.
+    * ``rtol``: a tolerance for all gradients, in place of the default.
     """
     args, dy, grads, rule = _check_lists(args, dy, grads, method)
     names = [f"grads[{k}]" for k in range(len(grads))] if names is None else list(names)

@@ -29,17 +29,12 @@ class LayerNormCache(NamedTuple):
     """What layer norm's backward needs, and no more: rows * (D + 1) + D numbers.
 
     No field shares memory with an argument of forward: changing x, gamma or beta later changes nothing here.
-
-    xhat : (..., D), compute dtype, the normalised rows.
-    rstd : (..., 1), compute dtype, 1 / sqrt(var + eps).
-    gamma : (D,), a copy in gamma's dtype.
-    dtype : x's dtype, which dx will have.
     """
 
-    xhat: np.ndarray
-    rstd: np.ndarray
-    gamma: np.ndarray
-    dtype: np.dtype
+    xhat: np.ndarray  #: (..., D), compute dtype, the normalised rows
+    rstd: np.ndarray  #: (..., 1), compute dtype, 1 / sqrt(var + eps)
+    gamma: np.ndarray  #: (D,), a copy in gamma's dtype
+    dtype: np.dtype  #: x's dtype, which dx will have
 
     backend = "numpy"
 
@@ -47,23 +42,21 @@ class LayerNormCache(NamedTuple):
 class PreciseLayerNormCache(NamedTuple):
     """What layer norm's backward needs in float64: x as it was given, and three float64 numbers a row.
 
-    x : (..., D), a copy in x's dtype. xhat is not stored but computed when asked for, ((x - mean) - residual) * rstd.
-    mean, residual : (..., 1), float64: the rounded mean, and the mean of what it leaves.
-    rstd, gamma, dtype : as in :class:`LayerNormCache`; rstd is float64. As there, no memory is shared.
+    No memory is shared, as in :class:`LayerNormCache`, and xhat is computed when asked for.
     """
 
-    x: np.ndarray
-    mean: np.ndarray
-    residual: np.ndarray
-    rstd: np.ndarray
-    gamma: np.ndarray
-    dtype: np.dtype
+    x: np.ndarray  #: (..., D), a copy in x's dtype
+    mean: np.ndarray  #: (..., 1), float64, rounded
+    residual: np.ndarray  #: (..., 1), float64, the mean of what ``mean`` leaves
+    rstd: np.ndarray  #: (..., 1), float64, 1 / sqrt(var + eps)
+    gamma: np.ndarray  #: (D,), a copy in gamma's dtype
+    dtype: np.dtype  #: x's dtype, which dx will have
 
     backend = "numpy"
 
     @property
     def xhat(self):
-        """(..., D), float64, the normalised rows."""
+        """(..., D), float64, the normalised rows, ((x - mean) - residual) * rstd."""
         return ((self.x.astype(np.float64) - self.mean) - self.residual) * self.rstd
 
 

@@ -9,8 +9,8 @@ variance. Every function has the arguments and results of
 (y, cache), backward takes (dy, cache) and returns (dx, dgamma, dbeta). Arguments are not checked.
 
 float32 and float64 are worked on as they are, half precision in float32. No gradient formula is
-simplified: the backward passes of Flax and Keras follow their forward step by step, as automatic
-differentiation does.
+simplified: the backward passes of Flax and Keras follow their forward, whose sources are theirs, step by step, as
+automatic differentiation does.
 """
 
 from typing import NamedTuple
@@ -110,7 +110,6 @@ def pytorch_forward(x, gamma, beta, eps=1e-5):
     :math:`x\,r + (-m\,r)`, two numbers of about mean / sigma, but in float32.
 
     For the backward it keeps x and two numbers a row, m and r, in gamma's dtype.
-
     Source: ``aten/src/ATen/native/cpu/layer_norm_kernel.cpp`` and ``moments_utils.h`` (the second is in
     the wheel). Releases before 2.13 may differ: an earlier kernel had the half-precision form everywhere.
     """
@@ -134,7 +133,6 @@ def pytorch_backward(dy, cache):
 
     The two terms in b are about mean / sigma times their difference, and so are b x and c. dgamma and
     dbeta are added up row after row in x's dtype, half precision included.
-
     Source: ``aten/src/ATen/native/cpu/layer_norm_kernel.cpp``, with one thread.
     """
     x, mean, rstd, gamma = cache
@@ -161,7 +159,13 @@ def _multiply_add(a, b, c):
     return (a.astype(np.float64) * b + c).astype(a.dtype)
 
 
-def _flax_forward(x, gamma, beta, eps, fast):
+def flax_forward(x, gamma, beta, eps=1e-5, fast=True):
+    r"""Flax 0.12.8 as it comes: variance :math:`\max(0, \overline{x^2} - \overline{x}^2)`, then (x - mean) rstd.
+
+    From mean / sigma near 1 / sqrt(u), 4000 in float32, the difference is rounding error. Where that is
+    negative the variance becomes 0 and y is sqrt(1 + sigma^2 / eps) times too large; no NaN shows it.
+    Source: ``flax/linen/normalization.py``, ``_compute_stats`` and ``_normalize``.
+    """
     x = np.asarray(x)
     rows = _rows(x)
     share = rows.dtype.type(1) / rows.dtype.type(x.shape[-1])  # XLA multiplies by 1 / D
@@ -176,31 +180,15 @@ def _flax_forward(x, gamma, beta, eps, fast):
     return y.astype(x.dtype).reshape(x.shape), (x, mean, raw, rstd, gamma, eps, fast)
 
 
-def flax_forward(x, gamma, beta, eps=1e-5):
-    r"""Flax 0.12.8 as it comes: variance :math:`\max(0, \overline{x^2} - \overline{x}^2)`, then (x - mean) rstd.
-
-    From mean / sigma near 1 / sqrt(u), 4000 in float32, the difference is rounding error. Where that is
-    negative the variance becomes 0 and y is sqrt(1 + sigma^2 / eps) times too large; no NaN shows it.
-
-    Source: ``flax/linen/normalization.py``, ``_compute_stats`` and ``_normalize``.
-    """
-    return _flax_forward(x, gamma, beta, eps, fast=True)
-
-
 def flax_two_pass_forward(x, gamma, beta, eps=1e-5):
-    """Flax 0.12.8 with ``use_fast_variance=False``: the mean of (x - mean)**2; only the mean is rounded.
-
-    Source: as :func:`flax_forward`.
-    """
-    return _flax_forward(x, gamma, beta, eps, fast=False)
+    """:func:`flax_forward` with ``use_fast_variance=False``: the mean of (x - mean)**2; only the mean is rounded."""
+    return flax_forward(x, gamma, beta, eps, fast=False)
 
 
 def flax_backward(dy, cache):
     """Gradients of :func:`flax_forward` and :func:`flax_two_pass_forward` as automatic differentiation forms them.
 
     The chain rule, one line per value, from y back to x; of a fast variance, x squared and its mean apart.
-
-    Source: as :func:`flax_forward`, differentiated step by step.
     """
     x, mean, raw, rstd, gamma, eps, fast = cache
     rows, upstream = _rows(x), _rows(dy)
@@ -227,7 +215,11 @@ def flax_backward(dy, cache):
 
 # Keras
 
-def _keras_forward(x, gamma, beta, eps, on_numpy):
+def keras_forward(x, gamma, beta, eps=1e-5, on_numpy=False):
+    r"""Keras 3.15 on TensorFlow 2.21: two-pass variance, then :math:`y = x\,w + (-m\,w + \beta)` with w = r gamma.
+
+    Source: ``keras/src/ops/nn.py``, ``keras/src/backend/tensorflow/nn.py``, ``tensorflow/python/ops/nn_impl.py``.
+    """
     x = np.asarray(x)
     rows = _rows(x)
     with np.errstate(all="ignore"):
@@ -243,23 +235,12 @@ def _keras_forward(x, gamma, beta, eps, on_numpy):
     return y.astype(x.dtype).reshape(x.shape), (x, mean, rstd, gamma)
 
 
-def keras_forward(x, gamma, beta, eps=1e-5):
-    r"""Keras 3.15 on TensorFlow 2.21: two-pass variance, then :math:`y = x\,w + (-m\,w + \beta)` with w = r gamma.
-
-    Source: ``keras/src/ops/nn.py``, ``keras/src/backend/tensorflow/nn.py`` and
-    ``tensorflow/python/ops/nn_impl.py``.
-    """
-    return _keras_forward(x, gamma, beta, eps, on_numpy=False)
-
-
 def keras_numpy_forward(x, gamma, beta, eps=1e-5):
     r"""Keras 3.15 on its NumPy backend: one-pass variance that may be negative, then y as :func:`keras_forward`.
 
-    That backend has no gradients.
-
-    Source: ``keras/src/ops/nn.py`` and ``keras/src/backend/numpy/nn.py``.
+    That backend has no gradients. Source: ``keras/src/ops/nn.py`` and ``keras/src/backend/numpy/nn.py``.
     """
-    return _keras_forward(x, gamma, beta, eps, on_numpy=True)
+    return keras_forward(x, gamma, beta, eps, on_numpy=True)
 
 
 def keras_backward(dy, cache):
@@ -267,8 +248,6 @@ def keras_backward(dy, cache):
 
     The gradient of w is dy x - dy m, two large numbers for one small one, so dgamma loses digits too. No
     gradient flows from the variance to the mean: that path is zero for an exact mean, and is cut.
-
-    Source: as :func:`keras_forward`, differentiated step by step.
     """
     x, mean, rstd, gamma = cache
     rows, upstream = _rows(x), _rows(dy)

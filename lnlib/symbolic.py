@@ -147,20 +147,18 @@ def double_backward():
 
 
 class Row(NamedTuple):
-    """One row of layer norm with a given number of features, spelled out; vectors are (D, 1) matrices.
+    """One row of layer norm with a given number of features: symbols, and expressions in them for the forward pass.
 
-    x, gamma, beta, dy, u : vectors of symbols; dy is the upstream gradient, u any other vector.
-    epsilon : symbol.
-    mean, var, s, xhat, y : the forward pass, as expressions in those symbols.
+    Vectors are (D, 1) matrices.
     """
 
     x: Matrix
     gamma: Matrix
     beta: Matrix
-    dy: Matrix
-    u: Matrix
+    dy: Matrix  #: the upstream gradient
+    u: Matrix  #: any other vector
     epsilon: Symbol
-    mean: Expr
+    mean: Expr  #: from here on expressions
     var: Expr
     s: Expr
     xhat: Matrix

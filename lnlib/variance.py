@@ -174,10 +174,8 @@ def shifted(x, order="pairwise"):
     :math:`x_0` is the outlier of its row, even of a row that needed no shift.
     """
     shift = x[..., :1]
-    d = x - shift
-    r = mean(d, order)
-    v = mean(d * d, order) - r * r
-    return shift + r, np.zeros_like(r), v
+    r, c, v = naive(x - shift, order)
+    return shift + r, c, v
 
 
 @_algorithm
@@ -301,9 +299,7 @@ def recentred_short(x, order="pairwise"):
     leave r hundreds of sigma large, and then this is :func:`naive` again: v is wrong, and may be negative.
     """
     m = mean(x, order)
-    d = x - m
-    r = mean(d, order)
-    v = mean(d * d, order) - r * r
+    r, _, v = naive(x - m, order)
     return m, r, v
 
 

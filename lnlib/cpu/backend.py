@@ -116,15 +116,11 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
 
     Formula, units, errors and source as there; parameters too, but for these. Returns y and a CpuLayerNormCache.
 
-    Parameters
-    ----------
-    x : array of shape (..., D)
-        float64, float32, float16 or bfloat16 (half precision is converted to float32 and back). Never
-        modified, and kept by the cache: see :class:`CpuLayerNormCache`.
-    precise : bool
-        Arithmetic of both passes in float64, for float32 and half-precision x.
-    out : array of x's shape and dtype, C-contiguous, optional
-        Receives y, and is returned as y. It may not overlap x, gamma or beta.
+    * ``x`` is float64, float32, float16 or bfloat16 (half precision is converted to float32 and back). Never
+      modified, and kept by the cache: see :class:`CpuLayerNormCache`.
+    * ``precise``: arithmetic of both passes in float64, for float32 and half-precision x.
+    * ``out``, of x's shape and dtype and C-contiguous, receives y, and is returned as y. It may not overlap x, gamma
+      or beta.
     """
     if not (type(x) is type(gamma) is type(beta) is np.ndarray and x.dtype is gamma.dtype is beta.dtype in _FLOATS
             and x.ndim and x.size and gamma.shape == beta.shape == x.shape[-1:]
@@ -165,11 +161,7 @@ def layer_norm_backward(dy, cache, *, out=None):
     Formulas, parameters, results, errors and error bounds as there, but for these. x changed after forward is a
     ``ValueError``. A dy whose products with gamma leave the range of the dtype gives NaN or Inf.
 
-    Parameters
-    ----------
-    cache : CpuLayerNormCache
-    out : array of x's shape and dtype, C-contiguous, optional
-        Receives dx, and is returned as dx. It may not overlap dy or x.
+    ``out``, of x's shape and dtype and C-contiguous, receives dx, and is returned as dx. It may not overlap dy or x.
     """
     contract.require_cache(cache, CpuLayerNormCache)
     x, saved, _, _ = cache

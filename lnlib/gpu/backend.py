@@ -33,19 +33,13 @@ class GpuLayerNormCache(NamedTuple):
 
     Made from NumPy arrays, it shares no memory with them. Made from device arrays, ``x`` and ``gamma`` **are the
     caller's own**, and must not change before backward.
-
-    * ``x``, (..., D), and ``gamma``, (D,), on the device.
-    * ``statistics``, (rows, 4), float32, float64 if precise. A guess at the mean, the mean of what it leaves,
-      1 / sqrt(var + eps), and the power of two by which the row was multiplied before.
-    * ``dtype``, gamma's, which dgamma and dbeta will have.
-    * ``device``, whether the caller's arrays are on the device.
     """
 
-    x: Any
-    statistics: Any
-    gamma: Any
-    dtype: np.dtype
-    device: bool
+    x: Any  #: (..., D), on the device
+    statistics: Any  #: (rows, 4), float32, float64 if precise: those of :mod:`lnlib.gpu.kernels`
+    gamma: Any  #: (D,), on the device
+    dtype: np.dtype  #: gamma's, which dgamma and dbeta will have
+    device: bool  #: whether the caller's arrays are on the device
 
     backend = "gpu"
 
@@ -96,22 +90,16 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
 
     Formula, units, errors and source as there; parameters too, but for these. Returns y and a GpuLayerNormCache.
 
-    Parameters
-    ----------
-    x : array of shape (..., D)
-        float32, or float16 as storage for float32 arithmetic. A NumPy array is copied to the device and y back.
-        A device array (anything with ``__cuda_array_interface__``: CuPy, PyTorch, Numba; C-contiguous) stays there,
-        and y is one of its library.
-    gamma, beta : array of shape (D,)
-        Where x is; x's dtype or float32.
-    precise : bool
-        Arithmetic of both passes in float64. Many GPUs do that at 1/32 or 1/64 of the speed of float32.
-    out : array of x's shape and dtype, where x is, optional
-        Receives y, and is returned as y. On the device it may not overlap x, gamma or beta.
-    stream : int or Numba stream, optional
-        For device arrays: the CUDA stream to work on. Default: PyTorch's current one for its tensors, the one
-        that the array names, or the default stream. Nothing waits for the result. Memory comes from the library
-        of x: if that works on another stream, do not free or reuse arrays before both streams have caught up.
+    * ``x`` is float32, or float16 as storage for float32 arithmetic. A NumPy array is copied to the device and y
+      back. A device array (anything with ``__cuda_array_interface__``: CuPy, PyTorch, Numba; C-contiguous) stays
+      there, and y is one of its library.
+    * ``gamma`` and ``beta`` are where x is, of x's dtype or float32.
+    * ``precise``: arithmetic of both passes in float64. Many GPUs do that at 1/32 or 1/64 of the speed of float32.
+    * ``out``, of x's shape and dtype and where x is, receives y, and is returned as y. On the device it may not
+      overlap x, gamma or beta.
+    * ``stream``, a number or Numba's, for device arrays: the CUDA stream to work on. Default: PyTorch's current one
+      for its tensors, the one that the array names, or the default stream. Nothing waits for the result. Memory comes
+      from the library of x: if that works on another stream, do not free or reuse arrays before both have caught up.
     """
     device = _on_device(x)
     seen = contract.require_x(_seen("x", x, device))
@@ -148,19 +136,9 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
 
     Formulas, parameters, results, errors and error bounds as there, but for these.
 
-    Parameters
-    ----------
-    dy : array of exactly x's shape (..., D)
-        Where x is; x's dtype or float32. Never modified.
-    cache : GpuLayerNormCache
-    out : array of x's shape and dtype, where x is, optional
-        Receives dx, and is returned as dx. On the device it may not overlap dy or x.
-    stream : int or Numba stream, optional
-        As in forward.
-
-    Notes
-    -----
-    Sums over rows that leave the range of float32 on the way give Inf, also where the total would not.
+    ``dy`` and ``out`` are where x is. ``out``, of x's shape and dtype, receives dx, and is returned as dx; on the
+    device it may not overlap dy or x. ``stream`` is as in forward. Sums over rows that leave the range of float32 on
+    the way give Inf, also where the total would not.
     """
     contract.require_cache(cache, GpuLayerNormCache)
     x, statistics, gamma, parameters, device = cache

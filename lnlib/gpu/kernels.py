@@ -5,9 +5,8 @@ r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA.
   of 16 bytes. Rows that do not fit in the registers of a block (more than 16384 numbers in forward, 8192 in
   backward; a quarter less where 4 does not divide D) have kernels of their own, whose second reading comes from
   cache.
-* **Statistics.** With d = x - m for a guess m, mean(d) is the residual and mean(d^2) - mean(d)^2 the variance. The
-  first guess is 0. If the residual is more than half a standard deviation, the guess was poor, and m + residual is
-  the next one. The row is in registers: another round costs no memory traffic.
+* **Statistics.** As in :mod:`lnlib.cpu`, by a guess at the mean. The first is 0, and m + residual the next one. The
+  row is in registers: another round costs no memory traffic.
 * **Parameter gradients.** A group of T threads goes through many rows and adds their dgamma and dbeta in registers,
   at most :data:`~lnlib.gpu.plans.ROWS_ADDED` of them. The sums go to one row of partial sums each, and a second
   kernel adds these. No atomic operation takes part: the results are the same bit for bit in every run.

@@ -13,22 +13,14 @@ RESIDENT = 512
 
 
 class Plan(NamedTuple):
-    """How many threads do what.
+    """How many threads do what."""
 
-    threads : T, threads that share a row, a power of two from 32 to 1024.
-    chunks : V, chunks of a row that each thread keeps; 0 for the kernels for long rows, which keep none.
-    width : W, neighbours in a chunk, 4 or 1.
-    rows : R, rows in a block.
-    blocks : blocks of the grid.
-    partials : rows of partial sums, for backward.
-    """
-
-    threads: int
-    chunks: int
-    width: int
-    rows: int
-    blocks: int
-    partials: int = 0
+    threads: int  #: T, threads that share a row, a power of two from 32 to 1024
+    chunks: int  #: V, chunks of a row that each thread keeps; 0 for the kernels for long rows, which keep none
+    width: int  #: W, neighbours in a chunk, 4 or 1
+    rows: int  #: R, rows in a block
+    blocks: int  #: blocks of the grid
+    partials: int = 0  #: rows of partial sums, for backward
 
 
 def threads_and_chunks(D, width, kept, most):

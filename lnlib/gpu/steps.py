@@ -22,28 +22,18 @@ OUTPUTS = {"forward": ("y", "mean", "rstd"), "backward": ("dx", "dgamma", "dbeta
 
 
 class Launch(NamedTuple):
-    """One launch of a kernel. Its arguments are ``reads + writes + updates + atomics`` and then ``numbers``.
+    """One launch of a kernel. Its arguments are ``reads + writes + updates + atomics`` and then ``numbers``."""
 
-    kernel : a plain function.
-    grid, block : numbers of blocks, and of threads in a block.
-    reads, writes : names of arrays every element of which is loaded, or stored, at least once.
-    updates : names of arrays every element of which is both stored and loaded by the kernel.
-    atomics : names of arrays to every element of which the kernel adds; zero before the launch.
-    numbers : names of the scalar arguments.
-    sectors_per_request : of x, as predicted; None where the kernel does not read x.
-    readings : how many times each number of x is loaded.
-    """
-
-    kernel: Callable
-    grid: int
-    block: int
-    reads: tuple
-    writes: tuple
-    updates: tuple = ()
-    atomics: tuple = ()
-    numbers: tuple = ("M", "D")
-    sectors_per_request: float | None = None
-    readings: int = 0
+    kernel: Callable  #: a plain function
+    grid: int  #: number of blocks
+    block: int  #: number of threads in a block
+    reads: tuple  #: names of arrays every element of which is loaded at least once
+    writes: tuple  #: names of arrays every element of which is stored at least once
+    updates: tuple = ()  #: names of arrays every element of which is both stored and loaded by the kernel
+    atomics: tuple = ()  #: names of arrays to every element of which the kernel adds; zero before the launch
+    numbers: tuple = ("M", "D")  #: names of the scalar arguments
+    sectors_per_request: float | None = None  #: of x, as predicted; None where the kernel does not read x
+    readings: int = 0  #: how many times each number of x is loaded
 
     @property
     def arrays(self):
@@ -143,16 +133,11 @@ def _plan_fused_partials(M, D, G):
 
 
 class Prediction(NamedTuple):
-    """What a step is expected to ask of memory. Zeros that atomics begin with are written before, and not counted.
+    """What a step is expected to ask of memory. Zeros that atomics begin with are written before, and not counted."""
 
-    traffic : for each launch, {(array, "load" or "store"): bytes}: every sector once, as if caches were perfect.
-    sectors_per_request : sectors that a warp touches with one load of x, on average.
-    readings : how many times each number of x is loaded.
-    """
-
-    traffic: tuple
-    sectors_per_request: float
-    readings: int
+    traffic: tuple  #: for each launch, {(array, "load" or "store"): bytes}: every sector once, as from perfect caches
+    sectors_per_request: float  #: sectors that a warp touches with one load of x, on average
+    readings: int  #: how many times each number of x is loaded
 
     @property
     def bytes(self):
@@ -161,16 +146,11 @@ class Prediction(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step of the ladder.
+    """A step of the ladder."""
 
-    name : key in :data:`STEPS`.
-    direction : "forward" or "backward".
-    plan : function of (M, D, G) that returns the launches; G is the number of blocks of a persistent grid.
-    """
-
-    name: str
-    direction: str
-    plan: Callable
+    name: str  #: key in :data:`STEPS`
+    direction: str  #: "forward" or "backward"
+    plan: Callable  #: (M, D, G) -> the launches; G is the number of blocks of a persistent grid
 
     def run(self, *inputs, eps=1e-5, G=4, log=False, gpu=False):
         """Run the kernels, interpreted or on a GPU: (outputs by name, what the interpreter returned of each launch).

@@ -11,23 +11,18 @@ BANKS = 32  # of shared memory; a word of 4 bytes lies in bank address / 4 mod 3
 
 
 class Access(NamedTuple):
-    """One access of one thread to memory.
-
-    ``space`` is "global" or "shared", ``kind`` "load", "store" or "atomic"; ``address`` and ``size`` are in bytes,
-    counted from the start of the array's allocation. ``site`` is the place in the source, ``repeat`` how many
-    barriers and warp operations the thread had passed and how often it had been at the place since the last:
-    accesses of a warp that agree in both are one request.
-    """
+    """One access of one thread to memory. Accesses of a warp that agree in ``site`` and ``repeat`` are one request."""
 
     block: int
     thread: int
-    space: str
+    space: str  #: "global" or "shared"
     array: str
-    kind: str
-    address: int
-    size: int
+    kind: str  #: "load", "store" or "atomic"
+    address: int  #: bytes from the start of the array's allocation
+    size: int  #: bytes
     line: int
-    site: tuple
+    site: tuple  #: the place in the source
+    #: How many barriers and warp operations the thread had passed, and how often it had been here since the last.
     repeat: tuple
 
 

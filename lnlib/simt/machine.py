@@ -274,19 +274,12 @@ def launch(kernel, grid, block, *arguments, log=False, checks=True):
     A mistake in the kernel raises one of the subclasses of :class:`KernelError`; an argument that is not as described
     raises ``TypeError`` or ``ValueError``, naming it.
 
-    Parameters
-    ----------
-    kernel : function
-        A plain function, or what ``cuda.jit`` makes of one.
-    grid, block : int
-        How many blocks, and how many threads (1 to 1024) in each.
-    *arguments : array or number
-        Arrays are flat and C-contiguous; two that overlap in part are not noticed. Numbers have the types that Numba
-        gives them: a Python float is a float64.
-    log : bool
-        Whether to keep every access to memory, and every event.
-    checks : bool
-        Whether to look for data races. This takes about half of the time. Everything else is always checked.
+    * ``kernel`` is a plain function, or what ``cuda.jit`` makes of one.
+    * ``grid`` and ``block``: how many blocks, and how many threads (1 to 1024) in each.
+    * ``arguments``: arrays are flat and C-contiguous; two that overlap in part are not noticed. Numbers have the
+      types that Numba gives them: a Python float is a float64.
+    * ``log``: whether to keep every access to memory, and every event.
+    * ``checks``: whether to look for data races, which takes about half of the time. All else is always checked.
     """
     function = plain(kernel)
     if function is None:

@@ -174,7 +174,7 @@ class Gradients(NamedTuple):
 
 
 class DoubleGradients(NamedTuple):
-    r"""Gradients of :math:`\langle u, dx\rangle` with respect to x, gamma and dy: (D, 1) matrices."""
+    r"""Gradients of :math:`\langle u, dx\rangle` with respect to x, gamma and dy: (D, 1) matrices. What the last two return."""
 
     grad_x: Matrix
     grad_gamma: Matrix

@@ -11,7 +11,7 @@ BANKS = 32  # of shared memory; a word of 4 bytes lies in bank address / 4 mod 3
 
 
 class Access(NamedTuple):
-    """One access of one thread to memory. Accesses of a warp that agree in ``site`` and ``repeat`` are one request."""
+    """One access of one thread to memory. Those of a warp that agree in ``site`` and ``repeat`` are one request."""
 
     block: int
     thread: int

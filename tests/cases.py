@@ -5,6 +5,7 @@ changes no other. ``judge(case)`` adds the exact result and the errors an implem
 """
 
 import contextlib
+import itertools
 import math
 import zlib
 from functools import lru_cache
@@ -49,6 +50,11 @@ def read_only(a):
     view = a.view()
     view.flags.writeable = False
     return view
+
+
+def share_nothing(arrays):
+    """No two of them have memory in common."""
+    return not any(np.shares_memory(a, b) for a, b in itertools.combinations(arrays, 2))
 
 
 #: The same numbers, otherwise in memory.

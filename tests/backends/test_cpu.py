@@ -235,9 +235,7 @@ def test_what_the_cache_shares(dtype, precise):
         assert np.allclose(cache.statistics[0] + cache.statistics[1], mean, rtol=1e-5, atol=1e-5)
         # Of a row of one feature 1 / sqrt(eps); var + eps is right to a few roundings otherwise.
         assert np.allclose(cache.statistics[2], 1 / np.sqrt(variance + 1e-5), rtol=1e-5)
-        owned = [x, gamma, beta, dy, y, cache.saved, *cpu.layer_norm_backward(dy, cache)]
-        for i, a in enumerate(owned):
-            assert not any(np.shares_memory(a, b) for b in owned[:i])
+        assert cases.share_nothing([x, gamma, beta, dy, y, cache.saved, *cpu.layer_norm_backward(dy, cache)])
 
     x = arrays((4, 6), dtype)[0]
     gamma, beta = arrays((6,), dtype)[1:3]

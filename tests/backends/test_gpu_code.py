@@ -37,7 +37,8 @@ def test_fits(registers, threads, blocks, fit):
 def test_count_by_family():
     opcodes = {"LDG.E.128.SYS": "LDG.E.128", "LDG.E.128.CONSTANT": "LDG.E.128", "LDG.E": "LDG.E",
                "LD.E.64": "LD.E.64", "LDG.E.U16.CONSTANT": "LDG.E.U16", "STS.64": "STS.64",
-               "REDG.E.ADD.F32.FTZ.RN.STRONG.GPU": "RED", "RED.E.ADD.F32.FTZ.RN.STRONG.GPU": "RED", "SHFL.BFLY": "SHFL", "CALL.REL.NOINC": "CALL"}
+               "REDG.E.ADD.F32.FTZ.RN.STRONG.GPU": "RED", "RED.E.ADD.F32.FTZ.RN.STRONG.GPU": "RED",
+               "SHFL.BFLY": "SHFL", "CALL.REL.NOINC": "CALL"}
     assert {opcode: family(opcode) for opcode in opcodes} == opcodes
     sass = """
         /*0000*/                   IMAD.MOV.U32 R1, RZ, RZ, c[0x0][0x28] ;   /* 0x00000a00ff017624 */

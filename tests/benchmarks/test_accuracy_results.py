@@ -165,6 +165,7 @@ def test_wide_rows_now(offset):
         check_bars(accuracy.records_of(case, accuracy.lnlib_peers()))
 
 
+@pytest.mark.slow
 def test_many_rows_now():
     case = accuracy.normal_case("rows", {}, ("dgamma", "dbeta"), 262144, 64, wide_judge=True)
     check_bars(accuracy.records_of(case, accuracy.lnlib_peers()))

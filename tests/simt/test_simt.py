@@ -258,6 +258,11 @@ READERS = """
         cuda.syncwarp(mask)
     if t == 3:
         x[0] = float32(1)  # HERE"""
+RACES["and not what follows from it"] = """
+    s, t = cuda.shared.array(64, int32), cuda.threadIdx.x
+    s[t] = 99 * (t == 31)
+    if t == 32:
+        y[s[31]] = float32(1)  # HERE: there is no y[99]""", 64, ["s[31]"], {"y": 64}
 RACES |= {f"reader {k}": (READERS, 32, ["x[0]", f"thread {k}, "], {"x": 4, "mask": 0b1111 - (1 << k)})
           for k in range(3)}
 
@@ -282,16 +287,6 @@ def test_race_through_one_array_given_twice():
     x = np.zeros(32, f32)
     kernel = written("y[cuda.threadIdx.x] = x[31 - cuda.threadIdx.x]  # HERE", "x", "y")
     caught(simt.DataRace, kernel, 32, x, x, at="# HERE", say="x[")
-
-
-def test_a_race_is_named_rather_than_what_follows():
-    body = """
-        s, t = cuda.shared.array(64, int32), cuda.threadIdx.x
-        s[t] = 99 * (t == 31)  # HERE
-        if t == 32:
-            y[s[31]] = float32(1)  # there is no y[99]"""
-    with pytest.raises(simt.DataRace, match=r"s\[31\]"):
-        simt.launch(written(body, "y"), 1, 64, np.zeros(64, f32))
 
 
 SHUFFLE = "y[t] = cuda.shfl_xor_sync(FULL, t, 1)"
@@ -434,30 +429,21 @@ def test_names_that_are_not_called_are_no_helpers():
 add = lambda: None  # noqa: E731  a helper of the test above: it has no definition
 
 
-def test_the_line_inside_a_helper():
+def test_where_other_errors_and_those_of_a_helper_are():
     def helper(x):
         return x[99]  # HERE
 
     def kernel(x):
         helper(x)
 
+    with pytest.raises(ZeroDivisionError) as info:
+        simt.launch(written("x[0] = 1 // 0", "x"), 1, 1, np.zeros(1, f32))
+    assert any("thread 0" in note for note in info.value.__notes__)
+    with pytest.raises(AttributeError, match="cuda.threadfence is not modelled"):
+        simt.launch(written("cuda.threadfence()"), 1, 1)
     with pytest.raises(simt.OutOfBounds) as info:
         simt.launch(kernel, 1, 1, np.zeros(1, f32))
     assert info.value.line == line_of(helper, "# HERE")
-
-
-def test_other_errors_say_where():
-    def kernel(x):
-        x[0] = 1 // 0
-
-    def unknown(x):
-        cuda.threadfence()
-
-    with pytest.raises(ZeroDivisionError) as info:
-        simt.launch(kernel, 1, 1, np.zeros(1, f32))
-    assert any("thread 0" in note for note in info.value.__notes__)
-    with pytest.raises(AttributeError, match="cuda.threadfence is not modelled"):
-        simt.launch(unknown, 1, 1, np.zeros(1, f32))
 
 
 # What the log says.

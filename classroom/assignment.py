@@ -200,6 +200,5 @@ def _nbgrader(title, tasks, seed):
     marks = {task.id: {"solution": True, "locked": False} for task in tasks}
     marks |= {f"{task.id}-tests": {"grade": True, "points": task.points} for task in tasks}
     for kind, id, source, _ in _cells(title, tasks, _marked, after):
-        yield kind, id, source, {"nbgrader": {
-            "schema_version": 3, "grade_id": id, "cell_type": kind, "grade": False, "solution": False, "locked": True,
-            "task": False} | marks.get(id, {})}
+        yield kind, id, source, {"nbgrader": {"schema_version": 3, "grade_id": id, "cell_type": kind, "grade": False,
+                                              "solution": False, "locked": True, "task": False} | marks.get(id, {})}

@@ -19,7 +19,8 @@ def _mathjax():
     raise FileNotFoundError("tex-chtml.js: not found in the package sphinx-mathjax-offline; reinstall requirements.txt")
 
 
-def _copy_mathjax(app, exception):
+def _complete(app, exception):
+    """Copy MathJax; drop the source maps, which serve those who debug the theme, and are a fifth of the site."""
     if exception or app.builder.format != "html":
         return
     package, target = _mathjax(), Path(app.outdir) / "_static" / "mathjax"
@@ -30,13 +31,8 @@ def _copy_mathjax(app, exception):
         else:
             destination.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, destination)
-
-
-def _drop_source_maps(app, exception):
-    """The theme's source maps serve those who debug the theme, and are a fifth of the site."""
-    if not exception and app.builder.format == "html":
-        for source_map in Path(app.outdir).rglob("*.map"):
-            source_map.unlink()
+    for source_map in Path(app.outdir).rglob("*.map"):
+        source_map.unlink()
 
 
 def _repository_links(app, config):
@@ -70,6 +66,5 @@ def _clean(app, pagename, templatename, context, doctree):
 def setup(app):
     app.connect("config-inited", _repository_links, priority=900)
     app.connect("html-page-context", _clean, priority=900)
-    app.connect("build-finished", _copy_mathjax)
-    app.connect("build-finished", _drop_source_maps)
+    app.connect("build-finished", _complete)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -5,8 +5,7 @@ believes is only that an answer has the form of an answer (:mod:`classroom.grade
 
     ("run", notebook's bytes, names, seconds)        -> ("ran", notes) or ("not a notebook", why)
     ("call", name, arguments, seconds)               -> ("returned", result, positions of arguments it changed)
-                                                        or ("raised", type, text) or ("slow",)
-                                                        or ("missing",)
+                                                        or ("raised", type, text) or ("slow",) or ("missing",)
 """
 
 import contextlib

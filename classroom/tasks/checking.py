@@ -99,8 +99,7 @@ class GradientCheck(_OfGradient):
         if what == "a factor":
             return 1.05 * dx, -dx, dx / len(dx)
         if what == "a part":
-            return (dx_of(("s",)), dx_of(("mean",)) if self.variant.centred else
-                    dx - dx.mean(axis=-1, keepdims=True))
+            return (dx_of(("s",)), dx_of(("mean",)) if self.variant.centred else dx - dx.mean(axis=-1, keepdims=True))
         if what == "another dy":
             return dx_of(dy=rng.permuted(dy, axis=-1)), dx_of(dy=np.ones_like(dx))
         if what == "another eps":

@@ -132,9 +132,8 @@ class NormBackward(Task):
         self.returns = ("dx", "dgamma", "dbeta") if given else ("dx",)
         self.g = f"{norms.per_feature(norm)} * dy" if given else "dy"
         self.example = f"({', '.join([*norms.example(norm)[:2 + len(given)], '0.5'])})"
-        self.statement = (
-            f"{norms.definition(norm)}\n\n`dy` is the gradient of a loss with respect to y. Write "
-            f"`norm_backward({', '.join(self.names)})`, which returns {', '.join(self.returns)}.")
+        self.statement = (f"{norms.definition(norm)}\n\n`dy` is the gradient of a loss with respect to y. Write "
+                          f"`norm_backward({', '.join(self.names)})`, which returns {', '.join(self.returns)}.")
         self.head = f'''def norm_backward({', '.join(self.names)}):
     """Gradients of the normalisation above, from dy, the gradient of the loss with respect to y.
 

@@ -30,10 +30,6 @@ def _lands_there(eps, sigma, radius, row):
            f"expected {radius}: off by {error:.0e}" + of_small_error(error, eps))
 
 
-def _is_zero(eps, **_):
-    expect(eps == 0, "radius 1 is the sphere itself: only eps = 0 reaches it")
-
-
 def same_output_solution(x):
     return 3 * x + 1
 
@@ -103,7 +99,8 @@ def _shape_of(kind):
 EXERCISES = (
     Exercise("eps-for-radius", 5, "derive", eps_for_radius_solution,
              (each("a row lands at the radius asked for", _rows_and_radii, _lands_there),
-              each("radius 1 needs eps = 0", lambda rng: Call({"sigma": 2.0, "radius": 1.0}), _is_zero)),
+              each("radius 1 needs eps = 0", lambda rng: Call({"sigma": 2.0, "radius": 1.0}),
+                   lambda eps, **_: expect(eps == 0, "radius 1 is the sphere itself: only eps = 0 reaches it"))),
              mistakes=changes(
         ("sigma**2 *", "sigma *",
          "Your eps grows like sigma. If x is in metres, in which unit is the eps of layer norm?"),

@@ -29,10 +29,6 @@ def _squares(rng):
                 right=2 * w * x + 2 * x.sum())
 
 
-def _exact_for_squares(found, right, **_):
-    expect_close(found, right, 1000 * _U, "the gradient of (w * x * x).sum() + x.sum()**2")
-
-
 def _two_steps(rng):
     x = rng.standard_normal(5)
     return [Call({"f": lambda a: float(np.exp(a).sum()), "x": x, "h": h}) for h in (0.1, 0.05)]
@@ -199,13 +195,10 @@ def _counted(candidate, arguments):
     return Ran(result, len(calls))
 
 
-def _once(found, **_):
-    expect(found.log == 1, f"f was called {found.log} times, expected once")
-
-
 EXERCISES = (
     Exercise("central-difference", 10, "implement", numeric_gradient_solution,
-             (each("exact for squares", _squares, _exact_for_squares),
+             (each("exact for squares", _squares, lambda found, right, **_: expect_close(
+                 found, right, 1000 * _U, "the gradient of (w * x * x).sum() + x.sum()**2")),
               Check("of second order", _two_steps, _second_order),
               unchanged("x is left alone", lambda rng: Call(
                   {"f": lambda a: float(a.sum()), "x": rng.standard_normal((2, 3)), "h": 0.5}))), mistakes=changes(
@@ -271,7 +264,9 @@ EXERCISES = (
     Exercise("random-projection", 15, "test", project_solution,
              (Check("right gradients agree", _right_gradients, _agrees),
               each("mistakes in each gradient", _wrong_gradients, _shows),
-              each("one call of f", lambda rng: _right_gradients(rng)[0], _once, call=_counted)), mistakes=changes(
+              each("one call of f", lambda rng: _right_gradients(rng)[0], call=_counted,
+                   judge=lambda ran, **_: expect(ran.log == 1, f"f was called {ran.log} times, expected once"))),
+             mistakes=changes(
         ("rng.standard_normal(a.shape)", "rng.standard_normal()",
          "Each array moves as a whole, by one number. Which mistakes does such a direction not see?",
          "np.ones(a.shape)",

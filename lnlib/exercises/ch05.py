@@ -54,10 +54,6 @@ def _shows(result, eps):
     expect(error >= 0.1 * size, f"wrong and right dx differ by {error / size:.1e} |r g|, expected at least 1e-01")
 
 
-def _probe_at(eps):
-    return each(f"eps = {eps}", lambda rng: Call({"eps": eps}), _shows)
-
-
 def is_right_solution(backward):
     rng = np.random.default_rng(0)
     x, u, dy = rng.standard_normal((3, 3, 4, 7))
@@ -177,7 +173,8 @@ EXERCISES = (
         ("dx, _, _ = layer_norm_backward(cache.gamma * dy, cache)", "dx = 2 * layer_norm_backward(dy, cache)[0]",
          "Your dx has a factor too much, and with gamma = 1 that shows."))),
     Exercise("probe-for-eps", 15, "test", probe_solution,
-             tuple(map(_probe_at, (1e-5, 1e-20, 1.0))), mistakes=changes(
+             tuple(each(f"eps = {eps}", lambda rng, eps=eps: Call({"eps": eps}), _shows)
+                   for eps in (1e-5, 1e-20, 1.0)), mistakes=changes(
         ("np.sqrt(eps) * ", "",
          "The size of your x does not depend on eps. When does adding eps to the variance matter?",
          "100 * np.sqrt(eps) * ",

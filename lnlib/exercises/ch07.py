@@ -51,10 +51,6 @@ def _survives(description):
     return each(description, ask, judge, unchanged=True)
 
 
-def _large_eps(rng):
-    return Call({"row": regimes.rows(rng, 1, 256, 1e3, 1e-3)[0], "digits": 3.5, "eps": 1e-2})
-
-
 def _passes_eps_on(found, **_):
     found = _names(found)
     expect(found == ["naive", "recentred", "two-pass"],
@@ -163,7 +159,9 @@ def _zeros(found, row):
 
 EXERCISES = (
     Exercise("survivors", 15, "measure", survivors_solution,
-             (*map(_survives, PLACES), each("eps is used", _large_eps, _passes_eps_on)), mistakes=changes(
+             (*map(_survives, PLACES), each("eps is used", lambda rng: Call(
+                 {"row": regimes.rows(rng, 1, 256, 1e3, 1e-3)[0], "digits": 3.5, "eps": 1e-2}), _passes_eps_on)),
+             mistakes=changes(
         ("max(naive, mean)", "naive",
          "The naive algorithm pays for its variance only. Which mean does it subtract from the row?"),
         ("max(loss, 2**-24)", "(loss or 2**-24)", "An error below u is predicted. Can a float32 result be that good?",

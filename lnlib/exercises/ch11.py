@@ -136,10 +136,6 @@ def _none_left(plan, D):
     expect(not idle, f"{idle} of {T * V * W} places are beyond the row; there is a plan without any")
 
 
-def _other_rows(rng):
-    return [Call({"D": D}) for D in (768, 64, 100, 4, 1000, 5120, 16384, *(4 * rng.integers(1, 4096, 20)).tolist())]
-
-
 def _fewest(plan, D):
     found, right = _fits(plan, D), threads_for_solution(D)
     idle = [T * V * W - D for T, V, W, _ in (found, right)]
@@ -234,7 +230,8 @@ EXERCISES = (
          "A warp does a row, as in slow_means: its lanes ask for numbers that lie M apart."))),
     Exercise("threads-for-768", 20, "implement", threads_for_solution,
              (each("640 numbers", lambda rng: Call({"D": 640}), _none_left),
-              each("other rows", _other_rows, _fewest),
+              each("other rows", lambda rng: [Call({"D": D}) for D in (
+                  768, 64, 100, 4, 1000, 5120, 16384, *(4 * rng.integers(1, 4096, 20)).tolist())], _fewest),
               each("the kernel of the plan", _rows, _kernel_of_the_plan)), mistakes=changes(
         ("range(32, 1025, 32)", "(32, 64, 128, 256, 512, 1024)", "Only powers of two are tried as T."),
         ("min(plans)", "min(plans, key=lambda plan: plan[1])",

@@ -93,9 +93,12 @@ class Backward(NamedTuple):
             return Call(self.arguments(dy, self.norm.forward(x, gamma, gamma)[1]), dy=dy, x=x, gamma=gamma, rng=rng)
 
         invariant = (("dx adds up to 0 along a row", ordinary, self._sum) if self.norm.centred
-                     else ("dx has no part along x, at eps = 0", self._at_eps_zero, self._orthogonal))
-        return (self._each("it runs, and shapes fit", self._in_shapes, self._shapes),
-                self._each("numbers of the right kind", self._in_dtypes, self._dtypes),
+                     else ("dx has no part along x, at eps = 0",
+                           lambda rng: self._call(rng, self.shapes[0], eps=0), self._orthogonal))
+        return (self._each("it runs, and shapes fit",
+                           lambda rng: [self._call(rng, shape) for shape in self.shapes], self._shapes),
+                self._each("numbers of the right kind", lambda rng: [
+                    self._call(rng, self.shapes[0], dtype) for dtype in (np.float64, np.float32)], self._dtypes),
                 unchanged("no argument is changed", ordinary)._replace(call=self.call),
                 self._each("the derivative in one direction", ordinary, self._direction),
                 *((self._each(*invariant),
@@ -106,13 +109,13 @@ class Backward(NamedTuple):
 
     def stress(self):
         """The last check: rows on which eps, a large mean or a large scale counts."""
-        return self._each("rows that are hard", self._hard_rows, self._stress)
+        return self._each("rows that are hard", lambda rng: [
+            self._call(rng, (4, 7), change=change, what=what) for what, change in self.norm.hard], self._stress)
 
     def exactly(self, title, shape):
         """A check against the right gradients of ordinary rows; no argument may change."""
-        def ask(rng):
-            return self._call(rng, shape, what=f"x of shape {shape}")
-        return self._each(title, ask, self._stress)._replace(unchanged=True)
+        return self._each(title, lambda rng: self._call(rng, shape, what=f"x of shape {shape}"),
+                          self._stress)._replace(unchanged=True)
 
     def _each(self, title, ask, judge):
         return each(title, ask, judge, call=self.call)
@@ -125,18 +128,12 @@ class Backward(NamedTuple):
         x = change(x)
         return Call(self.arguments(dy, self.norm.forward(x, gamma, gamma, eps)[1]), dy=dy, x=x, gamma=gamma, **about)
 
-    def _in_shapes(self, rng):
-        return [self._call(rng, shape) for shape in self.shapes]
-
     def _shapes(self, result, x, **_):
         for name, a in self._gradients(result).items():
             expect(a is not None, f"{name} is None; is a return missing?")
             right = x.shape if name == "dx" else x.shape[-1:]
             expect(np.shape(a) == right,
                    f"for dy of shape {x.shape} your {name} has shape {np.shape(a)}, expected {right}")
-
-    def _in_dtypes(self, rng):
-        return [self._call(rng, self.shapes[0], dtype) for dtype in (np.float64, np.float32)]
 
     def _dtypes(self, result, x, **_):
         for name, a in self._gradients(result).items():
@@ -165,9 +162,6 @@ class Backward(NamedTuple):
         total, size = np.abs(dx.sum(axis=-1)).max(), np.linalg.norm(dx)
         expect(total <= _rtol(dx) * size, f"a row of your dx adds up to {total:.1e}, but a shift of a whole row "
                                           "changes no y")
-
-    def _at_eps_zero(self, rng):
-        return self._call(rng, self.shapes[0], eps=0)
 
     def _orthogonal(self, result, x, **_):
         dx = np.asarray(self._gradients(result)["dx"])
@@ -200,9 +194,6 @@ class Backward(NamedTuple):
             expect(error <= _rtol(a) * np.linalg.norm(a),
                    f"with {'4 x + 3' if self.norm.centred else '4 x'} in the place of x, and eps = 0, {name} should "
                    f"{what}; yours does not")
-
-    def _hard_rows(self, rng):
-        return [self._call(rng, (4, 7), change=change, what=what) for what, change in self.norm.hard]
 
     def _stress(self, result, x, dy, gamma, what, **_):
         found = self._gradients(result)

@@ -199,5 +199,4 @@ def outside_family(with_gamma):
     return Family(("dx",), tuple(probes), outside_backward,
                   _table(only_s_replaced="layer norm's formula with another s put in; ds/dx changes as well",
                          eps_inside="it is the one for eps inside the root",
-                         upside_down="the new factor is upside down"),
-                  _outside_bases)
+                         upside_down="the new factor is upside down"), _outside_bases)

@@ -222,8 +222,7 @@ def _of_names(what, readings, table):
         return Diagnosis("one of", names, f"Your {what} is one of these: " + " Or: ".join(texts), because)
     if len(names) == 1:
         return Diagnosis("known", names, f"Read off the terms of your {what}: {texts[0]}", because)
-    return Diagnosis("combination", names, f"Your {what} makes {len(names)} mistakes at once: {texts[0]}",
-                     because)
+    return Diagnosis("combination", names, f"Your {what} makes {len(names)} mistakes at once: {texts[0]}", because)
 
 
 def _common_factor(found, right, tolerance):

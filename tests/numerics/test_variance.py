@@ -69,7 +69,6 @@ def near(value, theory):
 
 # ---- Sums -------------------------------------------------------------------------------------------
 
-
 def running_sum(terms):
     """The plain loop: NumPy scalars of every dtype round each addition."""
     result = terms[0]
@@ -140,7 +139,6 @@ def test_merge_takes_groups_of_any_size():
 
 
 # ---- Every algorithm --------------------------------------------------------------------------------
-
 
 def test_the_catalogue():
     assert {id: entry.passes for id, entry in ALGORITHMS.items()} == {
@@ -238,7 +236,6 @@ def test_other_orders_are_not(id):
 
 # ---- Where each fails -------------------------------------------------------------------------------
 
-
 def test_naive_may_be_negative_and_clipping_hides_it():
     x, exact = rows(32, 1024, offset=1e4, spread=True)
     v, clipped = va.naive(x)[2], va.naive_clipped(x)[2]
@@ -292,7 +289,6 @@ def test_wide_is_wider_than_float64_too():
 
 
 # ---- The cure ---------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("id, dtype, n, D, bar, offsets", [
     *(("recentred", "float32", n, D, bar, (0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7))
@@ -362,7 +358,6 @@ def test_a_constant_row_that_others_do_not_survive(order):
 
 # ---- Classic rows -----------------------------------------------------------------------------------
 
-
 def test_ten_thousand_and_so_on():
     """Squares near 1e8 are multiples of 8 in float32: the variance 1.25 is rounded to 0."""
     x = np.array([10000, 10001, 10002, 10003], np.float32)
@@ -377,7 +372,6 @@ def test_ten_thousand_and_so_on():
 
 
 # ---- normalise and its arguments --------------------------------------------------------------------
-
 
 def test_normalise():
     """The formula, by name and by entry, with recentred as the default."""

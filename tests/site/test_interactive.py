@@ -31,7 +31,6 @@ def test_every_figure_has_a_page_and_an_alternative():
 
 # ---- What the scripts compute -----------------------------------------------------------------------
 
-
 @pytest.fixture
 def scripts(browser):
     """A page that holds one figure and nothing else."""

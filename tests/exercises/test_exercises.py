@@ -318,3 +318,14 @@ def test_float32_work_returned_as_float64_says_so(id):
 
     report = check(id, candidate)
     assert "right to the digits of float32" in report.failed[1] and "leaves float64" in report.failed[1], report
+
+
+def test_an_exact_relation_comes_before_the_nearest_entry_of_a_family():
+    exercise = exercises()["backward-dx"]
+
+    def squared(*args):
+        return exercise.solution(*args) ** 2
+
+    diagnosis = check("backward-dx", squared).diagnosis
+    assert exercise.diagnose(squared).kind == "nearest"
+    assert diagnosis.kind == "relation" and "is the square," in str(diagnosis)

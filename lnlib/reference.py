@@ -115,8 +115,7 @@ def correct_digits(value, exact):
 def kappa(exact, dy, gamma):
     r"""Condition number of dx: :math:`\|r g\| / \|dx\|` over the whole tensor, g = gamma * dy; ``inf`` where dx = 0.
 
-    It says how much of g is subtracted away; a backward in precision u cannot expect less than
-    about kappa * u.
+    It says how much of g is subtracted away; a backward in precision u cannot expect less than about kappa * u.
     """
     g = _times(to_fixed(dy), to_fixed(gamma))
     return _root_ratio(_norm2(_times(exact.rstd, g)), _norm2(exact.dx))

@@ -166,7 +166,7 @@ class Row(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """dx, dgamma, dbeta of one row: (D, 1) matrices. What each of the three routes returns."""
+    """dx, dgamma, dbeta of one row, by any route and by :func:`compact`: (D, 1) matrices."""
 
     dx: Matrix
     dgamma: Matrix
@@ -174,7 +174,7 @@ class Gradients(NamedTuple):
 
 
 class DoubleGradients(NamedTuple):
-    r"""Gradients of :math:`\langle u, dx\rangle` with respect to x, gamma and dy: (D, 1) matrices. What the last two return."""
+    r"""Gradients of :math:`\langle u, dx\rangle` with respect to x, gamma and dy, by either way: (D, 1) matrices."""
 
     grad_x: Matrix
     grad_gamma: Matrix

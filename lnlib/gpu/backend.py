@@ -36,7 +36,7 @@ class GpuLayerNormCache(NamedTuple):
     """
 
     x: Any  #: (..., D), on the device
-    statistics: Any  #: (rows, 4), float32, float64 if precise: those of :mod:`lnlib.gpu.kernels`
+    statistics: Any  #: (rows, 4), as :mod:`lnlib.gpu.kernels` has them; float32, float64 if precise
     gamma: Any  #: (D,), on the device
     dtype: np.dtype  #: gamma's, which dgamma and dbeta will have
     device: bool  #: whether the caller's arrays are on the device

@@ -135,7 +135,8 @@ def _plan_fused_partials(M, D, G):
 class Prediction(NamedTuple):
     """What a step is expected to ask of memory. Zeros that atomics begin with are written before, and not counted."""
 
-    traffic: tuple  #: for each launch, {(array, "load" or "store"): bytes}: every sector once, as from perfect caches
+    #: For each launch a dict from (array, "load" or "store") to bytes, every sector once, as if caches were perfect.
+    traffic: tuple
     sectors_per_request: float  #: sectors that a warp touches with one load of x, on average
     readings: int  #: how many times each number of x is loaded
 

@@ -27,15 +27,13 @@ class Access(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A finished launch. With ``log=True`` it has two lists, otherwise None.
-
-    ``accesses`` are of type :class:`Access`; ``events`` are tuples (block, thread, kind, line, value), one for each
-    thread in a barrier or warp operation, where value is (what it gave, what it got), or None where nothing is given.
-    """
+    """A finished launch. With ``log=True`` it has two lists, otherwise None."""
 
     grid: int
     block: int
-    accesses: list | None
+    accesses: list | None  #: of :class:`Access`
+    #: Tuples (block, thread, kind, line, value), one for each thread in a barrier or warp operation, where value is
+    #: (what it gave, what it got), or None where nothing is given.
     events: list | None
 
 

@@ -71,22 +71,24 @@ def test_long_rows():
         STEPS["row-in-registers"].predict(8, 8193)
 
 
-@pytest.mark.parametrize("M, D, G", [(7, 1, 4), (7, 33, 3), (16, 64, 5)])
-def test_the_kernel_for_long_rows(M, D, G, monkeypatch):
-    monkeypatch.setattr(gpu.steps, "chunks_of_row", lambda D, most: (64, 100, 1))
-    assert STEPS["fused-partials"].plan(M, D, G)[0].kernel is gpu.ladder.fused_partials_long
+def check_blocks(M, D, G):
     outputs, runs = run("fused-partials", M, D, G=G, log=True)
     check("fused-partials", outputs, M, D)
     check_traffic("fused-partials", runs, M, D, G=G)
     check_sectors("fused-partials", runs, M, D)
+    return runs
+
+
+@pytest.mark.parametrize("M, D, G", [(7, 1, 4), (7, 33, 3), (16, 64, 5)])
+def test_the_kernel_for_long_rows(M, D, G, monkeypatch):
+    monkeypatch.setattr(gpu.steps, "chunks_of_row", lambda D, most: (64, 100, 1))
+    assert STEPS["fused-partials"].plan(M, D, G)[0].kernel is gpu.ladder.fused_partials_long
+    check_blocks(M, D, G)
 
 
 @pytest.mark.parametrize("G", [1, 3, 8, 40])
 def test_any_number_of_blocks(G):
-    outputs, runs = run("fused-partials", 37, 40, G=G, log=True)
-    check("fused-partials", outputs, 37, 40)
-    assert [r.grid for r in runs] == [min(G, 37), 2]
-    check_traffic("fused-partials", runs, 37, 40, G=G)
+    assert [r.grid for r in check_blocks(37, 40, G)] == [min(G, 37), 2]
 
 
 @pytest.mark.skipif(not gpu.devices.cuda.is_available(), reason="no GPU")

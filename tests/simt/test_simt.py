@@ -1,11 +1,13 @@
 """The interpreter of kernels: planted mistakes are found and named, right kernels pass, counts are as by hand."""
 
+import gc
+import json
 import linecache
 import math
+import os
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -619,8 +621,6 @@ def test_bad_arguments_of_a_launch(change, error, message):
 
 
 def test_launch_leaves_no_trace():
-    import gc
-
     gc.enable()
     state = repr(np.geterr()), gc.isenabled()
     simt.launch(tree(32), 1, 32, np.zeros(32, f32), np.zeros(1, f32))
@@ -691,9 +691,6 @@ def test_agreement_with_the_simulator_of_numba(tmp_path):
     pytest.importorskip("numba.cuda", reason="needs Numba")
     path = tmp_path / "kernels.py"
     path.write_text(KERNELS)
-    import json
-    import os
-
     run = subprocess.run([sys.executable, "-c", OTHER, str(path)], capture_output=True, text=True,
                          env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"})
     assert run.returncode == 0, run.stderr

@@ -189,6 +189,7 @@ def test_the_spread_of_random_orders_is_the_rounding_error(rng, dtype):
         assert len(np.unique(sum_rows(runs, "wide", dtype))) == 1
 
 
+@pytest.mark.slow
 def test_a_long_running_sum_in_bfloat16_stagnates(rng):
     """From 2**8 on numbers are 2 apart: a term below 1 vanishes, seven in ten. At 2**10 they are 8 apart: nearly all.
 

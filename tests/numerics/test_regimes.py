@@ -206,7 +206,7 @@ def assert_agrees(measured, predicted, dtype="float32", least=8):
     assert cells >= least and 1 / 3 < ratio < 3, (ratio, cells)
 
 
-@pytest.mark.parametrize("D", [64, 1024])
+@pytest.mark.parametrize("D", [64, pytest.param(1024, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("order", ["sequential", "accumulators", "pairwise"])
 def test_the_naive_variance_loses_u_ratio_squared(order, D):
     maps = regimes.forward_errors({name: lambda x, eps, name=name: variance.normalise(x, name, eps, order)
@@ -224,7 +224,7 @@ def test_the_naive_variance_loses_less_under_a_large_eps():
     assert_agrees(maps["naive"], regimes.naive_loss(RATIOS, energies, 256, "pairwise"))
 
 
-@pytest.mark.parametrize("D", [64, 1024])
+@pytest.mark.parametrize("D", [64, pytest.param(1024, marks=pytest.mark.slow)])
 def test_a_rounded_mean_loses_u_ratio_whatever_the_variance(D):
     lines = {("two-pass", "sequential"): "sequential", ("two-pass", "accumulators"): "accumulators",
              ("two-pass", "pairwise"): "pairwise", ("corrected", "sequential"): "sequential",

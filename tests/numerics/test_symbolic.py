@@ -152,7 +152,7 @@ def test_graph_and_steps_use_only_what_stands_before_them():
             known.add(name)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("n", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_spectrum_is_proved(n):
     proofs = symbolic.prove_spectrum(symbolic.row(n))
     assert len(proofs) == 5 and all(proofs.values())
@@ -163,6 +163,7 @@ def normalised(r, c, var, s_):
     return r._replace(var=var, s=s_, xhat=c / s_)
 
 
+@pytest.mark.slow
 def test_spectrum_is_not_proved_for_another_normalisation():
     """Each claim is refuted by one of: no mean subtracted, one feature weighed more, eps outside the root."""
     r = symbolic.row(3)
@@ -288,6 +289,7 @@ def double():
     assert equal(symbolic.differentiate_backward(r), symbolic.compact_double_backward(r), r)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds, work", [
     (0.5, symbolic.jacobian), (0.5, symbolic.vjp), (0.5, symbolic.spectrum), (0.5, symbolic.double_backward),
     (2.0, meet), (2.5, lambda: symbolic.prove_spectrum(symbolic.row(3))), (4.0, double),

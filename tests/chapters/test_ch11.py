@@ -53,6 +53,7 @@ READ = "total += x[c * M + row]"
     ([("if row < M", "if True")], "means", "OutOfBounds"),
     ([("total / float32(D)", "total")], "means", "off by"),
     ([("float32(0)", "0.0"), ("float32(D)", "D")], "means", "Promotion"),
+    ([("range(D)", "range(D - 1)")], "means", "off by"),
     ([("cuda.grid(1)", "2 * cuda.grid(1)")], "means", "were not written"),
     ([("total / float32(D)", "total * (float32(1) / float32(D))")], None, ""),  # right, with one more rounding
     ([(READ, f"{READ} + float32(0) * x[c * M + row]")], "four sectors, each number once",
@@ -67,6 +68,8 @@ def plan_of_the_library(D):
 
 
 @pytest.mark.parametrize("attempt, check, words", [
+    (plan_of_the_library, "640 numbers", "128 of 768 places are beyond the row"),
+    (lambda D: (32, 5, 4, 4), "640 numbers", "20 numbers, expected 16 at most"),
     (lambda D: (160, 1, 4, 1), "other rows", "D = 768: 160 threads with 1 chunks of 4 keep 640 numbers, 128 too few"),
     (lambda D: (160, 1, 4, 1) if D == 640 else (192, 1, 4, 1), "other rows", "64 threads can do it as well"),
     (lambda D: (160, 1, 4, 1) if D == 640 else (128, 2, 4, 1), "other rows", "256 places beyond the row, expected 0"),

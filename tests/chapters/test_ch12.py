@@ -91,6 +91,7 @@ def threads_of(D):
 
 
 @pytest.mark.parametrize("attempt, check, words", [
+    (with_share(lambda M, P, groups: groups), "few rows", "more than there are rows"),
     (with_share(lambda M, P, groups: min(M, groups)), "many rows", "one of them has"),
     (with_share(lambda M, P, groups: min(M, max(groups, -(-M // 64)))), "many rows", "more of"),
     (with_share(lambda M, P, groups: min(M, 2 * groups * -(-M // (64 * groups)))), "many rows", "will do"),
@@ -124,6 +125,7 @@ ONCE = "each number once, four sectors a request"
 
 
 @pytest.mark.parametrize("old, new, check, words", [
+    ("range(G)", "range(max(G - 1, 1))", "sums", "is off by"),
     (VALUE, f"{VALUE} + float32(0) * parts[part * D + c]", ONCE, "loads of parts ask"),
     (VALUE, f"total[c] = value\n            {VALUE}", ONCE, "stores of total ask"),
     ("total[c] = value", "total[c] = float32(0)\n        cuda.atomic.add(total, c, value)", "in order",

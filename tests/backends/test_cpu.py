@@ -83,6 +83,7 @@ class Guarded:
                    for buffer, start, stop in self.buffers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("items", [0, 1, 15])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_nothing_is_written_outside_the_results(dtype, items):
@@ -171,6 +172,7 @@ def test_out_may_lie_between_or_beside_the_arguments(dtype):
         assert np.array_equal(cpu.layer_norm_forward(x, gamma, beta, out=out)[0], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="page faults are counted on Linux")
 def test_out_takes_no_new_memory():
     """32 MB of results have 8192 pages of 4 KB. With ``out`` 20 calls of each pass touch next to none anew."""
@@ -353,6 +355,7 @@ def never_refused(dtype, precise, offsets, widths=(1, 2, 7, 64, 300, 1000, 2500,
     return wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype, precise, offsets", UNCHANGED)
 def test_an_unchanged_x_is_never_refused(dtype, precise, offsets):
     assert not never_refused(dtype, precise, offsets)
@@ -371,6 +374,7 @@ def test_no_view_needs_a_kernel_of_its_own(view):
     assert [kernel.signatures for kernel in entries] == before
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(leading=st.lists(st.integers(0, 6), max_size=3), D=st.sampled_from(WIDTHS),
        view=st.sampled_from(sorted(VIEWS)), dtype=st.sampled_from(cases.DTYPES), precise=st.booleans(),
@@ -482,6 +486,7 @@ def wide_row_errors():
         yield from list(cases.errors(run(x, gamma, beta, dy), reference.layer_norm(x, gamma, beta, dy)).values())[:2]
 
 
+@pytest.mark.slow
 def test_wide_rows_far_from_zero_and_a_poor_guess_at_the_mean():
     assert max(wide_row_errors()) <= cases.BAR["float32"]
 

@@ -162,6 +162,7 @@ def test_every_kernel(kind, real, dtype, offset):
     cases.check(launch_all(kind, *judged.arrays, real=real), judged.exact, judged.bars)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma, eps, exponent", [(3e19, 1e-5, 64), (5e37, 1e-5, 125), (1e-36, 0.0, -120),
                                                   (1e-22, 1e-44, -73), (1.0, 1e42, 70)])
 @every_kind
@@ -198,6 +199,7 @@ def test_every_kernel_keeps_large_upstreams(kind):
     assert np.array_equal(large, np.ldexp(ordinary, 125)) and np.isfinite(large).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [np.nan, pytest.param(np.inf, marks=pytest.mark.slow)])
 @every_kind
 def test_every_kernel_keeps_nan_in_its_row(kind, bad):
@@ -295,6 +297,7 @@ def logged(D, width, M, dtype="float32", long=False):
     return first, second, third, backward, (x, y, dy, dx)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("D, width, M, dtype", TRAFFIC)
 def test_compulsory_traffic(D, width, M, dtype):
     """Forward 8 bytes an element, backward 12 and 16 for each element of a partial sum: to the byte; of half x half.
@@ -313,6 +316,7 @@ def test_compulsory_traffic(D, width, M, dtype):
                                     ("dgamma", "store"): row, ("dbeta", "store"): row}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("D, width, M, dtype", TRAFFIC)
 def test_every_element_moves_once(D, width, M, dtype):
     """x, y, dy and dx; but every thread has the first element of a row of dy, which is in the first cache."""
@@ -327,6 +331,7 @@ def test_every_element_moves_once(D, width, M, dtype):
         assert np.array_equal(others.reshape(M, D), expected), (name, kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("D, width, M, dtype, long", [
     (512, 4, 18, "float32", False), (1024, 4, 10, "float32", False), (1024, 1, 10, "float32", False),
     (1024, 4, 10, "float16", False), (512, 4, 4, "float32", True), (512, 1, 4, "float32", True),
@@ -359,6 +364,7 @@ def test_traffic_of_the_kernels_for_long_rows(width):
 
 # The same result, whatever the launch
 
+@pytest.mark.slow
 @every_kind
 def test_sums_do_not_depend_on_the_blocks(kind):
     """A partial sum has certain rows, whichever block does it; so all three results are the same bit for bit."""

@@ -140,6 +140,7 @@ SOURCE = inspect.getsource(gpu.ladder)
 BARRIERS = [match.start() for match in re.finditer(r"cuda\.syncthreads\(\)", SOURCE)]
 
 
+@pytest.mark.slow
 def test_no_barrier_too_many(tmp_path, monkeypatch):
     """Without any one of the barriers in block_sum, tree_sum and sum_over_warps, some step has a race."""
     assert len(BARRIERS) == 2 + 3 + 2
@@ -173,6 +174,7 @@ def check_sectors(name, runs, M, D):
         assert abs(t.sectors_per_request - prediction.sectors_per_request) < (1e-12 if exact else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("M, D", [(7, 1), (7, 33), (32, 3), (33, 40), (3, 1000), *(
     pytest.param(M, D, marks=pytest.mark.slow) for M, D in ((32, 31), (32, 36), (32, 128), (7, 1000)))])

@@ -23,6 +23,7 @@ def arguments(rows, D, dtype):
     return [cases.read_only(rng.standard_normal(shape).astype(dtype)) for shape in ((rows, D), D, D, (rows, D))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, dtype", [
     *((name, dtype) for name in (*PAIRS, "fused") for dtype in ("float32", "float64")),
     *(pytest.param(name, dtype, marks=pytest.mark.slow if dtype == "float64" else ())

@@ -123,6 +123,7 @@ def test_arrays_lie_where_they_should(alignment, offset):
     assert not np.array_equal(a.x, a.dy) and not np.shares_memory(a.x, a.out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which, number", [("forward", 2), pytest.param("backward", 3, marks=pytest.mark.slow)])
 def test_calls_do_what_they_are_named_for(which, number):
     pytest.importorskip("numba")

@@ -27,6 +27,7 @@ def double(a):
         a[i] *= 2
 
 
+@pytest.mark.slow
 def test_kernels_of_a_module_are_found_where_they_hide():
     numba = pytest.importorskip("numba")
     hidden = {"deep": [numba.njit(double)]}

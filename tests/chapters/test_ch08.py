@@ -74,6 +74,7 @@ def test_eps_outside_is_differentiated_right(rng):
 
 # What the page says
 
+@pytest.mark.slow
 def test_the_lines_lie_on_the_map(rng):
     """The page's map: both medians within the fifth to five that theory lines promise, in fact within 2."""
     ratios, kappas = np.logspace(0, 6, 13), np.logspace(0, 7, 15)
@@ -396,6 +397,7 @@ def test_question_1_three_losses():
     says("8.1", "1000", "three digits")
 
 
+@pytest.mark.slow
 def test_question_2_statistics_in_bfloat16():
     rng, D = np.random.default_rng(6), 4096
     dy = rng.standard_normal((64, D), np.float32)

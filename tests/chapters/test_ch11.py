@@ -49,6 +49,7 @@ def test_group_sum(attempt, check, words):
 READ = "total += x[c * M + row]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes, check, words", [
     ([("if row < M", "if True")], "means", "OutOfBounds"),
     ([("total / float32(D)", "total")], "means", "off by"),

@@ -48,6 +48,7 @@ LAST = "no atomics, two readings, neighbours"
 ONE_MORE = f"{MEAN}\n        for c in range(t, D, T):\n            total += dy[base + c]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes, check, words", [
     ([("range(cuda.blockIdx.x, M, cuda.gridDim.x)", "range(0)")], "dx", "numbers of dx were not written"),
     ([(DX, "r * (gamma[c] * d + xhat * mean)")], "dx", "the projection has the wrong sign"),

@@ -41,6 +41,7 @@ def example(task):
     return dict(zip(task.names, eval(f"f{task.example}", {"np": np, "f": lambda *args: args})))
 
 
+@pytest.mark.slow
 @each
 def test_what_is_right_is_accepted(id):
     for seed in SEEDS:
@@ -79,6 +80,7 @@ def counts(*answers):
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id, make", [
     ("ch04-gradient-check", remembers), ("ch04-gradient-check", counts(True, False)),
     ("ch04-gradient-check", counts(*[True] * 4, *[False] * 4)),
@@ -96,6 +98,7 @@ def test_the_order_of_the_words_asked_for_is_drawn():
     assert len({order.index("scale") for order in orders}) > 2
 
 
+@pytest.mark.slow
 @each
 def test_every_mistake_fails_and_is_named(id):
     for seed in SEEDS:

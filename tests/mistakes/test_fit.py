@@ -407,6 +407,7 @@ def test_a_right_answer_is_never_faulted(id, name):
         assert len(report.passed) == report.total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", KERNELS, ids=lambda changes: changes[0][1][:30])
 def test_right_kernels_are_never_faulted(changes):
     report = check("rms-backward", solution_with("rms-backward", *changes))

@@ -206,6 +206,7 @@ def assert_agrees(measured, predicted, dtype="float32", least=8):
     assert cells >= least and 1 / 3 < ratio < 3, (ratio, cells)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("D", [64, pytest.param(1024, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("order", ["sequential", "accumulators", "pairwise"])
 def test_the_naive_variance_loses_u_ratio_squared(order, D):
@@ -260,6 +261,7 @@ def chain_rule(x, gamma, beta, dy, eps):
     return layer_norm_backward_steps(dy, x, gamma, x.dtype.type(eps))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype, eps, powers", [("float32", 1e-5, 7), ("float64", 1e-12, 15)])
 @pytest.mark.parametrize("towards", ["ones", "along"])
 def test_the_backward_loses_kappa_u(towards, dtype, eps, powers):

@@ -83,6 +83,7 @@ def instance(n):
     return r, values, general
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", ROWS)
 def test_every_D_instantiated_agrees_exactly_with_a_concrete_row(n):
     """The two halves of the module share no derivation; at rational points they must give the same rationals."""

@@ -1,8 +1,10 @@
 """One Hypothesis profile for all tests, and the site, built strictly and once."""
 
+import os
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 from browsing import served, skip
@@ -17,12 +19,26 @@ settings.load_profile("repeatable")
 
 @pytest.fixture(scope="session")
 def site():
-    """The folder of the built site. Everything is read and written anew, so that every warning shows."""
-    shutil.rmtree(ROOT / "_build" / "html", ignore_errors=True)
-    shutil.rmtree(ROOT / "_build" / ".doctrees", ignore_errors=True)
-    run = subprocess.run([sys.executable, "tools/build_book.py"], cwd=ROOT, capture_output=True, text=True)
-    if run.returncode:
-        pytest.fail(f"the book does not build:\n{run.stdout}\n{run.stderr}", pytrace=False)
+    """The folder of the built site. Everything is read and written anew, so that every warning shows.
+
+    Where several processes share the tests, the first that needs the site builds it, and the others wait for its word.
+    """
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"process-{os.getpid()}")
+    word = ROOT / "_build" / f"site-of-{run}"
+    try:
+        word.mkdir(parents=True)
+    except FileExistsError:
+        while not (word / "said").is_file():
+            time.sleep(0.5)
+    else:
+        shutil.rmtree(ROOT / "_build" / "html", ignore_errors=True)
+        shutil.rmtree(ROOT / "_build" / ".doctrees", ignore_errors=True)
+        built = subprocess.run([sys.executable, "tools/build_book.py"], cwd=ROOT, capture_output=True, text=True)
+        said = f"the book does not build:\n{built.stdout}\n{built.stderr}" if built.returncode else ""
+        (word / "part").write_text(said, encoding="utf-8")
+        (word / "part").replace(word / "said")
+    if said := (word / "said").read_text(encoding="utf-8"):
+        pytest.fail(said, pytrace=False)
     return ROOT / "_build" / "html"
 
 

@@ -6,7 +6,7 @@ PORT ?= 8000
 
 help:
 	@echo 'make book    install the environment, execute the chapters, build the site'
-	@echo 'make check   while working: the tests without the site and the long sweeps, in a minute and a half'
+	@echo 'make check   while working: the tests without the site and the long sweeps'
 	@echo 'make test    all tests, with a strict build of the book and checks of the site'
 	@echo 'make site    the book, and its notebooks running in the browser'
 	@echo 'make offline the same as one zip'

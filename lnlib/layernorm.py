@@ -109,27 +109,31 @@ def _exponent(a, least=0.0):
     return np.frexp(np.maximum(np.max(np.abs(a), axis=-1, keepdims=True), least))[1]
 
 
-def _normalise(x, eps, centre):
-    """xhat, rstd and var + eps of each row, as long as the squares neither overflow nor underflow."""
-    c = centre(x)
+def _normalise(c, eps):
+    """xhat, rstd and var + eps of each row x - mean = c, as long as the squares neither overflow nor underflow."""
     var_eps = wide_mean(c * c) + eps
     rstd = 1 / np.sqrt(var_eps)
-    return (c * rstd).astype(x.dtype), rstd.astype(x.dtype), var_eps
+    return (c * rstd).astype(c.dtype), rstd.astype(c.dtype), var_eps
 
 
 def _normalise_any(x, eps, centre):
-    """xhat and rstd of each row; a finite row out of :data:`lnlib.contract.RANGE` is done again as x / 2^e."""
-    xhat, rstd, var_eps = _normalise(x, eps, centre)
+    """xhat and rstd of each row; a finite row out of :data:`lnlib.contract.RANGE` is done again, scaled.
+
+    x is scaled by its largest element, so that its sum does not overflow, and then c by its own or by the root of
+    eps: c, and eps with it, may be nothing in units of x.
+    """
+    xhat, rstd, var_eps = _normalise(centre(x), eps)
     if x.dtype.kind == "c":
         return xhat, rstd
     smallest, largest = contract.RANGE[x.dtype.name]
     in_range = (smallest < var_eps) & (var_eps < largest)
     redo = ~in_range[:, 0] & np.isfinite(x).all(axis=-1)
     if redo.any():
-        e = _exponent(x[redo], math.sqrt(eps))
-        # A positive eps must stay positive, so that a constant row is 0 and not 0 / 0.
-        scaled_eps = np.maximum(np.ldexp(eps, -2 * e), np.finfo(x.dtype).tiny if eps > 0 else 0.0)
-        xhat[redo], scaled_rstd, _ = _normalise(np.ldexp(x[redo], -e), scaled_eps, centre)
+        e_x = _exponent(x[redo])
+        c = centre(np.ldexp(x[redo], -e_x))
+        # Neither a constant row nor eps = 0 has an exponent: the smallest numbers stand in for them.
+        e = np.maximum(e_x + _exponent(c, np.finfo(c.dtype).tiny), math.frexp(max(math.sqrt(eps), 5e-324))[1])
+        xhat[redo], scaled_rstd, _ = _normalise(np.ldexp(c, e_x - e), np.ldexp(eps, -2 * e))
         rstd[redo] = np.ldexp(scaled_rstd, -e)
     return xhat, rstd
 
@@ -191,7 +195,7 @@ def _forward_precise(x, gamma, beta, eps):
         mean = _mean(rows)
         d = rows - mean
         residual = _mean(d)
-        xhat, rstd, _ = _normalise(d - residual, eps, _keep)
+        xhat, rstd, _ = _normalise(d - residual, eps)
         y = _given_back(gamma.astype(np.float64) * xhat + beta.astype(np.float64), x.dtype, x.shape)
     mean, residual, rstd = (a.reshape(*x.shape[:-1], 1) for a in (mean, residual, rstd))
     return y, PreciseLayerNormCache(x.copy(), mean, residual, rstd, gamma.copy(), x.dtype)
@@ -276,8 +280,9 @@ def layer_norm_backward(dy, cache):
     Notes
     -----
     The relative error of dx is about kappa * u with kappa = ||r g|| / ||dx||: what g has along **1**
-    and along xhat is subtracted away, and its rounding error stays. From a PreciseLayerNormCache u is
-    float64's.
+    and along xhat is subtracted away, and its rounding error stays. That of dgamma is about
+    u ||dy sqrt(1 + xhat^2)|| / ||dgamma||: xhat is wrong by about u however small it is, because the mean is.
+    From a PreciseLayerNormCache u is float64's.
     """
     return _backward(dy, cache, _LAYER_NORM, centred)
 

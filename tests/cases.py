@@ -117,6 +117,15 @@ def outlier_first_upstream(rng, shape):
     return z, gamma, dy
 
 
+def outlier_upstream_on_the_mean(rng, shape):
+    """The second upstream number stands out, where x is so near the mean that its rounding is most of xhat."""
+    z, gamma, dy = normal(rng, shape)
+    z[..., 1] = 0
+    z[..., 1] = z.sum(axis=-1) / (shape[-1] - 1)
+    dy[..., 1] = 1e7
+    return z, gamma, dy
+
+
 class Case(NamedTuple):
     name: str
     shape: tuple
@@ -161,24 +170,37 @@ def half_ulp(exact, dtype):
 
 
 def sum_kappa(terms, total):
-    """Condition of a sum over rows whose terms round independently: ||terms|| / ||sum||; 0 where the sum is 0."""
+    """Condition of a sum over rows whose terms err independently, each by u of its size: ||terms|| / ||sum||.
+
+    0 where the sum is 0.
+    """
     total = np.linalg.norm(reference.to_float64(total))
     return np.linalg.norm(terms) / total if total else 0.0
 
 
 def conditions(exact, gamma, dy):
-    """The condition numbers of y, dx, dgamma and dbeta."""
-    dy = dy.astype(np.float64)
+    """The condition numbers of y, dx, dgamma and dbeta.
+
+    A term dy xhat of dgamma errs by u |dy xhat| in its own roundings, and by |dy| times what the error of the row's
+    mean does to xhat. Recentred, the mean is that of D differences of the size of s = sqrt(var + eps), rounded: wrong
+    by about u s, and so is xhat by about u however small it is: all there is where an outlier of dy meets an xhat
+    near 0.
+    """
+    dy, xhat = dy.astype(np.float64), reference.to_float64(exact.xhat)
     kappa = {"y": 0.0, "dx": reference.kappa(exact, dy, gamma),
-             "dgamma": sum_kappa(dy * reference.to_float64(exact.xhat), exact.dgamma),
+             "dgamma": sum_kappa(dy * np.hypot(xhat, 1), exact.dgamma),
              "dbeta": sum_kappa(dy, exact.dbeta)}
     kappa["dx"] = 0.0 if math.isinf(kappa["dx"]) else kappa["dx"]  # dx is exactly zero, and so it must come out
     return kappa
 
 
+def bars(exact, gamma, dy, dtype):
+    """What :func:`judge` allows of float32 or float64."""
+    return {name: max(BAR[dtype], 4 * k * U[dtype]) for name, k in conditions(exact, gamma, dy).items()}
+
+
 def float32_bars(exact, gamma, dy):
-    """What :func:`judge` allows of float32."""
-    return {name: max(BAR["float32"], 4 * k * U["float32"]) for name, k in conditions(exact, gamma, dy).items()}
+    return bars(exact, gamma, dy, "float32")
 
 
 def bars_of_plain_sums(exact, gamma, beta, dy, u):
@@ -207,8 +229,9 @@ def judge(case):
     * y: the bar of the compute dtype.
     * dx: the bar, or 4 kappa u: the product gamma * dy, its centring, the last difference and the last
       product each leave about u ||r g||.
-    * dgamma, dbeta: the bar, or 4 u times the condition of the sum: adding in halves leaves
-      u ||terms|| on each of log2(rows) levels; they are independent, and sqrt(log2(65536)) = 4.
+    * dgamma, dbeta: the bar, or 4 u times the condition of the sum: each term errs (see :func:`conditions`), and
+      adding in halves leaves u ||terms|| on each of log2(rows) levels; they are independent, and
+      sqrt(log2(65536)) = 4.
     * Half-precision results are rounded once more when they are stored: half an ulp of each element.
     """
     arrays = case.arrays()
@@ -279,7 +302,7 @@ CASES = (
       for dtype in ("float64", "float32") for scale in (1e-3, 1e-1, 1e2, 1e6)),
     *(Case(f"float32 parameters {dtype}", (4, 64), dtype, parameters="float32") for dtype in HALVES),
     *(Case(f"{regime.__name__} {dtype}", (4, 8), dtype, regime)
-      for regime in (constant_rows, outlier, nearly_constant_upstream, upstream_along_x)
+      for regime in (constant_rows, outlier, nearly_constant_upstream, upstream_along_x, outlier_upstream_on_the_mean)
       for dtype in ("float64", "float32")),
     *(Case(f"outlier_first_upstream {dtype}", (4, 1024), dtype, outlier_first_upstream)
       for dtype in ("float64", "float32")),

@@ -56,6 +56,30 @@ def test_squares_out_of_range(dtype, sigma, eps, exponent, backend):
         assert max(errors) <= 1.001 * cases.U["float32"], errors
 
 
+# dtype, largest number of the row in units of its last bit, eps.
+NEARLY_CONSTANT = [("float32", 0, 1e-5), ("float32", 0, 1e-30), ("float32", 5, 1e-5), ("float64", 0, 1e-5),
+                   ("float64", 0, 1e-40)]
+
+
+@pytest.mark.parametrize("size", [1e20, 3e38])
+@pytest.mark.parametrize("D", [1, 3, 64, 300, 2500])
+@pytest.mark.parametrize("dtype, bits, eps", NEARLY_CONSTANT)
+@pytest.mark.parametrize("backend", [ln, cpu])
+def test_rows_far_from_zero_whose_differences_are_small(backend, dtype, bits, eps, D, size):
+    """The sum of the row overflows, x - mean does not: neither it nor eps may vanish in a scale that suits x.
+
+    Nothing but x - mean counts, so the exact results are those of x - first, which is exact.
+    """
+    first = np.array(size * (1 if dtype == "float32" else 5e269), dtype)
+    rng = np.random.default_rng(3)
+    differences = np.spacing(first) * rng.integers(-bits, bits, (4, D), endpoint=True).astype(dtype)
+    gamma, *dy = rng.standard_normal((5, D)).astype(dtype)
+    beta, dy = np.zeros(D, dtype), np.array(dy)
+    exact = reference.layer_norm(differences, gamma, beta, dy, eps)
+    found = cases.run(backend, first + differences, gamma, beta, dy, eps)
+    cases.check(found, exact, cases.bars(exact, gamma, dy, dtype))
+
+
 @pytest.mark.parametrize("part", [0, 0.5])
 @pytest.mark.parametrize("side", [0.999, 1.001])
 @with_backends("dtype, end", [("float32", 0), ("float32", 1), ("float64", 0), ("float64", 1)])

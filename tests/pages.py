@@ -1,5 +1,8 @@
 """The chapters as data: their cells and their prose, read from the MyST sources."""
 
+import ast
+import builtins
+import math
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -24,11 +27,22 @@ class Cell(NamedTuple):
         return self.options.get("tags", [])
 
 
+class Part(NamedTuple):
+    """The core of a page, or one of its asides."""
+
+    prose: str
+    cells: int
+    words: int
+    minutes: int
+
+
 class Page(NamedTuple):
     text: str
     front: dict
     cells: list
     prose: str
+    core: Part
+    asides: list
 
 
 def _cell(body):
@@ -43,25 +57,68 @@ def _cell(body):
     return Cell(source.strip("\n"), yaml.safe_load(header) or {})
 
 
-def read(path):
-    """Parse one page."""
-    text = path.read_text(encoding="utf-8")
-    front, content = text[4:].split("\n---\n", 1) if text.startswith("---\n") else ("", text)
-    cells = [_cell(match["body"]) for match in _FENCE.finditer(content) if match["name"] == "code-cell"]
-    # What is read rather than run: text and captions; no code, no maths, no exercise or solution blocks. Captions
-    # of interactive figures are left out like other apparatus: they say how to work the figure.
+def _prose(content):
+    """What is read rather than run: text and captions; no code, no maths, no question, exercise or solution.
+
+    Captions of interactive figures are left out like other apparatus: they say how to work the figure.
+    """
     prose = re.sub(r"^```\{(exercise|solution)-start\}.*?^```\{\1-end\}\s*\n```", "", content, flags=re.M | re.S)
     read_out = ("admonition", "note", "tip", "warning")
     prose = _FENCE.sub(lambda m: m["body"] if m["name"] in read_out else "", prose)
     prose = re.sub(r"^:(name|alt): .*\n", "", prose, flags=re.M)
     prose = re.sub(r"^\$\$.*?^\$\$.*?$", "", prose, flags=re.M | re.S)
-    captions = [cell.options.get("mystnb", {}).get("figure", {}).get("caption", "") for cell in cells]
-    prose = re.sub(r"\$[^$]+\$", "x", "\n".join([prose, *captions]))
-    return Page(text, yaml.safe_load(front) or {}, cells, prose)
+    captions = [cell.options.get("mystnb", {}).get("figure", {}).get("caption", "") for cell in _cells(content)]
+    return re.sub(r"\$[^$]+\$", "x", "\n".join([prose, *captions]))
+
+
+def _cells(content):
+    return [_cell(match["body"]) for match in _FENCE.finditer(content) if match["name"] == "code-cell"]
+
+
+def _part(content):
+    """Its words, its visible or folded cells and listings, and the minutes to read them.
+
+    120 words a minute, a formula in a sentence being a word, is half the speed of a novel, and readers of these
+    pages were no faster. A cell, a figure or a listing takes a minute. Questions and exercises are counted apart.
+    """
+    content = re.sub(r"^```\{(exercise|solution)-start\}.*?^```\{\1-end\}\s*\n```", "", content, flags=re.M | re.S)
+    prose = _prose(content)
+    cells = sum(not {"remove-cell", "exercise-setup"} & set(cell.tags) for cell in _cells(content))
+    cells += len(re.findall(r"^`{3,}\{(?:lnlib|interactive|literalinclude)\}", content, re.M))
+    return Part(prose, cells, words(prose), math.ceil(words(prose) / 120) + cells)
+
+
+ASIDE = re.compile(r"^```\{aside-start\} .+\n```\n(.*?)^```\{aside-end\}\n```\n", re.M | re.S)
+
+
+def read(path):
+    """Parse one page."""
+    text = path.read_text(encoding="utf-8")
+    front, content = text[4:].split("\n---\n", 1) if text.startswith("---\n") else ("", text)
+    return Page(text, yaml.safe_load(front) or {}, _cells(content), _prose(content), _part(ASIDE.sub("", content)),
+                [_part(aside) for aside in ASIDE.findall(content)])
 
 
 def words(prose):
     return len(re.findall(r"[A-Za-z0-9][\w'’.-]*", prose))
+
+
+def names_nobody_has_shown(page):
+    """Names that a visible cell reads, and that no visible cell binds, no cell imports and no text above has as code."""
+    shown, missing = set(dir(builtins)), []
+    for match in _FENCE.finditer(page.text):
+        if match["name"] != "code-cell":
+            continue
+        cell = _cell(match["body"])
+        nodes = list(ast.walk(ast.parse(re.sub(r"^(\s*)[%!]", r"\1#", cell.source, flags=re.M))))
+        shown |= {n.asname or n.name.split(".")[0] for n in nodes if isinstance(n, ast.alias)}
+        if {"remove-cell", "hide-input", "hide-cell", "exercise"} & set(cell.tags):
+            continue
+        shown |= {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+        shown |= {n.arg for n in nodes if isinstance(n, ast.arg)} | {getattr(n, "name", None) for n in nodes}
+        told = set(re.findall(r"`(\w+)", _FENCE.sub("", page.text[:match.start()])))
+        missing += sorted({n.id for n in nodes if isinstance(n, ast.Name)} - shown - told)
+    return sorted(set(missing))
 
 
 NOTEBOOKS = [path for path in PAGES if "kernelspec" in read(path).front]

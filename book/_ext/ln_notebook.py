@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nbformat
 from docutils import nodes
+from ln_aside import aside
 from ln_question import answer, question
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from pybtex.plugin import find_plugin
@@ -58,6 +59,11 @@ def is_notebook(env, docname):
     return "kernelspec" in env.metadata.get(docname, {})
 
 
+def formula(node):
+    """TeX without the classes that colour its symbols on the page."""
+    return re.sub(r"\\class\{ln-\w+\}", "", node.astext()).strip()
+
+
 def escaped(text):
     """Text in which Markdown sees no markup."""
     return re.sub(r"([\\`*_$<])", r"\\\1", text)
@@ -99,7 +105,7 @@ class Writer:
         if isinstance(node, nodes.literal):
             return f"`{node.astext()}`"
         if isinstance(node, nodes.math):
-            return f"${node.astext().strip()}$"
+            return f"${formula(node)}$"
         if isinstance(node, (nodes.target, nodes.system_message, nodes.comment)):
             return ""
         inner = "".join(map(self.inline, node.children))
@@ -164,6 +170,12 @@ class Writer:
             number = self.number(node, "question")
             self.text.append(f"**Question {number}**\n\n{self.inside(node)}")
             self.flush()
+        elif isinstance(node, aside):  # its cells are run like all others, so nothing is folded
+            title, *rest = node.children
+            self.text.append(f"---\n\n**Aside: {self.inline(title)}**")
+            for child in rest:
+                self.block(child)
+            self.text.append("---")
         elif isinstance(node, nodes.figure):
             self.caption(node)
         elif isinstance(node, nodes.container) and node.get("literal_block"):
@@ -232,11 +244,11 @@ class Writer:
         return self.quoted(f"**{title}**\n\n{body}")
 
     def equation(self, node):
-        formula = node.astext().strip()
-        if r"\\" in formula and r"\begin{" not in formula:
-            formula = f"\\begin{{aligned}}\n{formula}\n\\end{{aligned}}"
+        tex = formula(node)
+        if r"\\" in tex and r"\begin{" not in tex:
+            tex = f"\\begin{{aligned}}\n{tex}\n\\end{{aligned}}"
         number = self.number(node, "displaymath")
-        return f"$$\n{formula}" + (f" \\tag{{{number}}}" if number else "") + "\n$$"
+        return f"$$\n{tex}" + (f" \\tag{{{number}}}" if number else "") + "\n$$"
 
     def caption(self, figure):
         for caption in figure.findall(nodes.caption):

@@ -10,7 +10,7 @@ from sphinx.util.docutils import SphinxDirective
 # Where a browser's CSS cannot reach inside a closed <details>, this opens the answers before printing.
 PRINT = """\
 if (!CSS.supports("selector(::details-content)")) addEventListener("beforeprint", () =>
-  document.querySelectorAll("details.ln-answer").forEach(answer => { answer.open = true; }));"""
+  document.querySelectorAll("details.ln-answer, details.ln-aside").forEach(part => { part.open = true; }));"""
 
 
 class question(nodes.General, nodes.Element):

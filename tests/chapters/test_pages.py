@@ -6,7 +6,7 @@ import re
 from statistics import median
 
 import pytest
-from pages import BOOK, CHAPTERS, ROOT, read, words
+from pages import ASIDE, BOOK, CHAPTERS, ROOT, names_nobody_has_shown, read
 
 from lnlib.exercises import check, exercises
 from lnlib.mistakes.change import function_of
@@ -22,11 +22,45 @@ def _code_lines(source):
 @chapters
 def test_budget(path):
     page = read(path)
-    assert 1300 <= words(page.prose) <= 2000, f"{words(page.prose)} words"
+    assert 1800 <= page.core.words <= 3000, f"{page.core.words} words"
+    assert all(aside.words <= 500 for aside in page.asides), [aside.words for aside in page.asides]
     lengths = [len(_code_lines(cell.source)) for cell in page.cells if not APART & set(cell.tags)]
-    assert 12 <= len(lengths) <= 25, f"{len(lengths)} cells"
+    assert 12 <= len(lengths) <= 35, f"{len(lengths)} cells"
     assert median(lengths) <= 5, f"median cell of {median(lengths)} lines"
     assert max(lengths) <= 30, f"longest cell of {max(lengths)} lines"
+
+
+@chapters
+def test_time(path):
+    """Questions of one to five minutes count three."""
+    page = read(path)
+    asides, questions = sum(a.minutes for a in page.asides), 3 * len(re.findall(r"^`{3,}\{question\}", page.text, re.M))
+    line = f"**Time** {page.core.minutes} minutes" + (f", asides {asides}" if asides else "") + f", questions {questions}"
+    exercise = sum(e.minutes for e in exercises().values() if e.chapter == int(path.stem[:2]))
+    assert f"{line}, exercises {exercise}.\n" in page.text, f"{line}, exercises {exercise}."
+
+
+@chapters
+def test_visible_cells_use_what_was_shown(path):
+    assert names_nobody_has_shown(read(path)) == []
+
+
+@chapters
+def test_asides_can_be_skipped(path):
+    """No takeaway, question or exercise refers to a figure, an equation or a section of an aside; nor do core cells."""
+    text = read(path).text
+    asides = ASIDE.findall(text)
+    labels = re.findall(r"^\$\$ \(([\w-]+)\)|^ *name: ([\w-]+)|^\(([\w-]+)\)=", "\n".join(asides), re.M)
+    core = ASIDE.sub("", text)
+    for label in filter(None, (name for names in labels for name in names)):
+        assert not re.search(rf"`(?:[^`]*<)?{label}>?`", core), label
+
+
+@chapters
+def test_at_most_one_folded_bar_before_the_first_figure(path):
+    folded = [cell for cell in read(path).cells if "hide-input" in cell.tags or "hide-cell" in cell.tags]
+    first = next((i for i, cell in enumerate(folded) if "mystnb" in cell.options), 0)
+    assert first <= 1 and not [c for c in folded[:first] if "mystnb" in c.options]
 
 
 @pytest.mark.parametrize("path", [*CHAPTERS, BOOK / "claims-audited.md"], ids=lambda path: path.stem)
@@ -81,12 +115,6 @@ def test_exercises_are_registered(path):
         assert not report.written and not report.passed and "not written yet" in report.failed[1]
         line = f"```{{lnlib}} {exercise.solution.__module__.removeprefix('lnlib.')}.{exercise.solution.__name__}\n"
         assert line in page.text, f"{exercise.id}: the page does not show the registered solution"
-
-
-@chapters
-def test_minutes_of_exercises_add_up_to_what_the_chapter_states(path):
-    minutes = sum(e.minutes for e in exercises().values() if e.chapter == int(path.stem[:2]))
-    assert f"minutes, exercises {minutes} more.\n" in read(path).text, minutes
 
 
 def test_public_text_is_public():

@@ -77,13 +77,31 @@ def test_answers_are_folded_and_open_by_keyboard(browser, site):
         assert answer.locator("p").first.is_visible()
 
 
+def test_an_aside_is_folded_and_opens_by_keyboard_by_link_and_by_search(browser, site):
+    url = (site / f"book/{CHAPTERS[1].stem}.html").as_uri()
+    seen = "() => document.querySelector('details.ln-aside > p').checkVisibility({contentVisibilityAuto: true})"
+    with Visit(browser, url) as visit:
+        assert not visit.page.evaluate(seen)
+        visit.page.locator("details.ln-aside > summary").first.focus()
+        visit.page.keyboard.press("Enter")
+        assert visit.page.evaluate(seen)
+        inside = visit.page.evaluate("document.querySelector('details.ln-aside [id]').id")
+        word = visit.page.evaluate("document.querySelector('details.ln-aside > p').textContent.match(/[a-z]{9,}/)[0]")
+    with Visit(browser, f"{url}#{inside}") as visit:
+        visit.page.wait_for_function(seen)
+    with Visit(browser, url) as visit:
+        visit.page.evaluate(f"localStorage.setItem('sphinx_highlight_terms', '{word}')")
+        visit.page.reload()
+        visit.page.wait_for_function(seen)
+
+
 @pytest.mark.parametrize("javascript", (True, False))
 def test_paper_shows_what_is_folded(browser, site, tmp_path, javascript):
     from bs4 import BeautifulSoup
 
     if not shutil.which("pdftotext"):
         skip("no pdftotext (poppler-utils) to read what was printed", "LN_REQUIRE_BROWSER")
-    path = site / f"book/{CHAPTERS[2].stem}.html"
+    path = site / f"book/{CHAPTERS[1].stem}.html"
     context = browser.new_context(java_script_enabled=javascript)
     page = context.new_page()
     page.goto(path.as_uri())
@@ -96,7 +114,7 @@ def test_paper_shows_what_is_folded(browser, site, tmp_path, javascript):
     article = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").article
     for part in article.select(".math, .headerlink"):
         part.replace_with("MATHS")
-    sentences = [s for p in article.select(".ln-answer p, .solution p") for s in re.split(r"[.:;]\s", p.text)
+    sentences = [s for p in article.select(".ln-answer p, .solution p, .ln-aside > p") for s in re.split(r"[.:;]\s", p.text)
                  if "MATHS" not in s and len(s) > 30]
     assert len(sentences) > 10
 

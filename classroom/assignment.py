@@ -103,10 +103,10 @@ def write(chapters, out, seed=None, title="Assignment"):
            "tasks": [{"id": task.id, "name": task.name, "points": task.points, "minutes": task.minutes,
                       "fingerprint": fingerprint(task)} for task in tasks],
            "versions": {"python": platform.python_version(), "numpy": np.__version__, "lnlib": lnlib.__version__}}
-    files = {f"students/{name}.ipynb": _notebook(_cells(title, tasks, lambda task: task.stub)),
-             "instructor/solutions.ipynb": _notebook(_solved(title, tasks)),
+    files = {f"students/{name}.ipynb": notebook(_cells(title, tasks, lambda task: task.stub)),
+             "instructor/solutions.ipynb": notebook(_solved(title, tasks)),
              "instructor/assignment.json": json.dumps(key, indent=1) + "\n",
-             f"nbgrader/source/{name}/{name}.ipynb": _notebook(_nbgrader(title, tasks, seed)),
+             f"nbgrader/source/{name}/{name}.ipynb": notebook(_nbgrader(title, tasks, seed)),
              "nbgrader/nbgrader_config.py": _CONFIG.format(name=name),
              "README.txt": _README.format(title=title, name=name)}
     for path, text in files.items():
@@ -117,7 +117,7 @@ def write(chapters, out, seed=None, title="Assignment"):
     return out
 
 
-def _notebook(cells):
+def notebook(cells):
     """The text of a notebook of (kind, id, source, metadata) cells."""
     code = {"execution_count": None, "outputs": []}
     return json.dumps({

@@ -1,13 +1,12 @@
 """A rehearsal: made-up submissions, hostile ones among them, graded twice and compared."""
 
 import itertools
-import json
 import random
 import tempfile
 import time
 from pathlib import Path
 
-from . import tasks
+from . import assignment as assignments, tasks
 from .grader import grade, hostile, schedule
 from .grader.judge import Assignment
 from .grader.points import points_csv
@@ -17,9 +16,7 @@ _SETUP = "import numpy as np"
 
 def notebook(*sources):
     """The bytes of a notebook with these code cells."""
-    cells = [{"cell_type": "code", "metadata": {}, "source": source.splitlines(keepends=True), "outputs": [],
-              "execution_count": None} for source in sources]
-    return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}).encode()
+    return assignments.notebook(("code", f"cell-{k}", source, {}) for k, source in enumerate(sources)).encode()
 
 
 def honest(drawn, *after, before=()):

@@ -178,8 +178,7 @@ class NormOfAnySize(Task):
     def ask(self, rng, sigma, mean, eps):
         x, *_ = norms.draw(self.variant, rng, (3, 12), 1.0, mean)
         x = np.ldexp(np.clip(x, -7, 7), sigma) if isinstance(sigma, int) else x * np.asarray(sigma)[:, None]
-        nothing = np.zeros(0)
-        return self.call(dict(x=x, eps=eps), expected=norms.exact(self.variant, x, nothing, nothing, eps))
+        return self.solved(dict(x=x, eps=eps))
 
     def judge(self, found, expected, **_):
         expect_close(found, expected, 1e-13, "y")  # rows of mean 3 sigma: a few dozen roundings, as in chapter 1
@@ -240,13 +239,6 @@ class SumInBlocks(Task):
         total = total + a
     return total""", "neighbours": f"{order.IN_PAIRS}\n    return sums[0]"}[joined]
 
-    def right(self, terms):
-        """The sum, by its tree."""
-        (cut, joined, B), n = self.variant, len(terms)
-        indices = ([range(b, min(b + B, n)) for b in range(0, n, B)] if cut == "neighbours" else
-                   [range(b, n, B) for b in range(min(B, n))])
-        return order.evaluate(order.TREES[joined](map(order.sequence, indices)), terms)
-
     def cases(self):
         B = self.variant[2]
         return (("small whole numbers", (1, 2, 3, B - 1, B, B + 1, 3 * B + 2, 7 * B), True),
@@ -260,7 +252,7 @@ class SumInBlocks(Task):
             # of 32 hardly ever.
             terms = rng.integers(-9, 10, (n, 3)) if whole else rng.standard_normal((n, 32))
             terms = terms.astype(np.float32)
-            yield self.call(dict(terms=terms), expected=self.right(terms))
+            yield self.solved(dict(terms=terms))
 
     def judge(self, found, terms, expected):
         order.expect_to_the_bit(found, expected, f"the sum of {len(terms)} rows")

@@ -15,9 +15,11 @@ class _OfGradient(Task):
     """A task on a gradient dx that somebody's backward returned for a normalisation."""
 
     def choose(self, random):
-        """Set the variant and the arguments; not the floor: a difference across its kink is no derivative."""
+        """The variant, its parameters and the signature; not the floor: a difference across its kink is no derivative."""
         self.variant = random.choice([norm for norm in norms.members(groups=(1, 2)) if norm.eps != "floor"])
-        self.names = "dy", "x", *norms.given(self.variant)[:1], "eps", "dx"
+        given = norms.given(self.variant)[:1]
+        self.names = "dy", "x", *given, "eps", "dx"
+        return self.variant, given, ", ".join(self.names)
 
     def example_of(self, divisor):
         """The public example: two rows, and the right gradient over ``divisor``."""
@@ -46,9 +48,7 @@ class GradientCheck(_OfGradient):
     id, minutes, points = "ch04-gradient-check", 30, 6
 
     def draw(self, random):
-        self.choose(random)
-        norm, signature = self.variant, ", ".join(self.names)
-        given = norms.given(norm)[:1]
+        norm, given, signature = self.choose(random)
         self.example = self.example_of(1)
         self.statement = (
             f"{norms.definition(norm)}\n\nWrite `gradient_is_right({signature})`. It is given `dx` that somebody's "
@@ -131,9 +131,7 @@ class ReadTheMistake(_OfGradient):
     id, minutes, points = "ch05-read-the-mistake", 35, 5
 
     def draw(self, random):
-        self.choose(random)
-        norm, signature = self.variant, ", ".join(self.names)
-        given = norms.given(norm)[:1]
+        norm, given, signature = self.choose(random)
         self.words = {
             "right": "nothing is wrong",
             "scale": "s was treated as a constant",

@@ -7,7 +7,6 @@ r"""One normalisation with parameters: layer norm, RMS norm and group norm are t
     y = \gamma\, c / s + \beta
 """
 
-from decimal import Context, Decimal, localcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -142,7 +141,7 @@ def example(norm, rows=1):
 
 
 def forward(norm, x, gamma, beta, eps, hold=()):
-    """y of real or complex floats, or of Decimals; gamma and beta are not looked at where there are none.
+    """y of real or complex floats; gamma and beta are not looked at where there are none.
 
     hold : of "mean" and "s", what the complex step shall see as a constant.
     """
@@ -161,13 +160,6 @@ def forward(norm, x, gamma, beta, eps, hold=()):
         return xhat.reshape(x.shape)
     gamma, beta = (a.reshape(norm.groups, -1) for a in (gamma, beta))  # (groups, n) or (groups, 1)
     return (gamma * xhat + beta).reshape(x.shape)
-
-
-def exact(norm, x, gamma, beta, eps):
-    """y in decimal arithmetic of 60 digits, rounded once to float64."""
-    with localcontext(Context(prec=60)):
-        arrays = [np.array([Decimal(float(v)) for v in a.ravel()], object).reshape(a.shape) for a in (x, gamma, beta)]
-        return forward(norm, *arrays, Decimal(float(eps))).astype(np.float64)
 
 
 def gradients(norm, dy, x, gamma, beta, eps, hold=()):

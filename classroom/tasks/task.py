@@ -65,6 +65,12 @@ class Task:
         """A :class:`lnlib.exercises.run.Call` of the arguments ``names``; what else is known about it is ``more``."""
         return Call({name: (named | more)[name] for name in self.names}, **more)
 
+    def solved(self, named, **more):
+        """The same, with what the solution returns as ``expected``; the tests hold other right answers against it."""
+        call = self.call(named, **more)
+        call.about["expected"] = self.function()(*call.arguments.values())
+        return call
+
     def score(self, passed):
         """The points for so many passed checks."""
         return round(float(Fraction(self.points * passed, len(self.checks))), 2)

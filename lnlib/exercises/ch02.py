@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..forms import eps_outside_forward
 from ..gradcheck import complex_step
 from ..layernorm import layer_norm_backward, layer_norm_forward, rms_norm_forward
 from ..mistakes import Mistake, changes
@@ -132,12 +133,8 @@ def _eps_outside(eps):
     def ask(rng):
         x, dy = np.stack([_row(rng), _row(rng) / 4]), rng.standard_normal((2, 7))
         gamma = rng.uniform(0.5, 2, 7)
-
-        def forward(rows):
-            c = rows - rows.mean(axis=-1, keepdims=True)
-            return gamma * c / (np.sqrt((c * c).mean(axis=-1, keepdims=True)) + eps)
-
-        return Call({"dy": dy, "x": x, "gamma": gamma, "eps": eps}, expected=complex_step(forward, x, dy=dy))
+        expected = complex_step(lambda rows: gamma * eps_outside_forward(rows, eps), x, dy=dy)
+        return Call({"dy": dy, "x": x, "gamma": gamma, "eps": eps}, expected=expected)
     return each(f"eps = {eps:g}", ask, lambda found, expected, **_: expect_gradient(found, "dx", expected))
 
 

@@ -5,9 +5,10 @@ from typing import Callable, NamedTuple
 import numpy as np
 
 from .. import reference
+from ..forms import eps_outside_forward
 from ..layernorm import layer_norm_forward, rms_norm_backward, rms_norm_forward
 from ..mistakes import LAYER_NORM, RMS_NORM, Family, diagnose, outside_family
-from ..mistakes.families import OutsideCache, outside_backward, outside_parts
+from ..mistakes.families import OutsideCache, outside_backward
 from .expect import expect, expect_close, of_small_error
 from .run import Call, Check, each, plainly, reply, unchanged
 
@@ -228,8 +229,7 @@ def outside(with_gamma):
     dx is right depends on it; so there is no such row here."""
     def forward(x, gamma, beta, eps=1e-5):
         scale = gamma if with_gamma else None
-        c, _, s = outside_parts(OutsideCache(x, scale, eps))
-        return (gamma if with_gamma else 1) * c / s, OutsideCache(x, scale, eps)
+        return (gamma if with_gamma else 1) * eps_outside_forward(x, eps), OutsideCache(x, scale, eps)
 
     def right(x, gamma, dy, eps):
         return *outside_backward(dy, OutsideCache(x, gamma if with_gamma else None, eps)), None, None

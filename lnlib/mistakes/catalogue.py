@@ -48,6 +48,10 @@ def row_mean(a):
     return a.mean(axis=-1, keepdims=True)
 
 
+def _less_mean(a):
+    return a - row_mean(a)
+
+
 def _g_xhat_r(dy, cache):
     return dy * cache.gamma, cache.xhat, cache.rstd
 
@@ -191,7 +195,7 @@ _in_dx("diagonal-jacobian", "only the diagonal of the Jacobian is kept", _DX | _
        lambda g, xhat, r, *_: r * g * (1 - (1 + xhat * xhat) / g.shape[-1]))
 _in_dx("norm-of-gradient", "dy is normalised, as if backward were forward again",
        _DX - {"sum-y"} | _SUM | _ORTHOGONAL, "Double dy: what must dx do?",
-       lambda g, xhat, r, dy, gamma: gamma * (dy - row_mean(dy)) / np.sqrt(row_mean((dy - row_mean(dy)) ** 2) + 1e-5))
+       lambda g, xhat, r, dy, gamma: gamma * _less_mean(dy) / np.sqrt(row_mean(_less_mean(dy) ** 2) + 1e-5))
 
 
 @_register("backward computes s again without eps", {"small-sigma", "adjoint", "projection"},
@@ -260,19 +264,10 @@ def no_mean_inside_variance(dy, cache):
     return r * g + dvar * 2 * c / D - r * row_mean(g), *_sums(dy, xhat)
 
 
-@_register("D is multiplied in and divided out", ())
-def scaled_by_d(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    D = g.shape[-1]
-    total, projected = g.sum(axis=-1, keepdims=True), (g * xhat).sum(axis=-1, keepdims=True)
-    return r / D * (D * g - total - xhat * projected), *_sums(dy, xhat)
-
-
-@_register("the mean is taken out after the projection: xhat has mean 0, so the order is free", ())
-def projection_first(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    t = g - xhat * row_mean(g * xhat)
-    return r * (t - row_mean(t)), *_sums(dy, xhat)
+_in_dx("scaled-by-d", "D is multiplied in and divided out", (), "", lambda g, xhat, r, *_: r / g.shape[-1] * (
+    g.shape[-1] * g - g.sum(axis=-1, keepdims=True) - xhat * (g * xhat).sum(axis=-1, keepdims=True)))
+_in_dx("projection-first", "the mean is taken out after the projection: xhat has mean 0, so the order is free", (), "",
+       lambda g, xhat, r, *_: r * _less_mean(g - xhat * row_mean(g * xhat)))
 
 
 #: Wrong backwards, each with one mistake; pairwise different on the probes of the gradient tests.

@@ -6,6 +6,7 @@ from typing import Callable, NamedTuple
 
 import numpy as np
 
+from ..forms import eps_outside_backward
 from ..layernorm import layer_norm_forward, rms_norm_backward, rms_norm_forward
 from .catalogue import AXES, ENTRIES, leading, right_backward, row_mean
 from .entry import Mistake
@@ -161,22 +162,15 @@ class OutsideCache(NamedTuple):
     eps: float
 
 
-def outside_parts(cache):
-    """x - mean, sigma, and s = sigma + eps."""
-    c = cache.x - row_mean(cache.x)
-    sigma = np.sqrt(row_mean(c * c))
-    return c, sigma, sigma + cache.eps
-
-
 def outside_backward(dy, cache):
     """(dx,) of layer norm with s = sigma + eps."""
-    c, sigma, s = outside_parts(cache)
-    g = dy if cache.gamma is None else cache.gamma * dy
-    return (g - row_mean(g) - c / sigma * row_mean(g * c / s)) / s,
+    return eps_outside_backward(dy if cache.gamma is None else cache.gamma * dy, cache.x, cache.eps),
 
 
 def _outside_bases(dy, cache):
-    c, sigma, s = outside_parts(cache)
+    c = cache.x - row_mean(cache.x)
+    sigma = np.sqrt(row_mean(c * c))
+    s = sigma + cache.eps
     inside = np.sqrt(sigma**2 + cache.eps)
     gamma = [] if cache.gamma is None else [[(("gamma-twice",), {"dy": cache.gamma * dy})]]
     return _pairs(Base(dy, cache.gamma, 1 / s, c / sigma, c / s, row_mean, row_mean), [

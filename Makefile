@@ -8,6 +8,7 @@ help:
 	@echo 'make book    install the environment, execute the chapters, build the site'
 	@echo 'make check   while working: the tests without the site and the long sweeps'
 	@echo 'make test    all tests, with a strict build of the book and checks of the site'
+	@echo 'make differential  10,000 random cases against exact arithmetic (CASES=..., SEED=...)'
 	@echo 'make site    the book, and its notebooks running in the browser'
 	@echo 'make offline the same as one zip'
 	@echo 'make serve   show the built site at http://127.0.0.1:$(PORT)'
@@ -33,6 +34,11 @@ BROWSER := $(shell command -v chromium || command -v google-chrome || command -v
 test: .venv/installed
 	@test -z '$(BROWSER)' || $(MAKE) --no-print-directory pyodide || echo 'No chapter will be run in the browser.'
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+CASES ?= 10000
+SEED ?= 0
+differential: .venv/installed
+	$(BIN)/python tests/differential.py --cases $(CASES) --seed $(SEED) --jobs 2
 
 .venv/installed-site: .venv/installed requirements-site.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-site.txt
@@ -64,4 +70,4 @@ lab: .venv/installed
 clean:
 	rm -rf .venv _build .pytest_cache .hypothesis
 
-.PHONY: help book check test pyodide site offline links serve lab clean
+.PHONY: help book check test differential pyodide site offline links serve lab clean

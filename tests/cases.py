@@ -178,18 +178,26 @@ def sum_kappa(terms, total):
     return np.linalg.norm(terms) / total if total else 0.0
 
 
-def conditions(exact, gamma, dy):
-    """The condition numbers of y, dx, dgamma and dbeta.
+def rounding_sizes(xhat, rstd, gamma, dy):
+    """What the roundings of each tensor are proportional to, element by element; all float64 and of shape (..., D).
 
-    A term dy xhat of dgamma errs by u |dy xhat| in its own roundings, and by |dy| times what the error of the row's
-    mean does to xhat. Recentred, the mean is that of D differences of the size of s = sqrt(var + eps), rounded: wrong
-    by about u s, and so is xhat by about u however small it is: all there is where an outlier of dy meets an xhat
-    near 0.
+    * xhat errs by about u |xhat| in its own roundings, and by what the error of the row's mean does to it. Recentred,
+      the mean is that of D differences of the size of sigma, rounded: wrong by about u sigma, which is u times the
+      root mean square of xhat in every element, however small it is.
+    * y takes that times gamma; a term of dgamma takes it times dy: all there is where an outlier of dy meets an xhat
+      near 0.
+    * dx: the product g = gamma * dy, its centring, the last difference and the last product each leave about u |r g|.
     """
-    dy, xhat = dy.astype(np.float64), reference.to_float64(exact.xhat)
+    xhat = np.hypot(xhat, np.sqrt(np.mean(xhat * xhat, axis=-1, keepdims=True)))
+    return {"y": gamma * xhat, "dx": rstd * gamma * dy, "dgamma": dy * xhat, "dbeta": dy}
+
+
+def conditions(exact, gamma, dy):
+    """The condition numbers of y, dx, dgamma and dbeta (see :func:`rounding_sizes`)."""
+    dy, gamma = dy.astype(np.float64), gamma.astype(np.float64)
+    sizes = rounding_sizes(reference.to_float64(exact.xhat), reference.to_float64(exact.rstd), gamma, dy)
     kappa = {"y": 0.0, "dx": reference.kappa(exact, dy, gamma),
-             "dgamma": sum_kappa(dy * np.hypot(xhat, 1), exact.dgamma),
-             "dbeta": sum_kappa(dy, exact.dbeta)}
+             **{name: sum_kappa(sizes[name], getattr(exact, name)) for name in ("dgamma", "dbeta")}}
     kappa["dx"] = 0.0 if math.isinf(kappa["dx"]) else kappa["dx"]  # dx is exactly zero, and so it must come out
     return kappa
 
@@ -227,11 +235,9 @@ def judge(case):
     """The exact results of a case, and the errors that its dtype and its condition numbers allow.
 
     * y: the bar of the compute dtype.
-    * dx: the bar, or 4 kappa u: the product gamma * dy, its centring, the last difference and the last
-      product each leave about u ||r g||.
-    * dgamma, dbeta: the bar, or 4 u times the condition of the sum: each term errs (see :func:`conditions`), and
-      adding in halves leaves u ||terms|| on each of log2(rows) levels; they are independent, and
-      sqrt(log2(65536)) = 4.
+    * dx: the bar, or 4 kappa u (see :func:`rounding_sizes`).
+    * dgamma, dbeta: the bar, or 4 u times the condition of the sum: each term errs, and adding in halves leaves
+      u ||terms|| on each of log2(rows) levels; they are independent, and sqrt(log2(65536)) = 4.
     * Half-precision results are rounded once more when they are stored: half an ulp of each element.
     """
     arrays = case.arrays()

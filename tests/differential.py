@@ -1,0 +1,312 @@
+"""A random differential test: every backend against exact arithmetic, on cases that nobody has chosen.
+
+    python tests/differential.py --cases 10000 --seed 1 --jobs 2    the worst of each tensor; exit code 1 if any fails
+    python tests/differential.py --case 1000123                     one case
+
+A run of seed s has the cases from s * 10**6 on. Where PyTorch is installed no error may be above twice its error,
+unless it is below half the bound; how many are above 2 kappa u, too, is told. Without tqdm there is no progress bar.
+"""
+
+import argparse
+import contextlib
+import math
+import multiprocessing
+import sys
+from typing import NamedTuple
+
+import cases
+import numpy as np
+import pytest
+from random_cases import draw, largest
+
+from lnlib import cpu, gpu, layernorm, reference
+from lnlib.contract import COMPUTE_DTYPE
+
+try:
+    import torch
+    torch.set_num_threads(1)
+except ImportError:
+    torch = None
+
+try:
+    from tqdm import tqdm
+except ImportError:
+    def tqdm(iterable, **_):
+        return iterable
+
+BACKENDS = {"numpy": layernorm, "cpu": cpu, "gpu": gpu}
+
+BY_ROW = "y", "dx"
+
+
+# The exact results
+
+
+class Truth(NamedTuple):
+    """Exact results, each as a pair of float64 arrays: the numbers rounded, and what rounding left."""
+
+    tensors: dict
+    xhat: np.ndarray
+    rstd: np.ndarray
+    undefined: np.ndarray  #: (rows,), whether a row is constant and eps is 0
+
+
+@contextlib.contextmanager
+def bits_for(dtype):
+    """Fractional bits enough for products of float64 numbers of the size of 1e-150."""
+    with pytest.MonkeyPatch.context() as patch:
+        if dtype == "float64":
+            patch.setattr(reference, "BITS", 1300)
+        yield
+
+
+def pair(fixed):
+    """Fixed-point numbers as float64 high + low; one that float64 cannot hold becomes its largest."""
+    most = int(largest("float64")) << reference.BITS
+    fixed = np.array([min(max(n, -most), most) for n in fixed.ravel()], object).reshape(fixed.shape)
+    high = reference.to_float64(fixed)
+    return high, reference.to_float64(fixed - reference.to_fixed(high))
+
+
+def exactly(drawn, chunk=20_000):
+    """The truth about a case. Rows are taken in chunks: a million of them at once would need gigabytes."""
+    x, gamma, beta, dy = drawn.arrays
+    D = x.shape[1]
+    undefined = (x == x[:, :1]).all(axis=1) & (drawn.eps == 0)
+    eps = drawn.eps or float(D == 1)  # of one feature, every row is undefined
+    rows, sums = [], [0, 0]
+    with bits_for(x.dtype.name):
+        for start in range(0, len(x), max(1, chunk // D)):
+            part = slice(start, start + max(1, chunk // D))
+            defined = np.where(undefined[part, None], np.arange(D) % 2, x[part].astype(np.float64))
+            exact = reference.layer_norm(defined, gamma, beta, dy[part], eps)
+            rows.append((*pair(exact.y), *pair(exact.dx), pair(exact.xhat)[0], pair(exact.rstd)[0]))
+            sums = [sums[0] + exact.dgamma, sums[1] + exact.dbeta]
+        y, y_low, dx, dx_low, xhat, rstd = map(np.concatenate, zip(*rows))
+        tensors = {"y": (y, y_low), "dx": (dx, dx_low), "dgamma": pair(sums[0]), "dbeta": pair(sums[1])}
+    return Truth(tensors, xhat, rstd, undefined)
+
+
+# What is promised
+
+
+class Promise(NamedTuple):
+    """Of each tensor; the first three are norms, and are arrays of one for each row where the tensor has rows."""
+
+    exact: dict
+    roundings: dict  #: u ||size||, see cases.rounding_sizes
+    extra: dict  #: half ulps of what is stored in another dtype, and underflow
+    overflow: dict  #: whether a number may be Inf or NaN
+
+
+def norm(a, axis=None):
+    """Euclidean norm; its squares neither overflow nor underflow."""
+    a = np.abs(a)
+    most = np.max(a, axis=axis, keepdims=True, initial=0)
+    most = np.where(most > 0, most, 1)
+    return (most * np.sqrt(np.sum((a / most) ** 2, axis=axis, keepdims=True))).squeeze(axis)
+
+
+def underflow(drawn, truth, compute):
+    """What products that underflow leave, in the sizes of :func:`cases.rounding_sizes`; each loses up to half of eta.
+
+    xhat loses eta itself, and eta in a rstd that is subnormal: |c| eta, and c is xhat / r. y is a product and a sum
+    from there, dgamma a sum of products. To dx, g and what is subtracted from it come with a factor of r.
+    """
+    _, gamma, _, dy = (a.astype(np.float64) for a in drawn.arrays)
+    eta = float(np.finfo(compute).smallest_subnormal)
+    xhat = eta * (1 + np.abs(truth.xhat) / truth.rstd)
+    g = norm(gamma * dy, 1)[:, None]
+    return {"y": 2 * eta + np.abs(gamma) * xhat, "dx": 4 * eta * (1 + truth.rstd) * (1 + g + 0 * dy),
+            "dgamma": (eta + np.abs(dy) * xhat).sum(axis=0), "dbeta": 0.0}
+
+
+def storing(exact, dtype):
+    """What rounding to ``dtype`` may change: half an ulp. ml_dtypes rounds float64 to float32 before."""
+    half = np.spacing(np.abs(exact.astype(dtype))).astype(np.float64) / 2
+    return half + cases.U["float32"] * np.abs(exact) if dtype == "bfloat16" else half
+
+
+def may_overflow(drawn, truth, compute):
+    """Where a result, or a product of the formulas on the way to it, leaves the range to within a thousandth.
+
+    Beyond the range a result is Inf. A product, gamma xhat or gamma dy, or the sum of the sizes of what is added up
+    over rows, may lose the number to Inf or NaN (in dx the row), but leaves no finite number that is wrong.
+    """
+    _, gamma, _, dy = (a.astype(np.float64) for a in drawn.arrays)
+    on_the_way = {"y": gamma * truth.xhat, "dx": np.max(np.abs(gamma * dy), axis=1, keepdims=True),
+                  "dgamma": np.abs(dy * truth.xhat).sum(axis=0), "dbeta": np.abs(dy).sum(axis=0)}
+    return {name: (np.abs(on_the_way[name]) >= 0.999 * largest(compute))
+            | (np.abs(exact) >= 0.999 * largest(drawn.dtype_of(name))) for name, (exact, _) in truth.tensors.items()}
+
+
+def promise(drawn, truth, precise):
+    """What is promised of a case by arithmetic in the dtype of x, or in float64."""
+    _, gamma, _, dy = (a.astype(np.float64) for a in drawn.arrays)
+    compute = "float64" if precise else COMPUTE_DTYPE[drawn.dtype_of("y")].name
+    sizes = cases.rounding_sizes(truth.xhat, truth.rstd, gamma, dy)
+    sizes["y"] = np.hypot(sizes["y"], truth.tensors["y"][0])  # beta is added
+    lost = underflow(drawn, truth, compute)
+    exact, roundings, extra = {}, {}, {}
+    for name, (high, _) in truth.tensors.items():
+        axis = 1 if name in BY_ROW else None
+        dtype = drawn.dtype_of(name)
+        half_ulps = storing(high, dtype) if dtype != compute else 0 * high
+        exact[name], roundings[name] = norm(high, axis), cases.U[compute] * norm(sizes[name], axis)
+        extra[name] = norm(half_ulps + lost[name], axis)
+    return Promise(exact, roundings, extra, may_overflow(drawn, truth, compute))
+
+
+def bound(n, exact, roundings, extra, compute):
+    """The bar of :mod:`cases`, or 4 u (1 + 1 / sqrt(n)) times the sizes of what is rounded, in n rows.
+
+    The longest path has eight roundings. They add up to 8 u at worst, and in the few numbers of a row they may; rows
+    are independent, and over many of them half is left, which is the 4 u of :func:`cases.judge`.
+    """
+    return np.maximum(cases.BAR[compute] * exact, 4 * (1 + 1 / math.sqrt(n)) * roundings) + extra
+
+
+# Judging
+
+
+def differences(value, exact):
+    """value - exact, and 0 where value is not finite."""
+    high, low = exact
+    return np.where(np.isfinite(value), (value - high) - low, 0.0)
+
+
+def quotient(a, b):
+    """The largest of a / b, where 0 / 0 is 0."""
+    return float(np.max(np.where(a == 0, 0.0, a / b), initial=0))
+
+
+def shares(results, truth, promised, compute):
+    """Of each tensor the largest error / bound, of it and of its rows; inf if it is finite where it may not be."""
+    found = {}
+    for name, value in zip(cases.NAMES, results, strict=True):
+        value = value.astype(np.float64)
+        wrong = differences(value, truth.tensors[name])
+        lost = ~np.isfinite(value) & ~promised.overflow[name]
+        if name in BY_ROW:
+            lost[truth.undefined], wrong[truth.undefined] = np.isfinite(value[truth.undefined]), 0
+        elif name == "dgamma" and truth.undefined.any():
+            lost, wrong = np.isfinite(value), 0 * wrong
+        norms = [p[name] for p in promised[:3]]
+        whole = quotient(norm(wrong), bound(len(truth.undefined), *map(norm, norms), compute))
+        row = quotient(norm(wrong, 1), bound(1, *norms, compute)) if name in BY_ROW else 0.0
+        found[name] = math.inf if lost.any() else max(whole, row)
+    return found
+
+
+def against_peer(results, peers, truth, promised):
+    """Of each tensor that both know: error / twice PyTorch's error, where it is above 2 kappa u, and above half the bound.
+
+    Elsewhere 0. The first is what one would like, but in a row of few numbers luck decides which of two is below 2 u.
+    """
+    found, n = {}, len(truth.undefined)
+    for name, value, peer in zip(cases.NAMES, results, peers, strict=True):
+        value = value.astype(np.float64)
+        if np.isfinite(value).all() and np.isfinite(peer).all():
+            mine, others = (norm(differences(a, truth.tensors[name])) for a in (value, peer))
+            size, extra = norm(promised.roundings[name]), norm(promised.extra[name])
+            free = np.array([2, 2 * (1 + 1 / math.sqrt(n))]) * size + extra
+            found[name] = (quotient(mine, 2 * others) * (mine > free)).tolist()
+    return found
+
+
+# Running
+
+
+def pytorch(arrays, eps):
+    """y, dx, dgamma and dbeta as float64, or None where PyTorch does not take these dtypes."""
+    def tensor(a):
+        if a.dtype.name == "bfloat16":
+            return torch.from_numpy(a.view(np.int16).copy()).view(torch.bfloat16)
+        return torch.from_numpy(a.copy())
+
+    x, gamma, beta, dy = map(tensor, arrays)
+    for a in (x, gamma, beta):
+        a.requires_grad_()
+    try:
+        y = torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, eps)
+        y.backward(dy)
+    except RuntimeError:
+        return None
+    return [a.detach().double().numpy() for a in (y, x.grad, gamma.grad, beta.grad)]
+
+
+def results_of(drawn, backend, precise):
+    with cases.threads(drawn.threads) if drawn.threads > 1 else contextlib.nullcontext():
+        return cases.run(BACKENDS[backend], *drawn.arrays, drawn.eps, **({"precise": True} if precise else {}))
+
+
+def try_case(number, backends=tuple(BACKENDS)):
+    """{(backend, dtype, tensor): (error / bound, *what against_peer has)} of the case of this number."""
+    drawn = draw(number)
+    dtype = drawn.dtype_of("y")
+    peers = pytorch(drawn.arrays, drawn.eps) if torch else None
+    truth, found = exactly(drawn), {}
+    for precise in (False, True)[:1 + (dtype != "float64")]:
+        compute = "float64" if precise else COMPUTE_DTYPE[dtype].name
+        with np.errstate(all="ignore"):
+            promised = promise(drawn, truth, precise)
+        for backend in backends:
+            if backend != "gpu" or drawn.interpreted:
+                results = results_of(drawn, backend, precise)
+                with np.errstate(all="ignore"):
+                    peer = against_peer(results, peers, truth, promised) if peers else {}
+                    for name, share in shares(results, truth, promised, compute).items():
+                        found[backend + ", precise" * precise, dtype, name] = share, *peer.get(name, (0.0, 0.0))
+    return number, found
+
+
+def table(worst):
+    """Markdown: of each backend, dtype and tensor the largest error / bound and its case."""
+    lines = ["| backend | dtype | " + " | ".join(cases.NAMES) + " |", "|---" * (2 + len(cases.NAMES)) + "|"]
+    for backend, dtype in sorted({key[:2] for key in worst}):
+        cells = (f"{share:.3f} ({number})" for share, number in (worst[backend, dtype, name] for name in cases.NAMES))
+        lines.append(f"| {backend} | {dtype} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def tell(number, key, share, what):
+    return f"{number} {' '.join(key)}: {share:.6g} times {what}\n    {draw(number).story}"
+
+
+def run(numbers, jobs=1):
+    """Of each key the worst share and its case; what failed; and what is above twice PyTorch's error and 2 kappa u."""
+    worst, failed, above = {}, [], []
+    with contextlib.ExitStack() as stack:
+        outcomes = map(try_case, numbers) if jobs == 1 else stack.enter_context(
+            multiprocessing.get_context("spawn").Pool(jobs)).imap_unordered(try_case, numbers, 10)
+        for number, found in tqdm(outcomes, total=len(numbers), unit=" cases"):
+            for key, (share, literal, fair) in found.items():
+                worst[key] = max(worst.get(key, (-1, 0)), (share, number))
+                failed += [(number, key, share, "its bound")] * (share > 1)
+                failed += [(number, key, fair, "twice PyTorch's error")] * (fair > 1)
+                above += [(number, key, literal, "twice PyTorch's error")] * (literal > 1 >= fair)
+    return worst, sorted(failed), sorted(above)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--case", type=int, help="the number of a single case")
+    options = parser.parse_args(arguments)
+    first = options.seed * 10**6
+    numbers = range(first, first + options.cases) if options.case is None else [options.case]
+    worst, failed, above = run(numbers, options.jobs)
+    print(f"Largest error / bound, and its case, of {len(numbers)} cases\n\n{table(worst)}\n")
+    for failure in failed:
+        print("FAILED", tell(*failure))
+    print(f"{len(failed)} failed;", f"{len(above)} above 2 kappa u, though not half the bound, and twice PyTorch's error"
+          if torch else "PyTorch is not installed: nothing is compared with it")
+    if above:
+        print("the worst:", tell(*max(above, key=lambda found: found[2])))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Random cases for tests/differential.py: each is drawn from its number alone."""
+
+import math
+from typing import NamedTuple
+
+import cases
+import numpy as np
+
+#: Dtypes of x are drawn in these proportions.
+SHARES = {name: share for name, share in {"float32": 7, "float64": 7, "float16": 3, "bfloat16": 3}.items()
+          if name in cases.DTYPES}
+
+#: One case in so many has very many rows; goes through the interpreter of the GPU kernels too; is dealt to threads.
+MANY_ROWS, INTERPRETED, THREADED = 500, 20, 10
+
+#: Most numbers in x, but where there are many rows, and most for the interpreter.
+SIZE, INTERPRETED_SIZE = 6000, 96
+
+
+class Drawn(NamedTuple):
+    """A case: its arrays, of shape (rows, D) and (D,), eps, and what is done with it."""
+
+    arrays: cases.Arrays
+    eps: float
+    interpreted: bool
+    threads: int
+    story: str  #: how it was drawn
+
+    def dtype_of(self, name):
+        """The dtype in which a result is stored."""
+        return (self.arrays.x if name in ("y", "dx") else self.arrays.gamma).dtype.name
+
+
+def chance(rng, p):
+    return rng.random() < p
+
+
+def power(rng, low, high, size=None):
+    """10 to a power drawn between low and high."""
+    return 10.0 ** rng.uniform(low, high, size)
+
+
+def draw_shape(rng, many, size):
+    if many:
+        return int(power(rng, 4.3, 6)), int(rng.integers(1, 4))
+    D = int(power(rng, 0, math.log10(min(size, 4500))))
+    return int(power(rng, 0, math.log10(size / D))), D
+
+
+def draw_rows(rng, shape):
+    """Rows of mean 0 and standard deviation 1, more or less, and what is odd about them."""
+    kind = rng.choice(["normal", "normal", "outliers", "alternating", "steps", "of different size", "some constant"])
+    z = rng.standard_normal(shape)
+    if kind == "outliers":
+        z[:, rng.integers(shape[1], size=2)] *= power(rng, 2, 6)
+    elif kind == "alternating":
+        z[:] = (-1.0) ** np.arange(shape[1])
+    elif kind == "steps":  # most numbers of a row are the same
+        z = (z > power(rng, -1, 0.6)).astype(float)
+    elif kind == "of different size":
+        z *= power(rng, -3, 3, (shape[0], 1))
+    elif kind == "some constant":
+        z[rng.random(shape[0]) < 0.5] = 0
+    return z, kind
+
+
+def draw_upstream(rng, z):
+    """dy of size 1, and what is odd about it."""
+    kind = rng.choice(["normal", "normal", "outliers", "near 1", "along x", "zeros", "constant rows"])
+    dy = rng.standard_normal(z.shape)
+    if kind == "outliers":
+        dy[rng.random(z.shape) < 2 / z.shape[1]] *= power(rng, 2, 8)
+    elif kind == "near 1":
+        dy = 1 + power(rng, -7, 0) * dy
+    elif kind == "along x":
+        dy = z + power(rng, -7, 0) * dy
+    elif kind == "zeros":
+        dy[rng.random(z.shape) < 0.5] = 0
+    elif kind == "constant rows":
+        dy[:] = dy[:, :1]
+    return dy, kind
+
+
+def draw_parameters(rng, D):
+    """gamma of size 1, beta of size 1 or zero, and what is odd about gamma."""
+    kind = rng.choice(["normal", "normal", "ones", "zeros", "huge"])
+    gamma, beta = rng.standard_normal((2, D))
+    if kind == "ones":
+        gamma[:] = 1
+    elif kind == "zeros":
+        gamma[rng.random(D) < 0.5] = 0
+    elif kind == "huge":
+        gamma[rng.integers(D, size=2)] *= power(rng, 2, 10)
+    return gamma, beta * chance(rng, 0.5), kind
+
+
+def draw_scale(rng, dtype):
+    """Near 1, or as far away as the dtype reaches with room for its numbers."""
+    reach = {"float64": 150, "float16": 3}.get(dtype, 30)
+    return power(rng, -reach, reach) if chance(rng, 0.4) else power(rng, -1, 1)
+
+
+def draw_eps(rng, scale):
+    """0 to 1e3: nothing, a usual number, any, or one that the variance of rows of this scale meets."""
+    met = max(scale**2 * power(rng, -10, 4), 1e-300)
+    return float(min(rng.choice([0.0, 1e-5, power(rng, -12, 3), met], p=[0.2, 0.25, 0.3, 0.25]), 1e3))
+
+
+def stored(a, dtype):
+    """Rounded to ``dtype``; what does not fit is the largest number of its sign."""
+    return np.clip(a, -largest(dtype), largest(dtype)).astype(dtype)
+
+
+def largest(dtype):
+    """The largest number of ``dtype``; of bfloat16 to three digits, for NumPy does not know it."""
+    return 3.38e38 if dtype == "bfloat16" else float(np.finfo(dtype).max)
+
+
+def draw(number):
+    """The case of this number."""
+    rng = np.random.default_rng(number)
+    dtype = str(rng.choice(list(SHARES), p=np.array([*SHARES.values()]) / sum(SHARES.values())))
+    interpreted = chance(rng, 1 / INTERPRETED) and dtype in ("float32", "float16")
+    many = chance(rng, 1 / MANY_ROWS) and not interpreted
+    shape = draw_shape(rng, many, INTERPRETED_SIZE if interpreted else SIZE)
+    z, rows = draw_rows(rng, shape)
+    gamma, beta, weights = draw_parameters(rng, shape[1])
+    dy, upstream = draw_upstream(rng, z)
+    offset = 0.0 if chance(rng, 0.3) else power(rng, -1, 8) * rng.choice([-1, 1])
+    scale, weight, size = (draw_scale(rng, dtype) for _ in range(3))
+    eps = draw_eps(rng, scale)
+    parameters = "float32" if dtype in cases.HALVES and chance(rng, 0.5) else dtype
+    arrays = cases.Arrays(stored(scale * (offset + z), dtype), stored(weight * gamma, parameters),
+                          stored(weight * beta, parameters), stored(size * dy, dtype))
+    threads = 3 if chance(rng, 1 / THREADED) else 1
+    return Drawn(arrays, eps, interpreted, threads,
+                 f"x {shape} {dtype}, rows {rows}, scale {scale:.1e}, offset {offset:.1e}; eps {eps:.1e}; gamma "
+                 f"{parameters}, {weights}, scale {weight:.1e}; dy {upstream}, scale {size:.1e}; threads {threads}")

@@ -27,13 +27,13 @@ book: .venv/installed
 	$(BIN)/python tools/build_book.py
 
 check: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not site and not slow"
+	$(BIN)/python -m pytest -n 2 -m "not site and not slow"
 
 # With a browser, two chapters are run in it. What that needs is fetched; where it cannot be, these tests are skipped.
 BROWSER := $(shell command -v chromium || command -v google-chrome || command -v chromium-browser || command -v chrome)
 test: .venv/installed
 	@test -z '$(BROWSER)' || $(MAKE) --no-print-directory pyodide || echo 'No chapter will be run in the browser.'
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2
 
 CASES ?= 10000
 SEED ?= 0

@@ -1,10 +1,13 @@
 """One Hypothesis profile for all tests, and the site, built strictly and once."""
 
+import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from browsing import served, skip
@@ -61,18 +64,42 @@ def address(site):
         yield address
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config, items):
-    """Marks what reads the site or needs a browser, and shares the tests among processes.
+#: What takes long and files of tests share: the built site, and the compiled functions of lnlib.cpu.
+SHARED = {"site": r"^def \w+\(.*\b(site|address)\b", "cpu": r"^from lnlib(\.cpu)? import .*\b(cpu|kernels)\b"}
 
-    Two processes share them file by file, and one of them has all that read the site: it is built once.
-    """
-    reading = {item.path for item in items if "site" in item.fixturenames}
+
+@functools.cache
+def group(path):
+    """Of a file of tests: what it shares with others, or its own name."""
+    text = Path(ROOT, path).read_text(encoding="utf-8")
+    return next((name for name, sign in SHARED.items() if re.search(sign, text, re.M)), path)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Files about the site alone, whose imports take seconds, are not read where the site is left out."""
+    if "not site" in config.option.markexpr and collection_path.suffix == ".py":
+        return "pytestmark = pytest.mark.site" in collection_path.read_text(encoding="utf-8") or None
+
+
+def pytest_collection_modifyitems(items):
+    """Marks what reads the site or needs a browser; what is shared comes first, since it takes longest."""
     for item in items:
         if {"site", "browser"} & {*item.fixturenames}:
             item.add_marker(pytest.mark.site)
-        if config.pluginmanager.hasplugin("xdist"):
-            item.add_marker(pytest.mark.xdist_group("site" if item.path in reading else item.path.name))
+    items.sort(key=lambda item: [*SHARED, group(item.path)].index(group(item.path)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Two processes share the tests group by group: a file's fixtures, and what is shared, are made once."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return group(nodeid.partition("::")[0])
+
+    config.option.loadscopereorder = False
+    return ByGroup(config, log)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -138,12 +138,12 @@ IMPLEMENTATIONS = {
     "central difference": Implementation(by(central_difference), differenced, size=512, offset=1e8),
 }
 
-def marks(case):
-    """Large cases, and rows that an interpreter takes seconds for, are not for ``make check``."""
-    return pytest.mark.slow if case.size >= 2**16 else ()
+def marks(name, case):
+    """Large cases, and for the interpreter of the GPU's kernels already smaller ones, are not for ``make check``."""
+    return pytest.mark.slow if case.size >= (2**9 if name.startswith("GPU") else 2**16) else ()
 
 
-ROWS = [pytest.param(implementation, case, id=f"{name} | {case.name}", marks=marks(case))
+ROWS = [pytest.param(implementation, case, id=f"{name} | {case.name}", marks=marks(name, case))
         for name, implementation in IMPLEMENTATIONS.items() for case in cases.CASES if implementation.claims(case)]
 
 

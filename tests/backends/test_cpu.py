@@ -519,28 +519,23 @@ def test_precise_is_rounded_once():
 
 @pytest.mark.slow
 def test_kernels_are_kept_on_disk(tmp_path):
-    """The second process compiles nothing. (The first takes 1 to 3 s a kernel, the second milliseconds.)"""
+    """The second process compiles nothing: 1 to 3 s a kernel in the first, milliseconds in the second."""
     code = """
-import json, time
+import json
 import numpy as np
 from pages import ROOT
 from lnlib import cpu
 from lnlib.cpu import kernels
 x, g = np.random.default_rng(1).standard_normal((2, 8)).astype("f4"), np.ones(8, "f4")
-start = time.process_time()
 y, cache = cpu.layer_norm_forward(x, g, g)
-middle = time.process_time()
 dx, _, _ = cpu.layer_norm_backward(x, cache)
-seconds = [middle - start, time.process_time() - middle]
 stats = [kernel.stats for kernel in (kernels.forward_serial, kernels.backward_serial)]
 print(json.dumps([[sum(s.cache_hits.values()), sum(s.cache_misses.values())] for s in stats]
-                 + [seconds, y.tolist(), dx.tolist()]))
+                 + [y.tolist(), dx.tolist()]))
 """
-    *counts, compiling, y, dx = child(code, tmp_path)
-    assert counts == [[0, 1], [0, 1]] and max(compiling) < 10
-    *counts, loading, y_again, dx_again = child(code, tmp_path)
-    assert counts == [[1, 0], [1, 0]] and max(loading) < 0.9
-    assert (y, dx) == (y_again, dx_again)
+    *counts, y, dx = child(code, tmp_path)
+    assert counts == [[0, 1], [0, 1]]
+    assert child(code, tmp_path) == [[1, 0], [1, 0], y, dx]
 
 
 def vector_loops(assembly):

@@ -139,7 +139,9 @@ KINDS = {
     "long": Kind(540, 64, 0, 4, 1),
     "long, one by one": Kind(131, 64, 0, 1, 1),
 }
-every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+# Chunks of one number are for the long sweeps.
+every_kind = pytest.mark.parametrize("kind", [
+    pytest.param(kind, id=name, marks=pytest.mark.slow if kind.width == 1 else ()) for name, kind in KINDS.items()])
 PARTIALS, BLOCKS = 3, 2  # one block does two rows of partial sums; or its warps do, and some have none
 
 
@@ -629,6 +631,7 @@ def verdict(module):
     return None
 
 
+@pytest.mark.slow
 def test_the_kernels_themselves_are_right():
     assert verdict(kernels) is None
 

@@ -229,9 +229,7 @@ def test_finished_results_are_kept_and_grading_again_gives_the_same_bytes(classr
     place, _, _ = classroom
     first = (place / "out" / "points.csv").read_bytes()
     stored = {path: path.stat().st_mtime_ns for path in (place / "out" / "results").iterdir()}
-    start = time.monotonic()
     assert _grade(place).returncode == 0
-    assert time.monotonic() - start < _WALL  # some submissions alone take that long
     assert {path: path.stat().st_mtime_ns for path in (place / "out" / "results").iterdir()} == stored
     assert (place / "out" / "points.csv").read_bytes() == first
     for path in (place / "submissions").iterdir():  # again, but for those that only wait

@@ -272,23 +272,22 @@ def test_kernels_do_what_is_counted(numba, parallel):
     assert (work == 2**17 - 1).all()  # v + 1 doubles in each of 2 * 8 steps
 
 
-def test_measure_machine_counts_bytes_and_operations(numba, monkeypatch):
+@pytest.mark.parametrize("threads", [1, 2])
+def test_measure_machine_counts_bytes_and_operations(numba, monkeypatch, threads):
+    """By a clock that gives each call one second: the amounts themselves, of three kernels called as they are meant."""
+    threads, called = min(threads, numba.config.NUMBA_NUM_THREADS), []
+
     def once(amount, call):
         call()
         return amount
 
     monkeypatch.setattr(cost, "median_rate", once)
-    machine = cost.measure_machine(size=10_000)
-    assert machine[1:] == (20_000, 30_000, 512 * 2**14 * 8 * 2)
-    assert "threads: 1" in machine.name and "0.01 MB" in machine.name
-
-
-def test_measure_machine(numba):
-    """No machine that runs this is faster than 10 TB/s or 10 PFLOP/s, or slower than 0.1 MB/s while others use it."""
-    threads = min(2, numba.config.NUMBA_NUM_THREADS)
-    machine = cost.measure_machine(threads, size=2**16)
-    assert 1e5 < machine.copy < 1e13 and 1e5 < machine.triad < 1e13 and 1e5 < machine.flops < 1e16
-    assert f"threads: {threads}" in machine.name
+    monkeypatch.setattr(cost, "kernels", lambda parallel: called.append(parallel) or [
+        lambda *arguments: called.append([np.shape(a) for a in arguments])] * 3)
+    machine = cost.measure_machine(threads, size=10_000)
+    assert machine[1:] == (20_000, 30_000, threads * 512 * 2**14 * 8 * 2)
+    assert f"threads: {threads}" in machine.name and "0.01 MB" in machine.name
+    assert called == [threads > 1, [(2500,)] * 2, [(2500,)] * 3 + [()], [(threads, 512), (), (), ()]]
 
 
 def test_the_number_of_threads_is_set_and_set_back(numba, monkeypatch):

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.site
 
 ALL = [path.stem for path in NOTEBOOKS if "needs_machine" not in read(path).front]
 NAMES = ALL if os.environ.get("LN_LIVE_CHAPTERS") == "all" else ["01-forward-pass", "11-gpu-forward"]
-KERNEL_READY, CHAPTER_RUN = 15, 90  # seconds
 NOISE = 1e-12  # Numbers below this are roundings, which depend on the order in which a processor adds.
 
 OPEN = "window.jupyterapp?.shell?.currentWidget"
@@ -90,14 +89,9 @@ def test_same_forgives_roundings_of_zero_only():
     assert not same("0.2500", "0.25") and not same("a 1e-15", "b 1e-15") and not same("a", "a b")
 
 
-def busy(threads=0):
-    """Whether others keep the processors busy, beside so many threads of this test: then times say nothing."""
-    return os.getloadavg()[0] > os.cpu_count() + threads or "PYTEST_XDIST_WORKER" in os.environ
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_chapter_runs_in_the_browser(site, address, browser, name, record_property):
-    was_busy, context, requests, start = busy(), browser.new_context(), [], time.perf_counter()
+    context, requests, start = browser.new_context(), [], time.perf_counter()
     context.on("request", lambda request: requests.append(request.url))
     page = context.new_page()
     page.goto(f"{address}/some/where/lite/notebooks/index.html?path=book/{name}.ipynb")
@@ -108,9 +102,9 @@ def test_chapter_runs_in_the_browser(site, address, browser, name, record_proper
     run = time.perf_counter() - start - ready
     cells = [c for c in page.evaluate(f"() => {OPEN}.content.model.toJSON()")["cells"] if c["cell_type"] == "code"]
     context.close()
-    is_busy = was_busy or busy(threads=1)
+    # For the reader of the tests' output. The time limits above only end a hang.
     times = f"kernel ready after {ready:.1f} s, chapter run in {run:.1f} s"
-    record_property("measured", f"{name} in the browser: {times}" + " (on a busy machine)" * is_busy)
+    record_property("measured", f"{name} in the browser: {times}")
 
     errors = [o["evalue"] for c in cells for o in c["outputs"] if o["output_type"] == "error"]
     assert not errors and all(c["execution_count"] for c in cells)
@@ -120,4 +114,3 @@ def test_chapter_runs_in_the_browser(site, address, browser, name, record_proper
     assert len(shown) == len(expected)
     for cell, text in zip(shown, expected):
         assert same(printed(cell), text), f"{cell['source']}\nbrowser: {printed(cell)}\npage: {text}"
-    assert is_busy or (ready <= KERNEL_READY and run <= CHAPTER_RUN), times

@@ -1,7 +1,5 @@
 """Graded tasks of chapters 6 to 8: statistics merged or taken apart, rows of any size, a sum in a given order."""
 
-from fractions import Fraction
-
 import numpy as np
 
 from lnlib.exercises.expect import expect, expect_close, expect_parts
@@ -85,31 +83,22 @@ class StatisticsOfParts(Task):
                 ("a small difference of means", sizes[::-1], 0.0, 0.3), ("far from zero", sizes, 1e6, 1.0))
 
     def ask(self, rng, sizes, far, apart):
-        n = np.array([int(rng.integers(*size)) for size in sizes])
-        mean = far + apart * rng.standard_normal((len(n), 3))
-        stored = rng.uniform(0.5, 2, (len(n), 3)) ** (1 / self.power)
-        given, right = (n, mean, stored), self.union(n, mean, stored)
-        if self.take_away:  # what is known of all rows was rounded: the right answer is that of the rounded numbers
-            given = *right, int(n[0]), mean[0], stored[0]
-            right = self.union(*zip(right, (-int(n[0]), mean[0], stored[0])))
-        return self.call(dict(zip(self.names, given)), right=right, far=far)
+        parts = [far + apart * rng.standard_normal(3) + rng.uniform(0.7, 1.4, 3) * rng.standard_normal((n, 3))
+                 for n in (int(rng.integers(*size)) for size in sizes)]
+        given = (*self.known(np.concatenate(parts)), *self.known(parts[0])) if self.take_away else map(
+            np.array, zip(*map(self.known, parts)))
+        return self.solved(dict(zip(self.names, given)), far=far)
 
-    def judge(self, found, right, far, **_):
-        number, mean, stored = expect_parts(found, 3)
+    def known(self, rows):
+        """The statistics of these rows."""
+        return len(rows), rows.mean(axis=0), rows.var(axis=0, ddof=self.ddof) ** (1 / self.power)
+
+    def judge(self, found, expected, far, **_):
+        (number, mean, stored), right = expect_parts(found, 3), expected
         expect(np.shape(number) == () and number == right[0], "the number of rows is wrong")
         # Distances from the mean are what counts; near 1e6 the mean itself is rounded at 1e-10.
         expect_close(np.asarray(mean) - far, right[1] - far, 1e-12 + 100 * _U * far, "the mean")
         expect_close(stored, right[2], 1e-6 if far else 1e-12, f"the {self.kind}")
-
-    def union(self, n, mean, stored):
-        """Statistics of all rows of these parts, in Fractions, by sums of squares; with n < 0 they are taken away."""
-        n = np.array([Fraction(int(k)) for k in n])[:, None]
-        mean, stored = (np.array([[Fraction(v) for v in row] for row in a]) for a in (mean, stored))
-        squares = np.where(n > 0, n - self.ddof, n + self.ddof) * stored**self.power
-        N = n.sum()
-        M = (n * mean).sum(axis=0) / N
-        q = ((squares + n * mean**2).sum(axis=0) - N * M**2) / (N - self.ddof)
-        return int(N), M.astype(float), q.astype(float) ** (1 / self.power)
 
     def slips(self):
         if self.take_away:

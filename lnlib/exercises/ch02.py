@@ -21,18 +21,10 @@ def _row(rng, D=7):
     return 5 + 3 * (x - x.mean()) / x.std()
 
 
-def _derivative(forward, x):
-    """J of one row, differentiated without any of the chapter's formulas."""
-    return np.array([complex_step(forward, x, dy=unit) for unit in np.eye(len(x))])
-
-
-def _against(title, name, right, D, eps):
-    """A check on a row of D numbers against ``right`` of its Jacobian."""
-    def ask(rng):
-        x = _row(rng, D)
-        J = _derivative(lambda row: layer_norm_forward(row, np.ones(D), np.zeros(D), eps)[0], x)
-        return Call({"x": x, "eps": eps}, expected=right(J))
-    return each(title, ask, lambda found, expected, **_: expect_close(found, expected, _RTOL, name))
+def _on_row(title, name, solution, D, eps):
+    """A check on a row of D numbers."""
+    return each(title, lambda rng: Call({"x": _row(rng, D), "eps": eps}),
+                lambda found, x, eps: expect_close(found, solution(x, eps), _RTOL, name))
 
 
 def jacobian_matrix_solution(x, eps=1e-5):
@@ -50,7 +42,7 @@ def eigenvalues_solution(x, eps):
 
 def _eigenvalues_of(D, eps):
     where = f"D = {D}, eps = {eps:g}"
-    return _against(where, f"the list of eigenvalues for {where}", np.linalg.eigvalsh, D, eps)
+    return _on_row(where, f"the list of eigenvalues for {where}", eigenvalues_solution, D, eps)
 
 
 def _zeros_without_eps(found, x, **_):
@@ -114,7 +106,7 @@ def _symbolic_rms(n):
         # x and every x[1] are free symbols; the name before the bracket is enough.
         left = {str(symbol).split("[")[0] for row in found for entry in row for symbol in entry.free_symbols}
         expect(not left, f"your J still contains {', '.join(sorted(left))}; write it in D, i, j, s and xhat")
-        expected = _derivative(lambda row: rms_norm_forward(row, np.ones(n), eps)[0], x)
+        expected = [complex_step(lambda row: rms_norm_forward(row, np.ones(n), eps)[0], x, dy=e) for e in np.eye(n)]
         expect_close(np.array(found, dtype=float), expected, _RTOL, f"J for D = {n}")
     return each(f"equal to the derivative at D = {n}", lambda rng: Call({}, x=1 + rng.standard_normal(n)), judge)
 
@@ -143,7 +135,7 @@ _DX = Backward(("dx",), lambda dy, cache: {"dy": dy, "x": cache.x, "gamma": cach
 
 EXERCISES = (
     Exercise("jacobian-matrix", 10, "implement", jacobian_matrix_solution,
-             tuple(_against(f"eps = {eps:g}", "J", np.asarray, 7, eps) for eps in (0.0, 1e-5, 2.0)), mistakes=changes(
+             tuple(_on_row(f"eps = {eps:g}", "J", jacobian_matrix_solution, 7, eps) for eps in (0.0, 1e-5, 2.0)), mistakes=changes(
         ("np.eye(D) - 1 / D", "np.eye(D)",
          "Nothing in your J stands for the mean. Move the whole row by a constant: does xhat move?"),
         (" - np.outer(xhat, xhat) / D", "",

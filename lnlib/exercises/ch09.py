@@ -115,11 +115,7 @@ def _whole_arrays(found, rows, D, itemsize, keep, in_place):
 
 
 def _small_arrays(found, rows, D, itemsize, keep, in_place):
-    # cost.memory's recipe: what forward leaves, dy, and what backward has alive.
-    dtype = {2: "float16", 4: "float32", 8: "float64"}[itemsize]
-    there, back = (cost.memory(which, rows, D, dtype, keep=keep, fused=True) for which in ("forward", "backward"))
-    found = expect_number(found)
-    right = there[-1][1] + max(alive for _, alive in back) + (not in_place) * rows * D * itemsize
+    found, right = expect_number(found), step_peak_solution(rows, D, itemsize, keep, in_place)
     expect(found == right, f"({rows}, {D}), {itemsize} bytes a number, keep={keep!r}, {in_place=}: "
                            f"found {found:.0f} bytes, expected {right}" + _off_by(found, right, rows, D, itemsize))
 

@@ -84,9 +84,8 @@ def problem(shape=(3, 4, 7), loss="random", unit_affine=False, mean=30.0, sigma=
 
     y, cache = layer_norm_forward(x, gamma, beta, eps)
     dy = upstream(y, w)
-    gradients = (central_difference(lambda v: f(v, gamma, beta), x),
-                 central_difference(lambda v: f(x, v, beta), gamma),
-                 central_difference(lambda v: f(x, gamma, v), beta))
+    args = x, gamma, beta
+    gradients = tuple(central_difference(lambda v: f(*args[:k], v, *args[k + 1:]), args[k]) for k in range(3))
     sizes = tuple(map(np.linalg.norm, (cache.rstd * dy * gamma, dy * cache.xhat, dy)))
     for array in (x, dy, *cache[:3], *gradients):
         array.setflags(write=False)  # shared by all mutants

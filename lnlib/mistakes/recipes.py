@@ -1,12 +1,9 @@
 """Tests of a backward as they were published: by libraries, tutorials and courses, described and rebuilt."""
 
-import functools
-
 import numpy as np
 
-from ..gradcheck import central_difference
 from ..layernorm import layer_norm_backward_steps, layer_norm_forward
-from .gradient_tests import GradientTest
+from .gradient_tests import GradientTest, problem
 
 # What the tests of well-known libraries, tutorials and courses do, described and rebuilt: their
 # shapes, distributions, losses and tolerances. Two changes. Arithmetic is float64 here: the question
@@ -34,21 +31,10 @@ def _unit(D):
     return np.ones(D), np.zeros(D)
 
 
-@functools.cache
-def _course_problem():
-    rng = np.random.default_rng(5)
-    x, dy = rng.standard_normal((2, 4, 5))
-    x, (gamma, beta) = 5 * x + 12, rng.standard_normal((2, 5))
-    right = (central_difference(lambda v: layer_norm_forward(v, gamma, beta)[0], x, 1e-5, dy=dy),
-             central_difference(lambda v: layer_norm_forward(x, v, beta)[0], gamma, 1e-5, dy=dy),
-             central_difference(lambda v: layer_norm_forward(x, gamma, v)[0], beta, 1e-5, dy=dy))
-    return dy, layer_norm_forward(x, gamma, beta)[1], right
-
-
 def _broadcasting_relative_error(backward):
-    dy, cache, right = _course_problem()
+    p = problem(shape=(4, 5), mean=12.0, sigma=5.0)
     return all(np.max(np.abs(a - b) / np.maximum(1e-8, np.abs(a) + np.abs(b))) < 1e-6
-               for a, b in zip(backward(dy, cache), right))
+               for a, b in zip(backward(p.dy, p.cache), p.gradients))
 
 
 #: Test recipes as published, weakest idea first.

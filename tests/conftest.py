@@ -65,7 +65,8 @@ def address(site):
 
 
 #: What takes long and files of tests share: the built site, and the compiled functions of lnlib.cpu.
-SHARED = {"site": r"^def \w+\(.*\b(site|address)\b", "cpu": r"^from lnlib(\.cpu)? import .*\b(cpu|kernels)\b"}
+SHARED = {"site": r"^def \w+\(.*\b(site|address)\b",
+          "cpu": r"^from lnlib(\.cpu)? import .*\b(cpu|kernels)\b|^import differential"}
 
 
 @functools.cache

@@ -208,7 +208,7 @@ def test_rms_norm_against_exact_arithmetic(shape, offset, eps, dtype):
     assert reference.relative_error(dx, exact_dx) <= max(bar, 4 * kappa * u)
 
 
-# Properties of any rows. Integers up to 2**20 and sums of them are exact in float64, so are the shifts.
+# Properties of any rows, bit for bit.
 
 def integer_problem(draw):
     shape = draw(st.tuples(st.integers(1, 5), st.integers(2, 9)))
@@ -224,21 +224,6 @@ problems = st.composite(integer_problem)()
 EPS = 1.0
 
 
-def near(a, b, problem):
-    """y, dx and dgamma are the same up to what recentring or another order of sums leaves: 9 u on either side."""
-    x, gamma, beta, dy, _ = problem
-    for name, scale in (("y", np.linalg.norm(a["y"] - beta)), ("dx", np.linalg.norm(gamma * dy)),
-                        ("dgamma", np.linalg.norm(dy) * np.sqrt(x.shape[1]))):
-        assert np.linalg.norm(a[name] - b[name]) <= 18 * U64 * scale, name
-
-
-@given(problems, st.integers(-2**20, 2**20))
-def test_y_and_dx_do_not_see_a_shift(problem, shift):
-    """x + c is exact. What differs is the rounding of the mean, which recentring removes."""
-    x, gamma, beta, dy, _ = problem
-    near(normalise(x, gamma, beta, dy, EPS), normalise(x + shift, gamma, beta, dy, EPS), problem)
-
-
 @given(problems, st.integers(-20, 20))
 def test_scaling_by_a_power_of_two(problem, power):
     """x and the root of eps times 2**k: y, dgamma, dbeta the same and dx 2**-k times, bit for bit."""
@@ -248,16 +233,6 @@ def test_scaling_by_a_power_of_two(problem, power):
     for name in ("y", "dgamma", "dbeta"):
         assert np.array_equal(a[name], b[name])
     assert np.array_equal(a["dx"], b["dx"] * scale)
-
-
-@given(problems, st.randoms(use_true_random=False))
-def test_permuted_features_give_permuted_results(problem, random):
-    """Only the order of the sums over D changes."""
-    order = random.sample(range(problem[0].shape[1]), problem[0].shape[1])
-    a, b = normalise(*problem[:4], EPS), normalise(*(array[..., order] for array in problem[:4]), EPS)
-    back = {name: array[..., np.argsort(order)] for name, array in b.items()}
-    near(a, back, problem)
-    assert np.array_equal(a["dbeta"], back["dbeta"])  # sums over rows, whose order is the same
 
 
 @given(problems)
@@ -272,13 +247,3 @@ def test_rows_are_independent(problem):
         terms = np.array([row[name] for row in alone])
         # at most 5 rows: four additions on either side
         assert (np.abs(together[name] - terms.sum(axis=0)) <= 8 * U64 * np.abs(terms).sum(axis=0)).all()
-
-
-@given(problems)
-def test_xhat_has_mean_zero_and_is_inside_the_sphere(problem):
-    """||xhat||^2 = D var / (var + eps) < D: inside the sphere of radius sqrt(D), on it only without eps."""
-    x, gamma, beta, _, _ = problem
-    xhat = ln.layer_norm_forward(x, gamma, beta, EPS)[1].xhat
-    D = x.shape[1]
-    assert (np.abs(xhat.sum(axis=1)) <= 8 * U64 * D).all()
-    assert ((xhat**2).sum(axis=1) <= D * (1 + 8 * U64)).all()

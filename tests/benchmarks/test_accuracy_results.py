@@ -159,20 +159,6 @@ def test_the_file_can_be_reproduced(results, live):
         assert error(r) <= 2 * error(stored) + u and error(stored) <= 2 * error(r) + u, (r, stored)
 
 
-@pytest.mark.parametrize("offset", [0.0, 1e3, 1e7])
-def test_wide_rows_now(offset):
-    """D = 65536 on one row, and 1024 on eight."""
-    for D, rows in ((65536, 1), (1024, 8)):
-        case = accuracy.normal_case("offset", {"offset": offset}, ("y",), rows, D, offset=offset)
-        check_bars(accuracy.records_of(case, accuracy.lnlib_peers()))
-
-
-@pytest.mark.slow
-def test_many_rows_now():
-    case = accuracy.normal_case("rows", {}, ("dgamma", "dbeta"), 262144, 64, wide_judge=True)
-    check_bars(accuracy.records_of(case, accuracy.lnlib_peers()))
-
-
 # The measuring itself
 
 def test_the_judge_of_many_rows_agrees_with_exact_arithmetic():

@@ -105,7 +105,7 @@ def test_a_sandbox_does_not_outlive_the_grader(sandbox, tmp_path):
 
 
 def wait_until(happened, seconds, otherwise):
-    """Fail with a message if it does not happen within so many seconds."""
+    """Fail with a message if it does not happen within so many seconds: a generous guard against a hang."""
     until = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < until, otherwise

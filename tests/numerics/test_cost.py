@@ -274,7 +274,7 @@ def test_kernels_do_what_is_counted(numba, parallel):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_measure_machine_counts_bytes_and_operations(numba, monkeypatch, threads):
-    """By a clock that gives each call one second: the amounts themselves, of three kernels called as they are meant."""
+    """Of a clock that gives each call a second: the amounts themselves, and kernels called as they are meant."""
     threads, called = min(threads, numba.config.NUMBA_NUM_THREADS), []
 
     def once(amount, call):

@@ -298,7 +298,7 @@ def double():
     (9000, lambda: symbolic.to_numpy.__wrapped__(8)),
 ])
 def test_a_page_can_wait_for_it(thousand, work):
-    """Function calls with SymPy's cache empty, a million to 0.2 s or so; the limits are five times what was counted."""
+    """Function calls with SymPy's cache empty; the limits are about five times what was counted."""
     calls = itertools.count()
     clear_cache()
     sys.setprofile(lambda frame, event, argument: next(calls) if event == "call" else None)

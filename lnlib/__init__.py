@@ -4,22 +4,10 @@ The library behind the book *Layer Norm, Backwards*. Importing it loads NumPy an
 SymPy and Matplotlib load with :mod:`lnlib.symbolic` and :mod:`lnlib.figures`.
 """
 
-from .layernorm import (
-    layer_norm_backward,
-    layer_norm_double_backward,
-    layer_norm_forward,
-    layer_norm_jvp,
-    rms_norm_backward,
-    rms_norm_forward,
-)
+from .layernorm import (layer_norm_backward, layer_norm_double_backward, layer_norm_forward, layer_norm_jvp,
+                        rms_norm_backward, rms_norm_forward)
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "layer_norm_backward",
-    "layer_norm_double_backward",
-    "layer_norm_forward",
-    "layer_norm_jvp",
-    "rms_norm_backward",
-    "rms_norm_forward",
-]
+__all__ = ["layer_norm_backward", "layer_norm_double_backward", "layer_norm_forward", "layer_norm_jvp",
+           "rms_norm_backward", "rms_norm_forward"]

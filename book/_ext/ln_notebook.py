@@ -73,7 +73,7 @@ class Writer:
     """Walks a resolved document and collects the notebook's cells."""
 
     def __init__(self, app, docname):
-        self.env, self.docname, self.builder = app.env, docname, app.builder
+        self.env, self.docname, self.here = app.env, docname, docname.split("/")[-1]
         self.cells, self.text, self.cited = [], [], {}
 
     # Cells
@@ -134,10 +134,6 @@ class Writer:
         # Other chapters lie beside this one as notebooks; the rest of the book does not.
         other = Path(page).stem
         return f"[{inner}]({other}.ipynb)" if other and other != self.here and other in self.chapters else inner
-
-    @property
-    def here(self):
-        return self.docname.split("/")[-1]
 
     @property
     def chapters(self):

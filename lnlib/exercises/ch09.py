@@ -2,8 +2,6 @@
 
 import itertools
 
-import numpy as np
-
 from .. import cost
 from ..mistakes import Mistake, changes
 from . import Call, Exercise, each, expect, expect_number, expect_parts

@@ -1,5 +1,6 @@
 """Exercises of chapter 10, layer norm fused on the CPU."""
 
+from functools import partial
 from typing import Callable, NamedTuple
 
 import numpy as np
@@ -225,10 +226,6 @@ _GRADIENTS = Backward(("dx", "dgamma"), lambda dy, cache: _arguments(dy, cache.x
                       lambda filled: (*filled, None), RMS, shapes=((5, 7),), call=fill)
 
 
-def _in_float32(ask):
-    return lambda rng: ask(rng, np.float32)
-
-
 EXERCISES = (
     Exercise("lane-sum", 10, "implement", lane_sum_solution,
              (each("whole numbers, with a remainder", _integers, _exact, unchanged=True),
@@ -283,8 +280,8 @@ EXERCISES = (
     Exercise("rms-forward-rows", 15, "implement", rms_forward_rows_solution,
              (each("y and rstd", _forward, _forward_right, call=fill, unchanged=True),
               _one_pass("row after row, x read twice, y written once", _forward, ["x"], "y"),
-              each("compiled, in float32", _in_float32(_forward), _forward_right, call=_compiled, replay=fill,
-                   unchanged=True)), mistakes=changes(
+              each("compiled, in float32", partial(_forward, dtype=np.float32), _forward_right,
+                   call=_compiled, replay=fill, unchanged=True)), mistakes=changes(
         ("squares / D + eps", "squares + eps", "The squares are added, and their mean is never taken."),
         ("1 / np.sqrt(squares / D + eps)", "1 / (np.sqrt(squares / D) + eps)",
          "Your eps is added after the root. Where does the docstring put it?"),
@@ -306,8 +303,8 @@ EXERCISES = (
               *_GRADIENTS.layers()[3:],  # shapes and dtypes are the caller's
               _GRADIENTS.stress(),
               _one_pass("row after row, dy and x read twice, dx written once", _backward, ["dy", "x"], "dx"),
-              each("compiled, in float32", _in_float32(_backward), _backward_right, call=_compiled, replay=fill,
-                   unchanged=True)), _GRADIENTS.diagnose, mistakes=changes(
+              each("compiled, in float32", partial(_backward, dtype=np.float32), _backward_right,
+                   call=_compiled, replay=fill, unchanged=True)), _GRADIENTS.diagnose, mistakes=changes(
         ("dgamma[j] += upstream * xhat", "dgamma[j] = upstream * xhat",
          "Your dgamma is overwritten row by row. What happens to the terms of the rows before?"),
         ("for i in range(x.shape[0]):\n        r, total = rstd[i], x.dtype.type(0)",

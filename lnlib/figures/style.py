@@ -10,17 +10,9 @@ import matplotlib.pyplot as plt
 COLOURS = {"blue": "#0072b2", "orange": "#d55e00", "green": "#009e73", "pink": "#cc79a7", "grey": "#6b6b6b"}
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 
-STYLE = {
-    "axes.facecolor": "none",
-    "font.size": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "grid.linewidth": 0.5,
-    "lines.linewidth": 1.8,
-    "axes.prop_cycle": plt.cycler(color=list(COLOURS.values())),
-}
+STYLE = {"axes.facecolor": "none", "axes.grid": True, "axes.prop_cycle": plt.cycler(color=list(COLOURS.values())),
+         "axes.spines.right": False, "axes.spines.top": False, "font.size": 11, "grid.alpha": 0.3,
+         "grid.linewidth": 0.5, "lines.linewidth": 1.8}
 
 
 def figure(width=6.4, height=3.6, columns=1, rows=1, **axes_options):

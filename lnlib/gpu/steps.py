@@ -223,8 +223,7 @@ def _check_rows(x):
 def _flat(name, value, shape):
     """A copy of ``value`` as a flat float32 array, or an error that names it. A view might be out of alignment."""
     array = contract.as_array(name, value, ("float32",))
-    if array.shape != shape:
-        raise ValueError(f"{name}: found shape {array.shape}, expected {shape}")
+    contract.require_shape(name, array.shape, shape)
     return np.array(array, order="C").reshape(-1)
 
 

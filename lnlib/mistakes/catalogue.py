@@ -83,11 +83,14 @@ AXES = {"batch-axis": lambda a: a.mean(axis=leading(a), keepdims=True),
         "two-d-assumed": lambda a: a.mean(axis=tuple(range(1, a.ndim)), keepdims=True)}
 
 
+def _with_dx(dx):
+    """The backward whose dx is ``dx(g, xhat, r, dy, gamma)``; its dgamma and dbeta are right."""
+    return lambda dy, cache: (dx(*_g_xhat_r(dy, cache), dy, cache.gamma), *_sums(dy, cache.xhat))
+
+
 def _in_dx(name, wrong, killed_by, question, dx):
-    """Register the backward whose dx is ``dx(g, xhat, r, dy, gamma)``; its dgamma and dbeta are right."""
-    def backward(dy, cache):
-        return dx(*_g_xhat_r(dy, cache), dy, cache.gamma), *_sums(dy, cache.xhat)
-    _register(wrong, killed_by, question, name)(backward)
+    """Register the backward of :func:`_with_dx`, and return it."""
+    return _register(wrong, killed_by, question, name)(_with_dx(dx))
 
 
 def _in_sums(name, wrong, killed_by, question, sums):
@@ -111,15 +114,10 @@ _in_dx("identity", "layer norm is treated as if it were not there", _DX | _SUM |
 _in_dx("frozen-statistics", "mean and variance are treated as constants", _DX | _SUM | _ORTHOGONAL,
        "How many routes lead from x[i] to y[j] when j differs from i?", lambda g, xhat, r, *_: r * g)
 
-
-@_register("the path through the variance is left out",
-           _DX - {"sum-y"} | _ORTHOGONAL,
-           "Multiply a row's deviations by 1.01: y hardly moves; does your dx know?")
-def missing_projection(dy, cache):
-    g, xhat, r = _g_xhat_r(dy, cache)
-    return r * (g - row_mean(g)), *_sums(dy, xhat)
-
-
+missing_projection = _in_dx(
+    "missing-projection", "the path through the variance is left out", _DX - {"sum-y"} | _ORTHOGONAL,
+    "Multiply a row's deviations by 1.01: y hardly moves; does your dx know?",
+    lambda g, xhat, r, *_: r * _less_mean(g))
 _in_dx("missing-mean", "the path through the mean is left out", _DX - {"sum-y2"} | _SUM,
        "Add up your dx along a row: what must come out?", lambda g, xhat, r, *_: r * (g - xhat * row_mean(g * xhat)))
 _in_dx("gamma-outside", "gamma is pulled out of the means", _DX - _UNIT | _SUM | _ORTHOGONAL,
@@ -266,8 +264,8 @@ def no_mean_inside_variance(dy, cache):
 
 _in_dx("scaled-by-d", "D is multiplied in and divided out", (), "", lambda g, xhat, r, *_: r / g.shape[-1] * (
     g.shape[-1] * g - g.sum(axis=-1, keepdims=True) - xhat * (g * xhat).sum(axis=-1, keepdims=True)))
-_in_dx("projection-first", "the mean is taken out after the projection: xhat has mean 0, so the order is free", (), "",
-       lambda g, xhat, r, *_: r * _less_mean(g - xhat * row_mean(g * xhat)))
+_in_dx("projection-first", "the mean is taken out after the projection: xhat has mean 0, so the order is free", (),
+       "", lambda g, xhat, r, *_: r * _less_mean(g - xhat * row_mean(g * xhat)))
 
 
 #: Wrong backwards, each with one mistake; pairwise different on the probes of the gradient tests.
@@ -299,12 +297,6 @@ def slip(place, factor):
     return _CATALOGUE.get((place, factor), f"{place}-{factor}")
 
 
-def _exact_projection(dy, cache):
-    g, xhat, r = dy * cache.gamma, cache.xhat, cache.rstd
-    along = row_mean(g * xhat) / row_mean(xhat * xhat)
-    return r * (g - row_mean(g) - xhat * along), *right_backward(dy, cache)[1:]
-
-
 #: Every entry: the mutants, and what is told by numbers alone (these have no backward where only combinations of
 #: :mod:`~lnlib.mistakes.fit` contain them).
 ENTRIES = (
@@ -312,7 +304,8 @@ ENTRIES = (
     Mistake("product-of-means", "the mean of a product is taken for the product of the means",
             "Work out both for (1, -1) times (1, -1).", missing_projection),  # which gives the same numbers
     Mistake("exact-projection", "all of g along xhat is removed; eps lets a little of it through",
-            "At eps > 0, how long is xhat?", _exact_projection),
+            "At eps > 0, how long is xhat?", _with_dx(lambda g, xhat, r, *_: r * (
+                g - row_mean(g) - xhat * row_mean(g * xhat) / row_mean(xhat * xhat)))),
     Mistake("dgamma-without-xhat", "dgamma is summed from dy alone, without xhat",
             "Which intermediate does gamma multiply?"),
     Mistake("dbeta-with-xhat", "dbeta has xhat in it", "Move beta by a little: by how much does y move?"),

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..forms import eps_outside_backward
 from ..layernorm import layer_norm_forward, rms_norm_backward, rms_norm_forward
-from .catalogue import AXES, ENTRIES, leading, right_backward, row_mean
+from .catalogue import AXES, ENTRIES, right_backward, row_mean
 from .entry import Mistake
 
 

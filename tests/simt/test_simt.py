@@ -557,18 +557,6 @@ def test_it_is_deterministic():
 
 # Where kernels come from.
 
-def test_cells_of_a_notebook():
-    source = "def kernel(x):\n    x[0] = float32(1)\n    x[9] = x[0]\n"
-    for number in (1, 2):
-        name = f"<cell {number}>"
-        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-        scope = {"float32": float32}
-        exec(compile(source, name, "exec"), scope)
-        with pytest.raises(simt.OutOfBounds) as info:
-            simt.launch(scope["kernel"], 1, 1, np.zeros(2, f32))
-        assert info.value.line == 3
-
-
 def test_source_that_is_not_to_be_had():
     scope = {}
     exec("def kernel(x):\n    x[0] = 1", scope)

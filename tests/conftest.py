@@ -65,7 +65,7 @@ def address(site):
 
 
 #: What takes long and files of tests share: the built site, and the compiled functions of lnlib.cpu.
-SHARED = {"site": r"^def \w+\(.*\b(site|address)\b",
+SHARED = {"site": r"^def (test_\w+\(.*\b|\w+\()(site|address)\b",
           "cpu": r"^from lnlib(\.cpu)? import .*\b(cpu|kernels)\b|^import differential"}
 
 

@@ -13,6 +13,7 @@ help:
 	@echo 'make offline the same as one zip'
 	@echo 'make serve   show the built site at http://127.0.0.1:$(PORT)'
 	@echo 'make lab     open the chapters as notebooks in JupyterLab'
+	@echo 'make mutants  wrong changes of the library, and whether the tests find them; 30 minutes'
 	@echo 'make links   ask every external address that the book links to whether it is still there'
 	@echo 'make clean   remove all that was built, the environment too'
 
@@ -58,6 +59,10 @@ offline: site
 links: .venv/installed
 	$(BIN)/jupyter-book build . --builder linkcheck --path-output _build/links
 
+# MUTANTS="--seed 7 --count 350" and others: see the first lines of the tool.
+mutants: .venv/installed
+	$(BIN)/python tools/mutants.py $(MUTANTS)
+
 serve: book
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
 
@@ -70,4 +75,4 @@ lab: .venv/installed
 clean:
 	rm -rf .venv _build .pytest_cache .hypothesis
 
-.PHONY: help book check test differential pyodide site offline links serve lab clean
+.PHONY: help book check test differential pyodide site offline links mutants serve lab clean

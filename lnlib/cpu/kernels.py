@@ -82,8 +82,8 @@ def _write_y(x, i, start, stop, mean, residual, rstd, gamma, beta, y):
 def _upstream_sums(dy, x, i, gamma, mean, residual, first):
     """Sums of w = g - first, of w * c and of c = x - mean - residual, in float64.
 
-    If g is constant, w is 0. If ``first`` is an outlier, so is the mean of w: the sum of w * c then needs correction
-    for c, whose mean is not quite 0.
+    If g is constant, w is 0. If ``first`` is an outlier, so is the mean of w, and that times the mean of c, which is
+    not quite 0, is in the sum of w * c: an error of u at most beside the outlier in g.
     """
     w_sum = wx_sum = c_sum = 0.0
     for j in range(np.uintp(x.shape[1])):
@@ -238,7 +238,6 @@ def _means_of_g(dy, x, i, statistics, gamma, root):
     first = _guess_of_g(dy, i, gamma)
     w_sum, wx_sum, c_sum = _upstream_sums(dy, x, i, gamma, mean, residual, first)
     changed = abs(c_sum) * rstd > _rounding_of_a_mean(gamma.itemsize) * D
-    wx_sum -= w_sum * (c_sum / D)
     g_mean = real(first + w_sum / D)
     if rstd == 0 or not abs(w_sum) + abs(wx_sum) * (rstd * root) < _harmless(gamma) * D:
         g_mean = real(math.nan)

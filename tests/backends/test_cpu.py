@@ -304,6 +304,16 @@ def test_a_changed_row_out_of_range_is_refused(D, before, after):
                 cpu.layer_norm_backward(dy, cache)
 
 
+def test_a_changed_row_whose_sum_overflows_is_refused():
+    """As a float32 sum its mean would be Inf before and after."""
+    x, gamma, beta, dy = arrays((4, 64))
+    x[2] = 3e38
+    _, cache = cpu.layer_norm_forward(x, gamma, beta)
+    x[2, 0] = 1e38
+    with pytest.raises(ValueError, match="^cache: found x changed since forward .the mean of 1 rows"):
+        cpu.layer_norm_backward(dy, cache)
+
+
 def test_a_change_that_cannot_be_told():
     """Inside a row of NaN: its dx is NaN before and after, and so is its part of dgamma."""
     x, gamma, beta, dy = arrays((20, 300))

@@ -160,6 +160,19 @@ def test_gradients_that_overflow_on_the_way(backend, D, dtype, exponent):
     assert reference.relative_error(np.ldexp(dx, -exponent), exact.dx) <= bar
 
 
+@with_backends("dtype, exponent", [("float32", 100), ("float64", 900)])
+def test_one_difference_that_overflows_on_the_way(backend, dtype, exponent):
+    """As before, but the mean of g is small beside the largest number: 1/100 of it is enough to leave the range."""
+    x, one, largest = rows(1e10, dtype, 400), np.ones(400, dtype), np.finfo(dtype).max
+    dy = np.zeros(x.shape, dtype)
+    dy[:, 7], dy[:, 8:13] = 0.9999 * largest, -0.9 * largest
+    dx = cases.run(backend, x, one, one, dy)[1]
+    small = np.ldexp(dy, -exponent)
+    exact = reference.layer_norm(x, one, one, small)
+    bar = 4 * cases.U[dtype] * max(1, reference.kappa(exact, small, one))
+    assert reference.relative_error(np.ldexp(dx, -exponent), exact.dx) <= bar
+
+
 def sums_over_rows(backend, x, dy, threads):
     """dgamma and dbeta by one thread or more; gamma is 1, so a constant row of dy has a dx of 0."""
     one = np.ones(x.shape[1], x.dtype)

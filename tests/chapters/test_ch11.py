@@ -32,6 +32,15 @@ def by_recursion(value, width):
     return value
 
 
+def in_a_circle(value, width):
+    lane, distance = cuda.laneid, 1
+    first = lane // width * width
+    while distance < width:
+        value += cuda.shfl_sync(FULL, value, first + (lane + distance) % width)
+        distance *= 2
+    return value
+
+
 SMALLEST_FIRST = ("width // 2", "1"), ("distance > 0", "distance < width"), ("//= 2", "*= 2")
 
 
@@ -40,6 +49,7 @@ SMALLEST_FIRST = ("width // 2", "1"), ("distance > 0", "distance < width"), ("//
     (by_recursion, "a whole warp", "use a loop"),
     (solution_with("warp-sum", ("width // 2", "16")), "parts of a warp", "width 8"),
     (one_by_one, "the same bits, in few exchanges", "found 32 exchanges, expected 5"),
+    (in_a_circle, "the same bits, in few exchanges", "sums of a group's lanes differ in the last bits"),
     (solution_with("warp-sum", *SMALLEST_FIRST), None, ""),
 ])
 def test_group_sum(attempt, check, words):
@@ -53,6 +63,7 @@ READ = "total += x[c * M + row]"
 @pytest.mark.parametrize("changes, check, words", [
     ([("if row < M", "if True")], "means", "OutOfBounds"),
     ([("total / float32(D)", "total")], "means", "off by"),
+    ([("total / float32(D)", "total / float32(D) * float32(1.00001)")], "means", "off by"),
     ([("float32(0)", "0.0"), ("float32(D)", "D")], "means", "Promotion"),
     ([("range(D)", "range(D - 1)")], "means", "off by"),
     ([("cuda.grid(1)", "2 * cuda.grid(1)")], "means", "were not written"),

@@ -97,6 +97,8 @@ def threads_of(D):
     (with_share(lambda M, P, groups: min(M, max(groups, -(-M // 64)))), "many rows", "more of"),
     (with_share(lambda M, P, groups: min(M, 2 * groups * -(-M // (64 * groups)))), "many rows", "will do"),
     (lambda M, D, P: (ch12.choose_partials_solution(M, D, P)[0], 0.02), "their share of the bytes", "share is 0.02"),
+    (lambda M, D, P: (ch12.choose_partials_solution(M, D, P)[0], round(ch12.choose_partials_solution(M, D, P)[1], 4)),
+     "their share of the bytes", "the share is"),
     (lambda M, D, P: ch12.choose_partials_solution(M, D, P)[0], "few rows", "expected 2 numbers"),
     (lambda M, D, P: (float(ch12.choose_partials_solution(M, D, P)[0]), 0.02), "few rows", "expected a whole number"),
 ])
@@ -131,6 +133,9 @@ ONCE = "each number once, four sectors a request"
     (VALUE, f"total[c] = value\n            {VALUE}", ONCE, "stores of total ask"),
     ("total[c] = value", "total[c] = float32(0)\n        cuda.atomic.add(total, c, value)", "in order",
      "uses atomics"),
+    (f"for part in range(G):\n            {VALUE}",
+     f"for part in range(0, G, 2):\n            {VALUE}\n        for part in range(1, G, 2):\n            {VALUE}",
+     "in order", "expected the bits of row 0 + row 1"),
     ("cuda.grid(1)", "cuda.blockIdx.x * 64 + cuda.threadIdx.x * 13 % 64", ONCE, "neighbouring numbers"),
 ])
 def test_second_stage_refuses(old, new, check, words):

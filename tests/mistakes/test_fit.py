@@ -173,6 +173,8 @@ def test_each_output_has_its_own_mistake():
     for keepdims in (False, True):
         over_features = diagnose(lambda dy, cache: (None, (dy * cache.xhat).sum(axis=-1, keepdims=keepdims), None))
         assert over_features.names == ("dgamma-over-features",)
+        negative = diagnose(lambda dy, cache: (None, -(dy * cache.xhat).sum(axis=-1, keepdims=keepdims), None))
+        assert negative.names == ("dgamma-over-features", "dgamma-sign")
     no_xhat = diagnose(lambda dy, cache: (None, dy.sum(axis=(0, 1)), dy.sum(axis=(0, 1))))
     assert no_xhat.names == ("dgamma-without-xhat",)
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from lnlib.rounding import FORMATS, round_to
+from lnlib.rounding import FORMATS, TYPICAL, round_to
 from lnlib.summation import ROW_ORDERS, row_sum_bound, row_sum_errors, row_sum_loss, running_sums, sum_rows
 
 DTYPES = ("float32", "bfloat16")
@@ -136,6 +136,21 @@ def test_the_lines(dtype):
     for order, measured in errors.items():
         ratio = measured / row_sum_loss(COUNTS[dtype], order, dtype)
         assert (ratio > 0.5).all() and (ratio < 2).all(), (order, ratio)
+
+
+N = np.array([1, 100, 128, 256, 1000])  # blocks have 128 rows
+
+
+@pytest.mark.parametrize("order, roundings", [
+    ("sequential", N - 1), ("random", N - 1), ("pairwise", [0, 7, 7, 8, 10]), ("neumaier", 1), ("wide", 1),
+    ("blocks", [0, 99, 127, 128, 130])])
+def test_the_bound_counts_the_roundings_of_a_term(order, roundings):
+    assert np.array_equal(row_sum_bound(N, order) / FORMATS["float32"].u, np.broadcast_to(roundings, N.shape))
+
+
+def test_blocks_lose_as_a_block_does_and_one_rounding_for_each_doubling_of_their_number():
+    lost = (row_sum_loss(N[:4], "blocks") / (TYPICAL * FORMATS["float32"].u)) ** 2
+    assert lost == pytest.approx([1 / 2, 50, 64, 65])
 
 
 def test_with_a_mean_the_sum_is_well_conditioned():

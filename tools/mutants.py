@@ -1,0 +1,222 @@
+"""A mutation run: small wrong changes of the library, one at a time, and whether its tests find each.
+
+    make mutants                                  about 75, one or more of every module, in 30 minutes on two cores
+    make mutants MUTANTS="--seed 7 --count 350"   another and larger sample
+    make mutants MUTANTS="--module lnlib/variance.py --count 20"
+
+For each mutant run the test files that concern its module, quick tests before slow ones, until one fails. A test
+that never ends kills, too: the limits are on processor time and, four times as long, on the clock. A mutant that
+lives gets the missing test, or the code that nobody missed goes; or it is a change that no caller can see, and
+tests/mutants.toml lists it with the reason. That file also says which tests concern which module.
+
+Why a tool of our own, and neither mutmut nor cosmic-ray: a sample that a seed repeats, in proportion to the modules;
+for each module its own tests; compiled kernels kept on disk are thrown away with their mutant. Which tests concern a
+module is a table and not measured coverage, for coverage sees nothing of what Numba compiles or runs in the sandbox,
+and tracing the interpreter of kernels takes longer than this run.
+
+All changes are made in temporary copies. Ends with 0 if no mutant lives.
+"""
+
+import argparse
+import json
+import os
+import queue
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+import mutate
+
+ROOT = Path(__file__).resolve().parent.parent
+KILLED, LIVES, EQUIVALENT = "killed", "LIVES", "equivalent"
+_QUICK, _SLOW = "not site and not slow", "not site and slow"
+
+
+def settings(root=ROOT):
+    """tests/mutants.toml."""
+    return tomllib.loads((root / "tests/mutants.toml").read_text(encoding="utf-8"))
+
+
+def tests_of(file, table):
+    """The test files of a module: those of the longest beginning of its path in the table; {stem} is its name."""
+    start = max((start for start in table if file.startswith(start)), key=len)
+    return [path.replace("{stem}", Path(file).stem) for path in table[start]]
+
+
+def sources(root, table, module=""):
+    """{file: source} of the modules in the table whose path starts with ``module``."""
+    names = sorted(path.relative_to(root).as_posix() for path in root.glob("*/**/*.py"))
+    return {name: (root / name).read_text(encoding="utf-8") for name in names
+            if name.startswith(tuple(table)) and name.startswith(module)}
+
+
+def copy_of(root, folder):
+    """What git knows of the project, as it lies there now, in a new folder."""
+    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=root,
+                            check=True, capture_output=True, text=True).stdout
+    for name in listed.split("\0"):
+        if (root / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / name, folder / name)
+    return folder
+
+
+class Copy:
+    """A copy of the project in which one mutant at a time is tested; ``seconds``: processor time for its tests."""
+
+    def __init__(self, root, folder, seconds):
+        self.folder, self.seconds = copy_of(root, folder / "project"), seconds
+        self.cache, self.compiled = folder / "pytest", folder / "compiled"
+
+    def _limit(self):
+        resource.setrlimit(resource.RLIMIT_CPU, (self.seconds, self.seconds))
+        os.nice(5)
+
+    def pytest(self, *arguments):
+        """(exit status, None where time was up; tests that failed)."""
+        shutil.rmtree(self.cache, ignore_errors=True)
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-o", f"cache_dir={self.cache}", *arguments]
+        env = os.environ | {"PYTHONPATH": str(self.folder), "NUMBA_CACHE_DIR": str(self.compiled),
+                            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # plugins take longer to load than pytest
+        run = subprocess.Popen(command, cwd=self.folder, env=env, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=self._limit)
+        try:
+            status = run.wait(4 * self.seconds)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            if run.poll() is None:
+                os.killpg(run.pid, signal.SIGKILL)
+                run.wait()
+        failed = self.cache / "v/cache/lastfailed"
+        return None if status in (-signal.SIGXCPU, -signal.SIGKILL) else status, list(
+            json.loads(failed.read_text(encoding="utf-8"))) if failed.is_file() else []
+
+    def verdict(self, mutant, tests):
+        """(killed or LIVES, the test that found it or what ended the run)."""
+        path = self.folder / mutant.file
+        kept = path.with_suffix(".kept")
+        shutil.move(path, kept)  # and back, with its time: Python and Numba look at it
+        compiles = "cpu" in path.parts or "njit" in mutant.source  # what is kept on disk may hold the right code
+        if compiles:
+            shutil.rmtree(self.compiled, ignore_errors=True)
+        try:
+            path.write_text(mutant.source, encoding="utf-8")
+            for marked in (_QUICK, _SLOW):
+                status, failed = self.pytest("-m", marked, *tests)
+                if failed:
+                    return KILLED, failed[0]
+                if status not in (0, 5):
+                    return KILLED, "time" if status is None else f"no test could start: {status}"
+            return LIVES, ""
+        finally:
+            shutil.move(kept, path)
+            if compiles:
+                shutil.rmtree(self.compiled, ignore_errors=True)
+
+
+def rows_of(results):
+    """{key: row} of a file of results, one JSON row a line; the last word on a mutant counts."""
+    lines = results.read_text(encoding="utf-8").splitlines() if results and results.exists() else ()
+    return {row["mutant"]: row for row in map(json.loads, lines)}
+
+
+def judged(chosen, table, copies, keep):
+    """Rows of results of these mutants, each as soon as it is known, from as many processes as there are copies."""
+    free = queue.Queue()
+    for one in copies:
+        free.put(one)
+
+    def run(mutant):
+        one, start = free.get(), time.monotonic()
+        try:
+            outcome, by = one.verdict(mutant, tests_of(mutant.file, table))
+        finally:
+            free.put(one)
+        return {"mutant": mutant.key, "kind": mutant.kind, "line": mutant.line, "outcome": outcome, "by": by,
+                "seconds": round(time.monotonic() - start)}
+
+    with ThreadPoolExecutor(len(copies)) as pool:
+        for done in as_completed([pool.submit(run, mutant) for mutant in chosen]):
+            keep(done.result())
+
+
+def kills_without(rows, copy):
+    """Of the tests that killed, those that fail, and files that do not load, without a mutant: they prove nothing."""
+    killers = {row["by"] for row in rows if row["outcome"] == KILLED and row["by"].startswith("tests/")}
+    tests = sorted(killer for killer in killers if "::" in killer)
+    files = sorted(killers - set(tests))
+    return {failed for named, flag in ((tests, "--maxfail=1000"), (files, "--collect-only")) if named
+            for failed in copy.pytest(flag, "--maxfail=1000", *named)[1]}
+
+
+def shown(row):
+    """A mutant as a difference of two lines."""
+    place, old, new = re.fullmatch(r"(\S+ \S*): (.*) -> (.*)", row["mutant"], re.S).groups()
+    return f"{place} (line {row['line']}, {row['kind']})\n  - {old}\n  + {new}"
+
+
+def report(rows, failing):
+    """Prints what lives and the score, and tells whether all is well."""
+    alive = [row for row in rows if row["outcome"] == LIVES]
+    equivalent = sum(row["outcome"] == EQUIVALENT for row in rows)
+    unclear = [row for row in rows if row["by"] in failing and row["by"]]
+    for row in alive:
+        print(f"\n{LIVES}: {shown(row)}")
+    for row in unclear:
+        print(f"\nUNCLEAR, for {row['by']} fails without it: {shown(row)}")
+    count = len(rows) - equivalent - len(unclear)
+    killed = count - len(alive)
+    late = sum(row["by"] == "time" for row in rows)
+    print(f"\n{len(rows)} mutants: {killed} killed ({late} by the time limit), {len(alive)} live, "
+          f"{equivalent} equivalent, {len(unclear)} unclear. Score: {killed / max(1, count):.1%} of {count}.")
+    return not alive and not unclear
+
+
+def main(arguments=None, root=ROOT):
+    """Runs the sample; True if no mutant lives."""
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("--seed", default="1")
+    ask.add_argument("--count", type=int, default=75)
+    ask.add_argument("--module", default="", help="only files whose path starts with this")
+    ask.add_argument("--processes", type=int, default=2)
+    ask.add_argument("--limit", type=int, default=300, help="seconds of processor time of one run of tests")
+    ask.add_argument("--results", type=Path, help="a file of JSON lines; what was killed there is not run again")
+    ask.add_argument("--list", action="store_true", help="only show the sample")
+    options = ask.parse_args(arguments)
+    said = settings(root)
+    left_out = re.compile("|".join(said["left_out"]) or "$.").match
+    chosen = mutate.sample(sources(root, said["tests"], options.module), options.count, options.seed, left_out)
+    keys = {mutant.key for mutant in chosen}
+    rows = {key: row for key, row in rows_of(options.results).items() if key in keys and row["outcome"] == KILLED}
+
+    def keep(row):
+        rows[row["mutant"]] = row
+        if options.results:
+            with options.results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        print(f"{len(rows)}/{len(chosen)} {row['outcome']} {row['mutant'][:100]} {row['by'][-80:]}", flush=True)
+
+    if options.list:
+        return print(*(mutant.key for mutant in chosen), sep="\n") or True
+    for mutant in chosen:
+        if mutant.key in said["equivalent"]:
+            rows[mutant.key] = {"mutant": mutant.key, "outcome": EQUIVALENT, "by": ""}
+    left = [mutant for mutant in chosen if mutant.key not in rows]
+    with tempfile.TemporaryDirectory() as folder:
+        copies = [Copy(root, Path(folder) / str(n), options.limit) for n in range(options.processes)]
+        judged(left, said["tests"], copies, keep)
+        failing = kills_without(rows.values(), copies[0])
+    return report(list(rows.values()), failing)
+
+
+if __name__ == "__main__":
+    sys.exit(not main())

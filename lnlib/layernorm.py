@@ -140,8 +140,8 @@ def _normalise_any(x, eps, centre):
 
 def apply_jacobian(v, xhat, rstd, centre):
     """J v for each row, J = d xhat / d x. J is symmetric, so this is J transposed times v as well."""
-    w = centre(v)
-    return rstd * (w - xhat * wide_mean(w * xhat))
+    v = centre(v)
+    return rstd * (v - xhat * wide_mean(v * xhat))
 
 
 def _apply_jacobian_any(v, xhat, rstd, centre):
@@ -312,39 +312,39 @@ def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
     return dx, dgamma, dbeta
 
 
-def layer_norm_jvp(u, cache):
-    r"""Directional derivative of y along ``u``: :math:`\gamma\, r\,(u - \overline{u} - \hat x\,\overline{u \hat x})`.
+def layer_norm_jvp(v, cache):
+    r"""Directional derivative of y along ``v``: :math:`\gamma\, r\,(v - \overline{v} - \hat x\,\overline{v \hat x})`.
 
-    ``u``, a direction in x, has x's shape, and so has the result. The Jacobian of xhat is symmetric, so this is the
+    ``v``, a direction in x, has x's shape, and so has the result. The Jacobian of xhat is symmetric, so this is the
     backward formula with gamma applied last instead of first.
     """
-    gamma, xhat, rstd, u, shape = _unpack(cache, _LAYER_NORM, u=u)
+    gamma, xhat, rstd, v, shape = _unpack(cache, _LAYER_NORM, v=v)
     with np.errstate(all="ignore"):
-        return _given_back(gamma * _apply_jacobian_any(u, xhat, rstd, centred), cache.dtype, shape)
+        return _given_back(gamma * _apply_jacobian_any(v, xhat, rstd, centred), cache.dtype, shape)
 
 
-def layer_norm_double_backward(u, dy, cache):
-    r"""Gradient of :math:`\langle u, dx \rangle` with respect to x, gamma and dy: the backward of the backward.
+def layer_norm_double_backward(v, dy, cache):
+    r"""Gradient of :math:`\langle v, dx \rangle` with respect to x, gamma and dy: the backward of the backward.
 
-    With w and g the centred ``u`` and ``gamma * dy``, and means over D,
+    With ``v`` and g = ``gamma * dy`` centred, and means over D,
 
     .. math::
 
-        grad_x = -r^2 \bigl(\hat x\, \overline{wg} + w\, \overline{g \hat x} + g\, \overline{w \hat x}
-                 - 3\, \hat x\, \overline{w \hat x}\; \overline{g \hat x}\bigr), \qquad
-        grad_{dy} = \gamma J u, \qquad grad_\gamma = \sum_{rows} dy\, J u,
+        grad_x = -r^2 \bigl(\hat x\, \overline{vg} + v\, \overline{g \hat x} + g\, \overline{v \hat x}
+                 - 3\, \hat x\, \overline{v \hat x}\; \overline{g \hat x}\bigr), \qquad
+        grad_{dy} = \gamma J v, \qquad grad_\gamma = \sum_{rows} dy\, J v,
 
     where J is the (symmetric) Jacobian of xhat. Cotangents of dgamma and dbeta are not included. Arguments as of
-    :func:`layer_norm_backward`, ``u`` like dy. Returns grad_x, grad_gamma, grad_dy: shapes (..., D), (D,), (..., D).
+    :func:`layer_norm_backward`, ``v`` like dy. Returns grad_x, grad_gamma, grad_dy: shapes (..., D), (D,), (..., D).
     """
-    gamma, xhat, rstd, u, upstream, shape = _unpack(cache, _LAYER_NORM, u=u, dy=dy)
+    gamma, xhat, rstd, v, upstream, shape = _unpack(cache, _LAYER_NORM, v=v, dy=dy)
     with np.errstate(all="ignore"):
-        w, g = centred(u), centred(upstream * gamma)
-        wx, gx = wide_mean(w * xhat), wide_mean(g * xhat)
-        grad_x = -rstd**2 * (xhat * wide_mean(w * g) + w * gx + g * wx - 3 * xhat * wx * gx)
-        Ju = apply_jacobian(w, xhat, rstd, _keep)  # w is centred already
-        return (_given_back(grad_x, cache.dtype, shape), _given_back(sum_rows(upstream * Ju), cache.gamma.dtype),
-                _given_back(gamma * Ju, cache.dtype, shape))
+        v, g = centred(v), centred(upstream * gamma)
+        vx, gx = wide_mean(v * xhat), wide_mean(g * xhat)
+        grad_x = -rstd**2 * (xhat * wide_mean(v * g) + v * gx + g * vx - 3 * xhat * vx * gx)
+        Jv = apply_jacobian(v, xhat, rstd, _keep)  # v is centred already
+        return (_given_back(grad_x, cache.dtype, shape), _given_back(sum_rows(upstream * Jv), cache.gamma.dtype),
+                _given_back(gamma * Jv, cache.dtype, shape))
 
 
 def rms_norm_forward(x, gamma, eps=1e-5):

@@ -2,13 +2,13 @@ r"""Layer norm's gradient, derived in SymPy: for every D with indexed sums, and 
 
 .. math::
 
-    \hat x_i = (x_i - \mu)/s, \qquad s = \sqrt{v + \varepsilon}, \qquad
+    \hat x_i = (x_i - \mu)/s, \qquad s = \sqrt{\sigma^2 + \varepsilon}, \qquad
     J_{ij} = \frac{\partial \hat x_i}{\partial x_j}
            = \frac 1s \Bigl(\delta_{ij} - \frac 1D - \frac{\hat x_i \hat x_j}{D}\Bigr)
 
 The first half of the module takes no arguments and works with the symbols ``D``, ``x[i]``, ``xhat[i]``,
-``g[i]`` (the gradient at xhat, which is gamma * dy), ``u[i]`` (any other vector), ``mu``, ``v``, ``s``,
-``epsilon`` and indices that run from 1 to D. The second half takes a :class:`Row`: one row of D numbers,
+``g[i]`` (the gradient at xhat, which is gamma * dy), ``v[i]`` (any other vector), ``mu``, ``var``,
+``s``, ``epsilon`` and indices that run from 1 to D. The second half takes a :class:`Row`: one row of D numbers,
 spelled out. What is derived and what is typed in are kept apart: :data:`FORMULAS` and the functions whose
 names begin with ``compact`` hold the formulas of :mod:`lnlib.layernorm`, everything else derives. A wrong argument
 raises ``TypeError`` or ``ValueError``, naming it, what was found and what was expected.
@@ -26,8 +26,9 @@ from . import contract
 
 D = Symbol("D", integer=True, positive=True)
 i, j, k = symbols("i j k", integer=True)
-x, xhat, g, u = (IndexedBase(name, real=True) for name in ("x", "xhat", "g", "u"))
-mu, v = symbols("mu v", real=True)
+x, xhat, g, v = (IndexedBase(name, real=True) for name in ("x", "xhat", "g", "v"))
+# One symbol, printed as sigma squared; the outer braces let an exponent follow.
+mu, var = Symbol("mu", real=True), Symbol(r"{\sigma^{2}}", real=True)
 s, epsilon = symbols("s varepsilon", positive=True)
 
 
@@ -42,9 +43,9 @@ def mean(*arrays):
 FORMULAS = {
     "jacobian": (KroneckerDelta(i, j) - 1 / D - xhat[i] * xhat[j] / D) / s,
     "vjp": (g[j] - mean(g) - xhat[j] * mean(g, xhat)) / s,
-    "jvp": (u[i] - mean(u) - xhat[i] * mean(u, xhat)) / s,
-    "double_backward": -(xhat[k] * (mean(u, g) - mean(u) * mean(g)) + (u[k] - mean(u)) * mean(g, xhat)
-                         + (g[k] - mean(g)) * mean(u, xhat) - 3 * xhat[k] * mean(u, xhat) * mean(g, xhat)) / s**2,
+    "jvp": (v[i] - mean(v) - xhat[i] * mean(v, xhat)) / s,
+    "double_backward": -(xhat[k] * (mean(v, g) - mean(v) * mean(g)) + (v[k] - mean(v)) * mean(g, xhat)
+                         + (g[k] - mean(g)) * mean(v, xhat) - 3 * xhat[k] * mean(v, xhat) * mean(g, xhat)) / s**2,
 }
 
 
@@ -75,19 +76,19 @@ def mean_derivative():
 
 
 def variance_derivative():
-    r""":math:`\partial v/\partial x_j`, from :math:`v = \frac 1D \sum_k (x_k - \mu)^2`, where mu moves too."""
+    r""":math:`\partial\sigma^2/\partial x_j` of :math:`\sigma^2 = \frac 1D \sum_k (x_k - \mu)^2`, where mu moves too."""
     square = (x[k] - mu)**2
     both_ways = square.diff(x[j]) + square.diff(mu) * mean_derivative()
     return factor(collapse(Sum(both_ways, (k, 1, D)), {x[k]: D * mu}) / D)
 
 
 def jacobian():
-    r""":math:`J_{ij} = \partial\hat x_i/\partial x_j`: the chain rule through x, mu and v, then xhat and s put in."""
-    normalised = (x[i] - mu) / sqrt(v + epsilon)
+    r""":math:`J_{ij} = \partial\hat x_i/\partial x_j`: by the chain rule, then xhat and s put in."""
+    normalised = (x[i] - mu) / sqrt(var + epsilon)
     J = (normalised.diff(x[j])
          + normalised.diff(mu) * mean_derivative()
-         + normalised.diff(v) * variance_derivative())
-    J = J.subs(v, s**2 - epsilon)
+         + normalised.diff(var) * variance_derivative())
+    J = J.subs(var, s**2 - epsilon)
     return expand(J.subs({x[i]: mu + s * xhat[i], x[j]: mu + s * xhat[j]}))
 
 
@@ -104,7 +105,7 @@ def vjp(a=g):
     return factor(collapse(Sum(a[i] * jacobian(), (i, 1, D)), _known_means(a, i)))
 
 
-def jvp(a=u):
+def jvp(a=v):
     r"""The Jacobian-vector product :math:`\sum_j J_{ij} a_j`: how xhat moves when x moves along a."""
     return factor(collapse(Sum(jacobian() * a[j], (j, 1, D)), _known_means(a, j)))
 
@@ -115,11 +116,11 @@ def spectrum():
     Returns
     -------
     dict
-        ``"ones"``: J times the vector of ones, ``"xhat"``: J times xhat, ``"orthogonal"``: J times a vector u
-        with :math:`\sum u = \sum u \hat x = 0`, each as its entry i; ``"trace"``: the sum of the D eigenvalues.
+        ``"ones"``: J times the vector of ones, ``"xhat"``: J times xhat, ``"orthogonal"``: J times a vector v
+        with :math:`\sum v = \sum v \hat x = 0`, each as its entry i; ``"trace"``: the sum of the D eigenvalues.
 
     Only two facts about xhat are used: it sums to 0, and its squares sum to
-    :math:`D v/s^2 = D(1 - \varepsilon/s^2)`.
+    :math:`D \sigma^2/s^2 = D(1 - \varepsilon/s^2)`.
     """
     J, length2 = jacobian(), D * (1 - epsilon / s**2)
 
@@ -129,20 +130,20 @@ def spectrum():
     trace = collapse(Sum(J.subs(j, i), (i, 1, D)), {xhat[i]**2: length2})
     return {"ones": times(1, {xhat[j]: 0}),
             "xhat": times(xhat[j], {xhat[j]: 0, xhat[j]**2: length2}),
-            "orthogonal": times(u[j], {u[j]: 0, u[j] * xhat[j]: 0}),
+            "orthogonal": times(v[j], {v[j]: 0, v[j] * xhat[j]: 0}),
             "trace": expand(trace)}
 
 
 def double_backward():
-    r"""Entry k of the gradient of :math:`\langle u, dx\rangle` with respect to x, for every D.
+    r"""Entry k of the gradient of :math:`\langle v, dx\rangle` with respect to x, for every D.
 
-    The inner product depends on x only through :math:`\overline{g\hat x}`, :math:`\overline{u\hat x}` and s.
+    The inner product depends on x only through :math:`\overline{g\hat x}`, :math:`\overline{v\hat x}` and s.
     The derivatives of these two means with respect to x are a VJP each, divided by D.
     """
-    inner = collapse(Sum(u[j] * vjp(), (j, 1, D)), {**_known_means(u, j), u[j] * g[j]: D * mean(u, g)})
-    ds = sqrt(v + epsilon).diff(v) * variance_derivative()
-    ds = ds.subs(v, s**2 - epsilon).subs(x[j], mu + s * xhat[j])
-    gradient = inner.diff(mean(g, xhat)) * vjp(g) / D + inner.diff(mean(u, xhat)) * vjp(u) / D + inner.diff(s) * ds
+    inner = collapse(Sum(v[j] * vjp(), (j, 1, D)), {**_known_means(v, j), v[j] * g[j]: D * mean(v, g)})
+    ds = sqrt(var + epsilon).diff(var) * variance_derivative()
+    ds = ds.subs(var, s**2 - epsilon).subs(x[j], mu + s * xhat[j])
+    gradient = inner.diff(mean(g, xhat)) * vjp(g) / D + inner.diff(mean(v, xhat)) * vjp(v) / D + inner.diff(s) * ds
     return factor(gradient.subs(j, k))
 
 
@@ -156,7 +157,7 @@ class Row(NamedTuple):
     gamma: Matrix
     beta: Matrix
     dy: Matrix  #: the upstream gradient
-    u: Matrix  #: any other vector
+    v: Matrix  #: any other vector
     epsilon: Symbol
     mean: Expr  #: from here on expressions
     var: Expr
@@ -174,7 +175,7 @@ class Gradients(NamedTuple):
 
 
 class DoubleGradients(NamedTuple):
-    r"""Gradients of :math:`\langle u, dx\rangle` with respect to x, gamma and dy, by either way: (D, 1) matrices."""
+    r"""Gradients of :math:`\langle v, dx\rangle` with respect to x, gamma and dy, by either way: (D, 1) matrices."""
 
     grad_x: Matrix
     grad_gamma: Matrix
@@ -198,14 +199,14 @@ def row(D=3):
     """A :class:`Row` of ``D`` features; ``ValueError`` unless D is an int, 2 or more."""
     if not isinstance(D, int) or D < 2:
         raise ValueError(f"D: found {D!r}, expected an int >= 2")
-    x, gamma, beta, u = (_vector(name, D) for name in ("x", "gamma", "beta", "u"))
+    x, gamma, beta, v = (_vector(name, D) for name in ("x", "gamma", "beta", "v"))
     mean = sum(x) / D
     c = x - mean * ones(D, 1)
     var = c.dot(c) / D
     s = sqrt(var + epsilon)
     xhat = c / s
     dy = _vector("y", D).applyfunc(gradient_of)
-    return Row(x, gamma, beta, dy, u, epsilon, mean, var, s, xhat, _times(gamma, xhat) + beta)
+    return Row(x, gamma, beta, dy, v, epsilon, mean, var, s, xhat, _times(gamma, xhat) + beta)
 
 
 def chain_rule(row) -> Gradients:
@@ -215,17 +216,17 @@ def chain_rule(row) -> Gradients:
 
         \frac{dL}{dx_j} = \frac{\partial L}{\partial x_j}
                         + \frac{\partial L}{\partial\mu} \frac{\partial\mu}{\partial x_j}
-                        + \frac{\partial L}{\partial v} \frac{\partial v}{\partial x_j}, \qquad
-        L = \sum_i dy_i \Bigl(\gamma_i \frac{x_i - \mu}{\sqrt{v + \varepsilon}} + \beta_i\Bigr)
+                        + \frac{\partial L}{\partial\sigma^2} \frac{\partial\sigma^2}{\partial x_j}, \qquad
+        L = \sum_i dy_i \Bigl(\gamma_i \frac{x_i - \mu}{\sqrt{\sigma^2 + \varepsilon}} + \beta_i\Bigr)
 
     A loss that is linear in y stands for all losses with this dy.
     """
-    y = _times(row.gamma, (row.x - mu * ones(len(row.x), 1)) / sqrt(v + row.epsilon)) + row.beta
-    # 1 by 1 matrices: only matrices have .jacobian.
-    L, mean, var = (Matrix([e]) for e in (row.dy.dot(y), row.mean, row.var))
-    dx = L.jacobian(row.x) + L.diff(mu) * mean.jacobian(row.x) + L.diff(v) * var.jacobian(row.x)
-    gradients = dx, L.jacobian(row.gamma), L.jacobian(row.beta)
-    return Gradients(*(d.T.subs({mu: row.mean, v: row.var}) for d in gradients))
+    y = _times(row.gamma, (row.x - mu * ones(len(row.x), 1)) / sqrt(var + row.epsilon)) + row.beta
+    L, statistics = Matrix([row.dy.dot(y)]), {mu: row.mean, var: row.var}  # only matrices have .jacobian
+    dx = L.jacobian(row.x)
+    for statistic, value in statistics.items():
+        dx += L.diff(statistic) * Matrix([value]).jacobian(row.x)
+    return Gradients(*(d.T.subs(statistics) for d in (dx, L.jacobian(row.gamma), L.jacobian(row.beta))))
 
 
 def jacobian_route(row) -> Gradients:
@@ -236,14 +237,14 @@ def jacobian_route(row) -> Gradients:
 def graph(row):
     r"""The computational graph: each node's symbol and its expression in earlier nodes, in forward order.
 
-    A dict of the symbols mu, c_1 .. c_D, v, s, xhat_1 .. xhat_D, y_1 .. y_D, mapped to expressions.
+    A dict of the symbols mu, c_1 .. c_D, var, s, xhat_1 .. xhat_D, y_1 .. y_D, mapped to expressions.
     """
     D = len(row.x)
     c, xhat, y = _vector("c", D), _vector("xhat", D), _vector("y", D)
     return {mu: row.mean,
             **dict(zip(c, row.x - mu * ones(D, 1))),
-            v: c.dot(c) / D,
-            s: sqrt(v + row.epsilon),
+            var: c.dot(c) / D,
+            s: sqrt(var + row.epsilon),
             **dict(zip(xhat, c / s)),
             **dict(zip(y, _times(row.gamma, xhat) + row.beta))}
 
@@ -251,7 +252,7 @@ def graph(row):
 def graph_steps(row):
     r"""One line of backward per node, from y back to x: :math:`dn = \sum_m dm\, \partial m/\partial n`.
 
-    A dict of the symbols dxhat_1, ..., ds, dv, dc_1, ..., dmu, dx_1, ..., dgamma_1, ..., dbeta_1, ... mapped to
+    A dict of the symbols dxhat_1, ..., ds, dvar, dc_1, ..., dmu, dx_1, ..., dgamma_1, ..., dbeta_1, ... mapped to
     expressions in earlier keys, in dy and in the nodes of :func:`graph`.
     """
     nodes = graph(row)
@@ -299,8 +300,8 @@ def equal(a, b, row):
     They are expressions, matrices of one shape, or equally long tuples of these. True is a proof. False means that
     the simplified difference is not 0.
 
-    The root :math:`s = \sqrt{v + \varepsilon}` is removed first, by putting :math:`\varepsilon = s^2 - v` with
-    s a new free symbol. What is left is a ratio of polynomials, for which reducing to lowest terms decides.
+    The root :math:`s = \sqrt{\sigma^2 + \varepsilon}` is removed first, by putting
+    :math:`\varepsilon = s^2 - \sigma^2` with s a new free symbol. What is left is a ratio of polynomials, for which reducing to lowest terms decides.
     """
     if isinstance(a, tuple):
         proofs = [equal(p, q, row) for p, q in zip(a, b)]
@@ -313,40 +314,40 @@ def prove_spectrum(row):
     r"""The claims of :func:`spectrum` for one :class:`Row`, with J differentiated by SymPy.
 
     A dict of claims, mapped to True where :func:`equal` proves it. The vector orthogonal to **1** and to xhat is
-    u minus its parts along them, so every such vector is meant.
+    v minus its parts along them, so every such vector is meant.
     """
     J, one = row.xhat.jacobian(row.x), ones(len(row.x), 1)
     D, c = len(row.x), row.s * row.xhat
-    orthogonal = row.u - one * sum(row.u) / D - c * c.dot(row.u) / c.dot(c)
+    orthogonal = row.v - one * sum(row.v) / D - c * c.dot(row.v) / c.dot(c)
     small = row.epsilon / row.s**3
     return {"J = J^T": equal(J, J.T, row),
             "J 1 = 0": equal(J * one, 0 * one, row),
             "J xhat = eps/s^3 xhat": equal(J * row.xhat, small * row.xhat, row),
-            "J u = u/s for u orthogonal to 1 and xhat": equal(J * orthogonal, orthogonal / row.s, row),
+            "J v = v/s for v orthogonal to 1 and xhat": equal(J * orthogonal, orthogonal / row.s, row),
             "trace J = (D-2)/s + eps/s^3": equal(J.trace(), (D - 2) / row.s + small, row)}
 
 
 def differentiate_backward(row) -> DoubleGradients:
-    r"""Double backward by brute force: SymPy differentiates :math:`\langle u, dx\rangle`."""
-    inner = Matrix([row.u.dot(jacobian_route(row).dx)])
+    r"""Double backward by brute force: SymPy differentiates :math:`\langle v, dx\rangle`."""
+    inner = Matrix([row.v.dot(jacobian_route(row).dx)])
     return DoubleGradients(*(inner.jacobian(w).T for w in (row.x, row.gamma, row.dy)))
 
 
 def compact_double_backward(row) -> DoubleGradients:
     r"""The target, typed in: the formulas of :func:`lnlib.layernorm.layer_norm_double_backward` for one row."""
     D, one, h = len(row.x), ones(len(row.x), 1), row.xhat
-    w, g = (a - one * sum(a) / D for a in (row.u, _times(row.gamma, row.dy)))
-    wg, wx, gx = w.dot(g) / D, w.dot(h) / D, g.dot(h) / D
-    Ju = (w - h * wx) / row.s
-    grad_x = -(h * wg + w * gx + g * wx - 3 * h * wx * gx) / row.s**2
-    return DoubleGradients(grad_x, _times(row.dy, Ju), _times(row.gamma, Ju))
+    v, g = (a - one * sum(a) / D for a in (row.v, _times(row.gamma, row.dy)))
+    vg, vx, gx = v.dot(g) / D, v.dot(h) / D, g.dot(h) / D
+    Jv = (v - h * vx) / row.s
+    grad_x = -(h * vg + v * gx + g * vx - 3 * h * vx * gx) / row.s**2
+    return DoubleGradients(grad_x, _times(row.dy, Jv), _times(row.gamma, Jv))
 
 
 @lru_cache
 def to_numpy(D):
     """NumPy function of (D arrays of one shape, eps) returning SymPy's xhat, (D, 1, ...), and J, (D, D, ...)."""
-    r = row(D)
-    return lambdify([list(r.x), r.epsilon], [r.xhat, r.xhat.jacobian(r.x)], modules="numpy", cse=True)
+    one = row(D)
+    return lambdify([list(one.x), one.epsilon], [one.xhat, one.xhat.jacobian(one.x)], modules="numpy", cse=True)
 
 
 def numeric_jacobian(D):

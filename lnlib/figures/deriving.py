@@ -70,7 +70,8 @@ def geometry(x, c, xhat, y):
 def paths_to_xhat():
     """The graph of layer norm from x to the loss, each arrow with its local derivative; three paths in colours."""
     fig, ax = figure(5.2, 3.0)
-    places = {"$x_j$": (0, 0), r"$\mu$": (1.2, 0.8), "$v$": (1.2, -0.8), r"$\hat x_i$": (2.4, 0), "$y_i$": (3.4, 0)}
+    places = {"$x_j$": (0, 0), r"$\mu$": (1.2, 0.8), r"$\sigma^2$": (1.2, -0.8), r"$\hat x_i$": (2.4, 0),
+              "$y_i$": (3.4, 0)}
     for name, place in places.items():
         ax.text(*place, name, fontsize=14, ha="center", va="center", zorder=3,
                 bbox={"boxstyle": "circle,pad=0.35", "facecolor": "none", "edgecolor": "black"})
@@ -84,9 +85,9 @@ def paths_to_xhat():
     arrow("$x_j$", r"$\hat x_i$", r"$\delta_{ij}/s$", (-0.35, 0.14), COLOURS["blue"])
     arrow("$x_j$", r"$\mu$", "$1/D$", (-0.2, 0.14), COLOURS["orange"])
     arrow(r"$\mu$", r"$\hat x_i$", "$-1/s$", (0.24, 0.14), COLOURS["orange"])
-    arrow("$x_j$", "$v$", r"$2\,c_j/D$", (-0.3, -0.15), COLOURS["green"])
-    arrow("$v$", r"$\hat x_i$", r"$-c_i/(2s^3)$", (0.4, -0.15), COLOURS["green"])
-    arrow(r"$\mu$", "$v$", "$0$", (0.12, -0.3), COLOURS["grey"], "--")
+    arrow("$x_j$", r"$\sigma^2$", r"$2\,c_j/D$", (-0.3, -0.15), COLOURS["green"])
+    arrow(r"$\sigma^2$", r"$\hat x_i$", r"$-c_i/(2s^3)$", (0.4, -0.15), COLOURS["green"])
+    arrow(r"$\mu$", r"$\sigma^2$", "$0$", (0.12, -0.3), COLOURS["grey"], "--")
     arrow(r"$\hat x_i$", "$y_i$", r"$\gamma_i$", (0, 0.16), "black")
     ax.set(xlim=(-0.2, 3.6), ylim=(-1.0, 1.0))
     ax.set_axis_off()

@@ -34,8 +34,8 @@ FORWARDS = *LAYER_NORM_FORWARDS, (ln.rms_norm_forward, {"x": X, "gamma": GAMMA, 
 NUMPY = "LayerNormCache or PreciseLayerNormCache of backend 'numpy'", (RMS_CACHE, CPU_CACHE, GPU_CACHE)
 BACKWARDS = (
     (ln.layer_norm_backward, {"dy": DY, "cache": CACHE}, *NUMPY),
-    (ln.layer_norm_jvp, {"u": DY, "cache": CACHE}, *NUMPY),
-    (ln.layer_norm_double_backward, {"u": DY, "dy": DY, "cache": CACHE}, *NUMPY),
+    (ln.layer_norm_jvp, {"v": DY, "cache": CACHE}, *NUMPY),
+    (ln.layer_norm_double_backward, {"v": DY, "dy": DY, "cache": CACHE}, *NUMPY),
     (ln.rms_norm_backward, {"dy": DY, "cache": RMS_CACHE}, "RMSNormCache of backend 'numpy'", (CACHE, CPU_CACHE)),
     (cpu.layer_norm_backward, {"dy": DY, "cache": CPU_CACHE},
      "CpuLayerNormCache of backend 'cpu'", (CACHE, RMS_CACHE, GPU_CACHE)),
@@ -79,7 +79,7 @@ OUT = (
 def bad_rows():
     """(function, good arguments, the bad one's name, its value, error, what was found, what was expected)."""
     for function, good in FUNCTIONS:
-        for name in set(good) & {"x", "gamma", "beta", "dy", "u"}:
+        for name in set(good) & {"x", "gamma", "beta", "dy", "v"}:
             for found, make in NOT_AN_ARRAY:
                 yield (function, good, name, make(good[name]), ValueError if "ragged" in found else TypeError,
                        found, "expected")

@@ -126,33 +126,33 @@ SMALL = [(1, 2), (3, 3), (2, 3, 8), (5, 7), (8,)]
 @pytest.mark.parametrize("offset", [0.0, 1e6])
 @pytest.mark.parametrize("shape", [*SMALL, (4, 129), (2, 1000)])
 def test_jvp_is_the_derivative_of_forward(shape, offset):
-    """Within 4 u of ||gamma r u||, of which the Jacobian leaves a part; the complex step has as much: 8 u."""
-    x, gamma, beta, _, u = random_problem(shape, offset=offset)
+    """Within 4 u of ||gamma r v||, of which the Jacobian leaves a part; the complex step has as much: 8 u."""
+    x, gamma, beta, _, v = random_problem(shape, offset=offset)
     _, cache = ln.layer_norm_forward(x, gamma, beta)
-    expected = ln.layer_norm_forward(x + 1j * H * u, gamma, beta)[0].imag / H
-    y_dot = ln.layer_norm_jvp(u, cache)
-    assert np.linalg.norm(y_dot - expected) <= 8 * U64 * np.linalg.norm(gamma * cache.rstd * u)
+    expected = ln.layer_norm_forward(x + 1j * H * v, gamma, beta)[0].imag / H
+    y_dot = ln.layer_norm_jvp(v, cache)
+    assert np.linalg.norm(y_dot - expected) <= 8 * U64 * np.linalg.norm(gamma * cache.rstd * v)
 
 
 @pytest.mark.parametrize("eps", [1e-5, 0.5])
 @pytest.mark.parametrize("shape", SMALL)
 def test_double_backward_is_the_derivative_of_backward(shape, eps):
-    """grad_x, grad_gamma and grad_dy of <u, dx>, each in the scale of what is added up.
+    """grad_x, grad_gamma and grad_dy of <v, dx>, each in the scale of what is added up.
 
-    A term of grad_x is at most ||r u|| ||r g||; about ten roundings on either side: 20 u.
+    A term of grad_x is at most ||r v|| ||r g||; about ten roundings on either side: 20 u.
     """
-    x, gamma, beta, dy, u = random_problem(shape, seed=1)
+    x, gamma, beta, dy, v = random_problem(shape, seed=1)
 
     def inner(x=x, gamma=gamma, dy=dy):
-        return (u * ln.layer_norm_backward(dy, ln.layer_norm_forward(x, gamma, beta, eps)[1])[0]).sum()
+        return (v * ln.layer_norm_backward(dy, ln.layer_norm_forward(x, gamma, beta, eps)[1])[0]).sum()
 
     _, cache = ln.layer_norm_forward(x, gamma, beta, eps)
-    grad_x, grad_gamma, grad_dy = ln.layer_norm_double_backward(u, dy, cache)
-    ru, rg = np.linalg.norm(cache.rstd * u), np.linalg.norm(cache.rstd * dy * gamma)
+    grad_x, grad_gamma, grad_dy = ln.layer_norm_double_backward(v, dy, cache)
+    rv, rg = np.linalg.norm(cache.rstd * v), np.linalg.norm(cache.rstd * dy * gamma)
     for found, expected, scale in (
-            (grad_x, complex_gradient(lambda x: inner(x=x), x), ru * rg),
-            (grad_gamma, complex_gradient(lambda gamma: inner(gamma=gamma), gamma), ru * np.linalg.norm(dy)),
-            (grad_dy, complex_gradient(lambda dy: inner(dy=dy), dy), np.linalg.norm(cache.rstd * u * gamma))):
+            (grad_x, complex_gradient(lambda x: inner(x=x), x), rv * rg),
+            (grad_gamma, complex_gradient(lambda gamma: inner(gamma=gamma), gamma), rv * np.linalg.norm(dy)),
+            (grad_dy, complex_gradient(lambda dy: inner(dy=dy), dy), np.linalg.norm(cache.rstd * v * gamma))):
         assert found.shape == expected.shape
         assert np.linalg.norm(found - expected) <= 20 * U64 * scale
 

@@ -235,12 +235,12 @@ def test_the_precise_cache(dtype):
 
 def test_precise_jvp_and_double_backward():
     """The same functions on the same rows in float64: float32's rounding of the result is all they differ by."""
-    x, dy, u = rows(1.0, "float32"), rows(2.0, "float32"), rows(3.0, "float32")[::-1].copy()
+    x, dy, v = rows(1.0, "float32"), rows(2.0, "float32"), rows(3.0, "float32")[::-1].copy()
     gamma = x[0] + 2
-    wide = [a.astype("float64") for a in (x, dy, u, gamma)]
+    wide = [a.astype("float64") for a in (x, dy, v, gamma)]
     _, cache = ln.layer_norm_forward(x, gamma, gamma, precise=True)
     _, exact = ln.layer_norm_forward(wide[0], wide[3], wide[3])
-    found = (ln.layer_norm_jvp(u, cache), *ln.layer_norm_double_backward(u, dy, cache))
+    found = (ln.layer_norm_jvp(v, cache), *ln.layer_norm_double_backward(v, dy, cache))
     expected = (ln.layer_norm_jvp(wide[2], exact), *ln.layer_norm_double_backward(wide[2], wide[1], exact))
     for a, b in zip(found, expected, strict=True):
         assert a.dtype == np.float32 and np.linalg.norm(a - b) <= 1.001 * cases.U["float32"] * np.linalg.norm(b)

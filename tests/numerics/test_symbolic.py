@@ -9,7 +9,7 @@ from sympy import Matrix, Rational, S, Sum, cancel, expand, simplify, sqrt
 from sympy.core.cache import clear_cache
 
 from lnlib import layernorm, reference, symbolic
-from lnlib.symbolic import D, FORMULAS, epsilon, equal, g, i, j, k, mean, mu, s, u, x, xhat
+from lnlib.symbolic import D, FORMULAS, epsilon, equal, g, i, j, k, mean, mu, s, v, x, xhat
 
 U = 2.0**-53  # unit roundoff of float64
 
@@ -49,7 +49,7 @@ def test_spectrum_for_every_D():
     found = symbolic.spectrum()
     assert found["ones"] == 0
     assert simplify(found["xhat"] - epsilon / s**3 * xhat[i]) == 0
-    assert simplify(found["orthogonal"] - u[i] / s) == 0
+    assert simplify(found["orthogonal"] - v[i] / s) == 0
     assert simplify(found["trace"] - ((D - 2) / s + epsilon / s**3)) == 0
 
 
@@ -64,22 +64,22 @@ def test_collapse_does_the_three_kinds_of_term():
 ROWS = {3: ([1, 2, 6], 3), 4: ([Rational(1, 2), -3, 2, 5], 4)}
 DY = [2, -1, Rational(1, 3), 4]
 GAMMA = [Rational(3, 2), 1, -2, Rational(1, 5)]
-W = [1, Rational(-2, 3), 5, 3]
+V = [1, Rational(-2, 3), 5, 3]
 
 
 def instance(n):
     """Row(n), the rational values of its symbols, and the values of the general symbols."""
     r = symbolic.row(n)
     xs, s_value = ROWS[n]
-    values = dict(zip([*r.x, *r.dy, *r.gamma, *r.u], [*xs, *DY[:n], *GAMMA[:n], *W[:n]]))
+    values = dict(zip([*r.x, *r.dy, *r.gamma, *r.v], [*xs, *DY[:n], *GAMMA[:n], *V[:n]]))
     values[r.epsilon] = s_value**2 - r.var.subs(values)
     assert values[r.epsilon] > 0 and r.s.subs(values) == s_value
-    h, gs, us = list(r.xhat.subs(values)), [a * b for a, b in zip(DY, GAMMA[:n])], W[:n]
+    h, gs, vs = list(r.xhat.subs(values)), [a * b for a, b in zip(DY, GAMMA[:n])], V[:n]
     general = {D: n, s: s_value, epsilon: values[r.epsilon]}
-    for array, numbers in ((xhat, h), (g, gs), (u, us)):
+    for array, numbers in ((xhat, h), (g, gs), (v, vs)):
         general.update({array[t + 1]: numbers[t] for t in range(n)})
-    pairs = {mean(g): gs, mean(u): us, mean(g, xhat): [a * b for a, b in zip(gs, h)],
-             mean(u, xhat): [a * b for a, b in zip(us, h)], mean(u, g): [a * b for a, b in zip(us, gs)]}
+    pairs = {mean(g): gs, mean(v): vs, mean(g, xhat): [a * b for a, b in zip(gs, h)],
+             mean(v, xhat): [a * b for a, b in zip(vs, h)], mean(v, g): [a * b for a, b in zip(vs, gs)]}
     general.update({symbol: sum(numbers) / S(n) for symbol, numbers in pairs.items()})
     return r, values, general
 
@@ -98,7 +98,7 @@ def test_every_D_instantiated_agrees_exactly_with_a_concrete_row(n):
     entries = range(1, n + 1)
     assert Matrix(n, n, lambda a, b: at(derived["jacobian"], i=a + 1, j=b + 1)) == J
     assert Matrix([at(derived["vjp"], j=t) for t in entries]) == symbolic.jacobian_route(r).dx.xreplace(values)
-    assert Matrix([at(derived["jvp"], i=t) for t in entries]) == J * r.u.subs(values)
+    assert Matrix([at(derived["jvp"], i=t) for t in entries]) == J * r.v.subs(values)
     grad_x = symbolic.differentiate_backward(r).grad_x.xreplace(values)
     assert Matrix([at(derived["double_backward"], k=t) for t in entries]) == grad_x
     assert symbolic.spectrum()["trace"].subs(general) == J.trace()
@@ -194,10 +194,10 @@ def test_typed_in_formulas_are_those_of_the_library(n):
     """compact and compact_double_backward at a point, against lnlib.layernorm.
 
     layer_norm_* does at most 4D + 30 roundings on the way to an entry, each relative to terms no larger
-    than ||g||/s (dx), ||u|| ||g||/s^2 times 6 (grad_x, whose last term has a factor 3), or their parts.
+    than ||g||/s (dx), ||v|| ||g||/s^2 times 6 (grad_x, whose last term has a factor 3), or their parts.
     """
     r, values, _ = instance(n)
-    xs, dy, gamma, w = (np.array(m.subs(values)).astype(np.float64).ravel() for m in (r.x, r.dy, r.gamma, r.u))
+    xs, dy, gamma, v_ = (np.array(m.subs(values)).astype(np.float64).ravel() for m in (r.x, r.dy, r.gamma, r.v))
     eps, s_value = float(values[r.epsilon]), float(ROWS[n][1])
     cache = layernorm.layer_norm_forward(xs, gamma, 0 * gamma, eps)[1]
     size = np.linalg.norm(gamma * dy) / s_value
@@ -209,11 +209,11 @@ def test_typed_in_formulas_are_those_of_the_library(n):
     assert np.abs(found[0] - exact(wanted.dx)).max() <= (4 * n + 30) * U * size
     assert np.abs(found[1] - exact(wanted.dgamma)).max() <= (4 * n + 30) * U * np.abs(dy).max() * n**0.5
     assert (found[2] == exact(wanted.dbeta)).all()
-    wanted, found = symbolic.compact_double_backward(r), layernorm.layer_norm_double_backward(w, dy, cache)
-    size *= np.linalg.norm(w) / s_value
+    wanted, found = symbolic.compact_double_backward(r), layernorm.layer_norm_double_backward(v_, dy, cache)
+    size *= np.linalg.norm(v_) / s_value
     assert np.abs(found[0] - exact(wanted.grad_x)).max() <= (4 * n + 30) * U * 6 * size
     for a, b, factor in ((found[1], wanted.grad_gamma, dy), (found[2], wanted.grad_dy, gamma)):
-        assert np.abs(a - exact(b)).max() <= (4 * n + 30) * U * np.abs(factor).max() * np.linalg.norm(w) / s_value
+        assert np.abs(a - exact(b)).max() <= (4 * n + 30) * U * np.abs(factor).max() * np.linalg.norm(v_) / s_value
 
 
 # --- compiled ----------------------------------------------------------------------------------------------------
@@ -245,14 +245,14 @@ def test_numeric_jacobian_against_exact_arithmetic(n, eps):
 
 
 def test_compiled_code_takes_a_complex_step():
-    """d(dx)/dx along w, by the complex step, is the gradient of <w, dx>: the Hessian of <dy, y> is symmetric."""
+    """d(dx)/dx along v, by the complex step, is the gradient of <v, dx>: the Hessian of <dy, y> is symmetric."""
     rng = np.random.default_rng(0)
-    xs, dy, gamma, w = rng.standard_normal((4, 5))
-    step = (gamma * dy @ symbolic.numeric_jacobian(5)(xs + 1e-30j * w, 1e-5)).imag / 1e-30
+    xs, dy, gamma, v_ = rng.standard_normal((4, 5))
+    step = (gamma * dy @ symbolic.numeric_jacobian(5)(xs + 1e-30j * v_, 1e-5)).imag / 1e-30
     cache = layernorm.layer_norm_forward(xs, gamma, 0 * gamma)[1]
-    found = layernorm.layer_norm_double_backward(w, dy, cache)[0]
-    # Both are rounded values of terms up to 6 ||w|| ||g||/s^2; jacobian_bound is relative to 1/s alone.
-    size = 6 * np.linalg.norm(w) * np.linalg.norm(gamma * dy) * cache.rstd[0]**2
+    found = layernorm.layer_norm_double_backward(v_, dy, cache)[0]
+    # Both are rounded values of terms up to 6 ||v|| ||g||/s^2; jacobian_bound is relative to 1/s alone.
+    size = 6 * np.linalg.norm(v_) * np.linalg.norm(gamma * dy) * cache.rstd[0]**2
     assert np.abs(step - found).max() <= 3 * jacobian_bound(xs, 1e-5) * size
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..forms import eps_outside_forward
 from ..gradcheck import complex_step
 from ..layernorm import layer_norm_backward, layer_norm_forward, rms_norm_forward
 from ..mistakes import Mistake, changes
@@ -20,10 +21,18 @@ def _row(rng, D=7):
     return 5 + 3 * (x - x.mean()) / x.std()
 
 
-def _on_row(title, name, solution, D, eps):
-    """A check on a row of D numbers."""
-    return each(title, lambda rng: Call({"x": _row(rng, D), "eps": eps}),
-                lambda found, x, eps: expect_close(found, solution(x, eps), _RTOL, name))
+def _derivative(forward, x):
+    """J of one row, differentiated without any of the chapter's formulas."""
+    return np.array([complex_step(forward, x, dy=unit) for unit in np.eye(len(x))])
+
+
+def _against(title, name, right, D, eps):
+    """A check on a row of D numbers against ``right`` of its Jacobian."""
+    def ask(rng):
+        x = _row(rng, D)
+        J = _derivative(lambda row: layer_norm_forward(row, np.ones(D), np.zeros(D), eps)[0], x)
+        return Call({"x": x, "eps": eps}, expected=right(J))
+    return each(title, ask, lambda found, expected, **_: expect_close(found, expected, _RTOL, name))
 
 
 def jacobian_matrix_solution(x, eps=1e-5):
@@ -41,7 +50,7 @@ def eigenvalues_solution(x, eps):
 
 def _eigenvalues_of(D, eps):
     where = f"D = {D}, eps = {eps:g}"
-    return _on_row(where, f"the list of eigenvalues for {where}", eigenvalues_solution, D, eps)
+    return _against(where, f"the list of eigenvalues for {where}", np.linalg.eigvalsh, D, eps)
 
 
 def _zeros_without_eps(found, x, **_):
@@ -105,7 +114,7 @@ def _symbolic_rms(n):
         # x and every x[1] are free symbols; the name before the bracket is enough.
         left = {str(symbol).split("[")[0] for row in found for entry in row for symbol in entry.free_symbols}
         expect(not left, f"your J still contains {', '.join(sorted(left))}; write it in D, i, j, s and xhat")
-        expected = [complex_step(lambda row: rms_norm_forward(row, np.ones(n), eps)[0], x, dy=e) for e in np.eye(n)]
+        expected = _derivative(lambda row: rms_norm_forward(row, np.ones(n), eps)[0], x)
         expect_close(np.array(found, dtype=float), expected, _RTOL, f"J for D = {n}")
     return each(f"equal to the derivative at D = {n}", lambda rng: Call({}, x=1 + rng.standard_normal(n)), judge)
 
@@ -124,9 +133,9 @@ def _eps_outside(eps):
     def ask(rng):
         x, dy = np.stack([_row(rng), _row(rng) / 4]), rng.standard_normal((2, 7))
         gamma = rng.uniform(0.5, 2, 7)
-        return Call({"dy": dy, "x": x, "gamma": gamma, "eps": eps})
-    return each(f"eps = {eps:g}", ask, lambda found, **given: expect_gradient(
-        found, "dx", eps_outside_backward_solution(**given)))
+        expected = complex_step(lambda rows: gamma * eps_outside_forward(rows, eps), x, dy=dy)
+        return Call({"dy": dy, "x": x, "gamma": gamma, "eps": eps}, expected=expected)
+    return each(f"eps = {eps:g}", ask, lambda found, expected, **_: expect_gradient(found, "dx", expected))
 
 
 _DX = Backward(("dx",), lambda dy, cache: {"dy": dy, "x": cache.x, "gamma": cache.gamma, "eps": cache.eps},
@@ -134,7 +143,7 @@ _DX = Backward(("dx",), lambda dy, cache: {"dy": dy, "x": cache.x, "gamma": cach
 
 EXERCISES = (
     Exercise("jacobian-matrix", 10, "implement", jacobian_matrix_solution,
-             tuple(_on_row(f"eps = {eps:g}", "J", jacobian_matrix_solution, 7, eps) for eps in (0.0, 1e-5, 2.0)), mistakes=changes(
+             tuple(_against(f"eps = {eps:g}", "J", np.asarray, 7, eps) for eps in (0.0, 1e-5, 2.0)), mistakes=changes(
         ("np.eye(D) - 1 / D", "np.eye(D)",
          "Nothing in your J stands for the mean. Move the whole row by a constant: does xhat move?"),
         (" - np.outer(xhat, xhat) / D", "",
@@ -146,7 +155,7 @@ EXERCISES = (
          "Only the diagonal is there. Does x[j] move no other xhat[i]?"),
         ("1 / D -", "1 -", "The path through the mean is too strong. How much of a mean is due to one entry?"),
         ("np.outer(xhat, xhat)", "2 * np.outer(xhat, xhat)",
-         "The path through the variance counts twice. Differentiate sqrt(q) at q = 4 by hand.",
+         "The path through the variance counts twice. Differentiate sqrt(v) at v = 4 by hand.",
          "xhat @ xhat", "A term of your J is one number. Is it the same for every pair of i and j?"),
         (".mean() + eps)", ".mean())", "Your s has no eps in it."),
         ("xhat = c / s", "xhat = c", "The centred row stands where xhat belongs. Check the units of your terms."),
@@ -186,7 +195,7 @@ EXERCISES = (
         ("* 2 * x[j] / D", "* 2 * x[j]",
          "The path through q is too large. How much of a mean is due to one of its entries?",
          "* x[j] / D", "The path through q counts half. Differentiate c**2 at c = 3 by hand.",
-         "* 4 * x[j] / D", "The path through q counts twice. Differentiate sqrt(q) at q = 4 by hand."),
+         "* 4 * x[j] / D", "The path through q counts twice. Differentiate sqrt(v) at v = 4 by hand."),
         ("+ normalised.diff(q)", "- normalised.diff(q)",
          "The path through q has the wrong sign. If x[j] grows, do the other entries of xhat grow or shrink?"),
         ("return J.subs(q", "return s * J.subs(q",

@@ -6,13 +6,18 @@ changes no other. ``judge(case)`` adds the exact result and the errors an implem
 
 import contextlib
 import itertools
+import json
 import math
+import os
+import subprocess
+import sys
 import zlib
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from pages import ROOT
 
 from lnlib import reference
 from lnlib.contract import COMPUTE_DTYPE
@@ -265,6 +270,16 @@ def check(results, exact, bars):
     """The error of each tensor of ``results`` is within its bar."""
     found = errors(results, exact)
     assert all(found[name] <= bars[name] for name in found), (found, bars)
+
+
+def child(code, cache_folder, **environment):
+    """What ``code`` prints, as JSON, in a fresh interpreter that compiles everything anew; warnings are errors."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache_folder), "PYTHONPATH": "tests:tests/backends",
+                   **environment}
+    run = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, env=environment, capture_output=True,
+                         text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return json.loads(run.stdout)
 
 
 @contextlib.contextmanager

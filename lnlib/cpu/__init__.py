@@ -17,11 +17,18 @@ memory once and written once; what is computed in between stays in the first lev
 For one number of threads the results are the same bit for bit in every run, wherever the arrays lie in memory.
 The number of threads is Numba's (``numba.set_num_threads``); arrays below ``backend.PARALLEL_SIZE`` use one.
 
+* **Several Python threads** may call at once. Where Numba has only its own threading layer, ``workqueue``, calls that
+  use threads wait for each other; it would abort the process if other parallel functions of Numba ran meanwhile.
+* **A child made by fork** after Numba's threads were started, here or elsewhere, uses one thread: y and dx have the
+  same bits, dgamma and dbeta those of one thread. Children started by ``spawn`` or ``forkserver`` have their own.
+* **Caches** can be pickled, and are then copies of x too.
+
 To be read in this order:
 
 * :mod:`lnlib.cpu.ladder`: teaching kernels, the steps from plain NumPy to one compiled loop.
 * :mod:`lnlib.cpu.kernels`: the loops over a row, over rows, and over threads.
 * :mod:`lnlib.cpu.backend`: what is called from Python: arguments, the cache, rows left to :mod:`lnlib.layernorm`.
+* :mod:`lnlib.cpu.threads`: when Numba's threads may be used.
 * :mod:`lnlib.cpu.compiler`: what is asked of the compiler beyond Numba's own options.
 
 Numba is loaded with the first name that needs it: the NumPy half of the ladder runs without, in a browser too.

@@ -7,11 +7,11 @@ else goes the slow way through :mod:`lnlib.contract`.
 import math
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from .. import contract, layernorm
 from .kernels import backward_serial, backward_threads, forward_serial, forward_threads
+from .threads import turn, usable_threads
 
 #: Arrays with fewer elements use one thread. Starting the others would take longer than they save.
 PARALLEL_SIZE = 100_000
@@ -141,10 +141,11 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
     D = x.shape[-1]
     rows, y_rows = x.reshape(-1, D), y.reshape(-1, D)
     saved = np.empty(3 * len(rows) + D, _FLOAT64 if precise else dtype)
-    if x.size < PARALLEL_SIZE or (threads := numba.get_num_threads()) == 1:
+    if x.size < PARALLEL_SIZE or (threads := usable_threads()) == 1:
         out_of_range = forward_serial(rows, gamma, beta, eps, y_rows, saved)
     else:
-        out_of_range = forward_threads(rows, gamma, beta, eps, y_rows, saved, threads)
+        with turn():
+            out_of_range = forward_threads(rows, gamma, beta, eps, y_rows, saved, threads)
     cache = CpuLayerNormCache(x, saved, eps, dtype)
     if out_of_range < 0:
         raise ValueError(_OVERLAP)
@@ -178,10 +179,11 @@ def layer_norm_backward(dy, cache, *, out=None):
         dy = dy.copy()
     upstream, rows, dx_rows = dy.reshape(-1, D), x.reshape(-1, D), dx.reshape(-1, D)
     dgamma, dbeta = np.empty(D, dtype), np.empty(D, dtype)
-    if x.size < PARALLEL_SIZE or (threads := numba.get_num_threads()) == 1:
+    if x.size < PARALLEL_SIZE or (threads := usable_threads()) == 1:
         left, changed = backward_serial(upstream, rows, saved, dx_rows, dgamma, dbeta)
     else:
-        left, changed = backward_threads(upstream, rows, saved, dx_rows, dgamma, dbeta, threads)
+        with turn():
+            left, changed = backward_threads(upstream, rows, saved, dx_rows, dgamma, dbeta, threads)
     if left < 0:
         raise ValueError(_OVERLAP)
     if left:

@@ -1,7 +1,7 @@
 """What is asked of the compiler beyond Numba's own options."""
 
 from llvmlite import ir
-from numba import types
+from numba import config, types
 from numba.core.cgutils import get_or_insert_function
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.extending import intrinsic
@@ -40,3 +40,8 @@ def prefetch(typing_context, array, i, j):
         return context.get_dummy_value()
 
     return types.void(array, i, j), generate
+
+
+if config.DISABLE_JIT:  # the loops are Python's then, which cannot ask
+    def prefetch(array, i, j):
+        """Nothing."""

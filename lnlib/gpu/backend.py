@@ -32,7 +32,8 @@ class GpuLayerNormCache(NamedTuple):
     """What backward needs: x, four numbers a row, and gamma.
 
     Made from NumPy arrays, it shares no memory with them. Made from device arrays, ``x`` and ``gamma`` **are the
-    caller's own**, and must not change before backward.
+    caller's own**, and must not change before backward. It can be pickled if its arrays can, which Numba's cannot:
+    those of a device array of Numba's, and on a GPU those of a NumPy array.
     """
 
     x: Any  #: (..., D), on the device
@@ -42,6 +43,12 @@ class GpuLayerNormCache(NamedTuple):
     device: bool  #: whether the caller's arrays are on the device
 
     backend = "gpu"
+
+    def __reduce__(self):
+        if type(self.statistics).__module__.startswith("numba"):
+            raise TypeError("cache: found Numba's device arrays, which cannot be pickled; pickle the arguments of "
+                            "forward, and call it again")
+        return type(self), tuple(self)
 
 
 _DTYPES = "float32", "float16"
@@ -146,7 +153,7 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
     seen = contract.require_like_x("dy", _seen("dy", dy, device), shape, dtype)
     if out is not None:
         contract.require_out(_seen("out", out, True) if device else out, contract.Description(shape, dtype, True))
-    machine = machine_for(device, dy, stream)
+    machine = machine_for(device, dy, stream, interpreted=isinstance(statistics, np.ndarray))
     if not device:
         dy = machine.put(seen)
     D = shape[-1]

@@ -95,6 +95,10 @@ def stream_of(x, stream):
     return stream
 
 
-def machine_for(device, like, stream):
-    """Where kernels run: a GPU if there is one, or if the array ``like`` is on one; else the interpreter."""
-    return (Gpu if device or cuda.is_available() else Interpreter)(like if device else None, stream)
+def machine_for(device, like, stream, interpreted=False):
+    """Where kernels run: a GPU if there is one, or if the array ``like`` is on one; else the interpreter.
+
+    What the interpreter began (``interpreted``) it finishes: its cache may have been pickled, and now be near a GPU.
+    """
+    on_gpu = device or cuda.is_available() and not interpreted
+    return (Gpu if on_gpu else Interpreter)(like if device else None, stream)

@@ -1,6 +1,8 @@
 """What every backend promises: bad input is refused by name, good input of every kind works, nothing leaks."""
 
+import copy
 import functools
+import pickle
 import warnings
 from collections import namedtuple
 from fractions import Fraction
@@ -482,3 +484,17 @@ def test_constant_row_with_eps_zero_is_nan_in_that_row_only(run):
     y, dx = run(*taken(run, x, GAMMA, BETA, DY), 0)[:2]
     assert np.isnan(y[0]).all() and np.isnan(dx[0]).all()
     assert np.isfinite(y[1]).all() and np.isfinite(dx[1]).all()
+
+
+@pytest.mark.parametrize("precise", [False, True])
+@pytest.mark.parametrize("backend", GOOD)
+def test_caches_can_be_pickled(backend, precise):
+    """And copied: backward gives the same bits, also where the arrays come back read-only, as from memory maps."""
+    x, gamma, beta = (a.astype("f4") for a in (X, GAMMA, BETA))
+    cache, buffers = backend.layer_norm_forward(x, gamma, beta, precise=precise)[1], []
+    pickled = pickle.dumps(cache, protocol=5, buffer_callback=buffers.append)
+    again = [pickle.loads(pickle.dumps(cache, protocol)) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
+    again += [pickle.loads(pickled, buffers=[bytes(b.raw()) for b in buffers]), copy.deepcopy(cache)]
+    dy = np.random.default_rng(2).standard_normal(x.shape).astype("f4")
+    expected = cases.bits(backend.layer_norm_backward(dy, cache))
+    assert len(buffers) >= 2 and all(cases.bits(backend.layer_norm_backward(dy, other)) == expected for other in again)

@@ -5,24 +5,20 @@ the accuracy of ordinary rows in test_all_backends.py.
 """
 
 import functools
-import json
 import math
-import os
 import platform
 import re
-import subprocess
 import sys
 
 import cases
 import numba
 import numpy as np
 import pytest
-from cases import VIEWS, WIDTHS, bits, read_only, threads
+from cases import VIEWS, WIDTHS, bits, child, read_only, threads
 from llvmlite import binding
 from numba import float32, int64
 from numba.core.compiler import Flags
 from numba.core.dispatcher import Dispatcher
-from pages import ROOT
 
 from lnlib import cpu, layernorm, reference
 from lnlib.cpu import kernels
@@ -41,16 +37,6 @@ def arrays(shape, dtype="float32", parameters=None, offset=0.0, seed=1):
 
 
 run = functools.partial(cases.run, cpu)
-
-
-def child(code, cache_folder, **environment):
-    """What ``code`` prints, as JSON, in a fresh interpreter that compiles everything anew; warnings are errors."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache_folder), "PYTHONPATH": "tests:tests/backends",
-                   **environment}
-    run = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, env=environment, capture_output=True,
-                         text=True)
-    assert run.returncode == 0, run.stderr[-3000:]
-    return json.loads(run.stdout)
 
 
 # Memory
@@ -496,7 +482,6 @@ def test_kernels_are_kept_on_disk(tmp_path):
     code = """
 import json
 import numpy as np
-from pages import ROOT
 from lnlib import cpu
 from lnlib.cpu import kernels
 x, g = np.random.default_rng(1).standard_normal((2, 8)).astype("f4"), np.ones(8, "f4")
@@ -617,13 +602,12 @@ print(json.dumps(test_cpu.several_widths()))
 
 
 def test_without_the_compiler(tmp_path):
-    """With NUMBA_DISABLE_JIT=1 (for a debugger) the loops are Python's; rows long enough to prefetch need the JIT."""
+    """With NUMBA_DISABLE_JIT=1 (for a debugger) the loops are Python's: on short rows, long rows and wide rows."""
     code = """
 import json
 import test_cpu
-a = test_cpu.arrays((3, 7), "float64")
-print(json.dumps([b.tolist() for b in test_cpu.run(*a)]))
+print(json.dumps([[b.tolist() for b in test_cpu.run(*test_cpu.arrays((3, D), "float64"))] for D in (7, 300, 1100)]))
 """
-    found = child(code, tmp_path, NUMBA_DISABLE_JIT="1")
-    for a, b in zip(found, run(*arrays((3, 7), "float64")), strict=True):
-        assert np.linalg.norm(a - b) <= 2 * cases.BAR["float64"] * np.linalg.norm(b)
+    for D, found in zip((7, 300, 1100), child(code, tmp_path, NUMBA_DISABLE_JIT="1"), strict=True):
+        for a, b in zip(found, run(*arrays((3, D), "float64")), strict=True):
+            assert np.linalg.norm(a - b) <= 2 * cases.BAR["float64"] * np.linalg.norm(b)

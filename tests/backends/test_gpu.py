@@ -4,8 +4,10 @@ Where there is no GPU, lnlib.gpu runs its kernels in lnlib.simt, and so do most 
 launched directly, their accesses can be counted. The last part needs a GPU.
 """
 
+import copy
 import functools
 import math
+import pickle
 import subprocess
 import sys
 import types
@@ -800,6 +802,19 @@ def test_no_rows_on_the_device(interpreted):
     y, cache = gpu.layer_norm_forward(x, gamma, gamma)
     dx, dgamma, dbeta = gpu.layer_norm_backward(x, cache)
     assert y.shape == dx.shape == (0, 8) and not dgamma.array.any() and not dbeta.array.any()
+
+
+def test_what_cannot_be_pickled_is_named():
+    """Numba's arrays hold a pointer into a process. What the interpreter began it finishes, near a GPU too."""
+    numbas = type("DeviceNDArray", (OnDevice,), {"__module__": "numba.cuda.cudadrv.devicearray"})
+    cache = CACHE._replace(statistics=numbas(CACHE.statistics))
+    for fails in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="^cache: found Numba's device arrays, which cannot be pickled; pickle the"):
+            fails(cache)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda, "is_available", lambda: True, raising=False)
+        assert bits(gpu.layer_norm_backward(DY, pickle.loads(pickle.dumps(CACHE)))) == bits(
+            gpu.layer_norm_backward(DY, CACHE))
 
 
 @pytest.mark.skipif(cuda.is_available(), reason="needs a machine without a GPU")

@@ -1,0 +1,116 @@
+"""lnlib.cpu where several Python threads call it, and in children made by fork."""
+
+import os
+
+import pytest
+from cases import child
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+LAYERS = pytest.mark.parametrize("layer", ["workqueue", "omp"])
+
+# 240,000 numbers: two threads. One call's arguments for each caller, and the bits that it should get.
+ARGUMENTS = """
+import json, multiprocessing, os, threading
+from concurrent.futures import ProcessPoolExecutor
+import cases, numba
+import numpy as np
+from lnlib import cpu
+from lnlib.cpu.threads import usable_threads
+CALLERS = [(*rng.standard_normal((2, 600, 400)).astype("f4"), *rng.standard_normal((2, 400)).astype("f4"))
+           for rng in map(np.random.default_rng, range(2))]
+def forked():
+    return ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+def results(k):
+    x, dy, gamma, beta = CALLERS[k]
+    return [a.tobytes().hex() for a in cases.run(cpu, x, gamma, beta, dy)]
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """What a program prints that begins with ARGUMENTS; the programs share what they compile."""
+    folder = tmp_path_factory.mktemp("compiled")
+
+    def run(layer, code):
+        try:
+            return child(ARGUMENTS + code, folder, NUMBA_THREADING_LAYER=layer, NUMBA_NUM_THREADS="2")
+        except AssertionError as error:
+            if "No threading layer could be loaded" in str(error):
+                pytest.skip(f"Numba has no layer {layer} here")
+            raise
+
+    return run
+
+
+@pytest.mark.slow
+@LAYERS
+def test_two_threads_may_call_at_once(run, layer):
+    """From the first call on, which compiles."""
+    found, expected, used = run(layer, """
+found = [[], []]
+def work(k):
+    found[k] = [results(k) for _ in range(30)]
+workers = [threading.Thread(target=work, args=(k,)) for k in range(2)]
+for worker in workers: worker.start()
+for worker in workers: worker.join()
+expected = [results(k) for k in range(2)]
+print(json.dumps([[all(a == expected[k] for a in found[k]) for k in range(2)], [len(f) for f in found],
+                  numba.threading_layer()]))
+""")
+    assert (found, expected, used) == ([True, True], [30, 30], layer)
+
+
+@pytest.mark.slow
+@needs_fork
+@LAYERS
+def test_children_made_by_fork(run, layer):
+    """After the parent's use of threads children use one, and have its bits; y and dx are anyhow the same."""
+    number, same, rows_same = run(layer, """
+numba.set_num_threads(1)
+single = results(0)
+numba.set_num_threads(2)
+both = results(0)
+with forked() as pool:
+    found = list(pool.map(results, [0] * 6))
+    print(json.dumps([pool.submit(usable_threads).result(), [f == single for f in found], both[:2] == single[:2]]))
+""")
+    assert number == 1 and same == [True] * 6 and rows_same
+
+
+@pytest.mark.slow
+@needs_fork
+@LAYERS
+def test_a_child_of_a_child_while_the_parent_calls(run, layer):
+    """The parent may be in the middle of a call; and the middle one of the three calls nothing."""
+    assert run(layer, """
+stop = threading.Event()
+def work():
+    while not stop.is_set():
+        results(1)
+worker = threading.Thread(target=work)
+numba.set_num_threads(1)
+single = results(0)
+numba.set_num_threads(2)
+worker.start()
+statuses = []
+for _ in range(10):
+    if not (child := os.fork()):
+        if not (grandchild := os.fork()):
+            os._exit(0 if results(0) == single else 7)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1]) & 255)
+    statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+stop.set()
+worker.join()
+print(json.dumps(statuses))
+""") == [0] * 10
+
+
+@pytest.mark.slow
+@needs_fork
+@LAYERS
+def test_a_child_forked_before_has_threads_of_its_own(run, layer):
+    assert run(layer, """
+with forked() as pool:
+    number, found = pool.submit(usable_threads).result(), pool.submit(results, 0).result()
+print(json.dumps([number, found == results(0)]))
+""") == [2, True]

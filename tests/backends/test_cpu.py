@@ -245,7 +245,8 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("dtype, precise", [*((dtype, False) for dtype in cases.DTYPES), ("float32", True)])
+@pytest.mark.parametrize("dtype, precise", [*((dtype, False) for dtype in cases.DTYPES),
+                                            pytest.param("float32", True, marks=pytest.mark.slow)])
 def test_a_changed_x_is_refused(dtype, precise, change):
     """By a thread of several too. The smallest of these changes moves one mean by 1/2500, eight times the limit."""
     for shape in ((4, 3), (20, 300), (20, 2500)):

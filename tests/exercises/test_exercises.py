@@ -45,7 +45,13 @@ def with_mistake(exercise, mistake):
     return check(exercise.id, mistake.of(exercise.solution))
 
 
-@pytest.mark.parametrize("exercise, mistake", [(e, m) for e in ALL for m in e.mistakes],
+def interpreted(exercise):
+    """The mark of what runs an exercise's kernels many times."""
+    return pytest.mark.slow if exercise.solution.__module__.endswith(("ch11", "ch12")) else ()
+
+
+@pytest.mark.parametrize("exercise, mistake", [
+    pytest.param(e, m, marks=interpreted(e) if k else ()) for e in ALL for k, m in enumerate(e.mistakes)],
                          ids=lambda v: getattr(v, "id", None) or re.sub(r"\s+", " ", v.changes[0][1])[:40])
 def test_a_mistake_is_told(exercise, mistake):
     report = with_mistake(exercise, mistake)
@@ -56,10 +62,10 @@ def test_a_mistake_is_told(exercise, mistake):
 
 
 # The checks of these need no other attempts: some registered mistake is stopped by each.
-@pytest.mark.parametrize("id", [
+@pytest.mark.parametrize("id", [pytest.param(id, marks=interpreted(exercises()[id])) for id in (
     "statistics-shape", "null-direction", "lost-in-y", "complex-safe-variance", "survivors", "safe-eps",
     "largest-sigma", "sum-in-pairs", "rms-norm-cost", "step-peak", "lane-sum", "shared-lines", "warp-sum", "coalesced",
-    "no-conflicts", "choose-partials"])
+    "no-conflicts", "choose-partials")])
 def test_each_check_stops_a_mistake(id):
     exercise = exercises()[id]
     stopped = {with_mistake(exercise, mistake).failed[0] for mistake in exercise.mistakes}

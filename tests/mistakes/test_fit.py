@@ -128,7 +128,7 @@ PAIRS = [
 
 
 # Where sigma is 3e-3, squares of x - mean are below the digits of float32: nothing of the projection is left to read.
-_IN_FLOAT32 = [(*pair, np.float32) for pair in PAIRS if "centred-for-xhat" not in pair[1]]
+_IN_FLOAT32 = [pytest.param(*pair, np.float32, marks=pytest.mark.slow) for pair in PAIRS if "centred-for-xhat" not in pair[1]]
 
 
 @pytest.mark.parametrize("dx, names, dtype", [(*pair, np.float64) for pair in PAIRS] + _IN_FLOAT32,

@@ -45,7 +45,7 @@ ACCURACY = {"one_sided": 1e-7, "central": 1e-10, "five_point": 1e-11, "richardso
 
 @pytest.mark.parametrize("method, shape", [
     *((method, shape) for method in METHODS for shape in ((2, 3, 8), (4, 8, 16))),
-    ("central", (4, 16, 64)), ("complex", (4, 16, 64)),
+    *(pytest.param(method, (4, 16, 64), marks=pytest.mark.slow) for method in ("central", "complex")),
 ])
 def test_every_gradient_is_as_accurate_as_the_formula_allows(method, shape):
     args, dy, _ = problem(shape)

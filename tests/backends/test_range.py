@@ -162,10 +162,12 @@ def test_gradients_that_overflow_on_the_way(backend, D, dtype, exponent):
 
 @with_backends("dtype, exponent", [("float32", 100), ("float64", 900)])
 def test_one_difference_that_overflows_on_the_way(backend, dtype, exponent):
-    """As before, but the mean of g is small beside the largest number: 1/100 of it is enough to leave the range."""
-    x, one, largest = rows(1e10, dtype, 400), np.ones(400, dtype), np.finfo(dtype).max
+    """g holds the largest number, its mean is 100 halves of an ulp of that below 0. No product with xhat overflows."""
+    half, largest = rows(1e10, dtype, 200), np.finfo(dtype).max
+    half[:, 3:5] = 0
+    x, one = np.stack([half, -half], axis=-1).reshape(4, 400), np.ones(400, dtype)
     dy = np.zeros(x.shape, dtype)
-    dy[:, 7], dy[:, 8:13] = 0.9999 * largest, -0.9 * largest
+    dy[:, 7:10] = largest, -largest, -400 * 100 * (cases.U[dtype] * largest)
     dx = cases.run(backend, x, one, one, dy)[1]
     small = np.ldexp(dy, -exponent)
     exact = reference.layer_norm(x, one, one, small)

@@ -81,6 +81,24 @@ def test_what_is_no_message(structure, data):
         wire.decode(frame(structure, data))
 
 
+def test_numbers_at_the_bounds():
+    """A key of 2^63 and more is refused on either side of 0; of a length that is not there, nothing is believed."""
+    for key in (2**63 - 1, 1 - 2**63, 0.5, True, None):
+        assert wire.decode(frame(["dict", [key, 0]])) == {key: 0}
+    for key in (2**63, -2**63):
+        with pytest.raises(wire.WireError, match="a key that is too large"):
+            wire.decode(frame(["dict", [key, 0]]))
+    for number in (10**1000 - 1, 1 - 10**1000):
+        assert wire.decode(wire.encode(number)) == number
+        for refused in (lambda: wire.encode(number + number // abs(number)),
+                        lambda: wire.decode(frame(str(number + number // abs(number)).encode()))):
+            with pytest.raises(wire.WireError, match="too large"):
+                refused()
+    for length in (0, 8):
+        with pytest.raises(wire.WireError, match="of the wrong length"):
+            wire.decode(struct.pack("<II", 4, length) + b"null" + bytes(8 - length))
+
+
 def test_sizes_are_compared_before_anything_is_read():
     for sizes in ((2**32 - 1, 0), (0, 2**32 - 1), (wire.JSON_LIMIT + 1, 0), (0, wire.DATA_LIMIT + 1)):
         with pytest.raises(wire.WireError):

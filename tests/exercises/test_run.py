@@ -34,6 +34,9 @@ def test_a_call_is_made_when_its_result_is_taken():
 def test_what_an_answer_raises_is_told_from_what_a_judge_raises():
     check = each("shape", ask, lambda found, **_: found.shape)
     assert run(check, lambda x, n: 1 / 0).startswith("your function raised ZeroDivisionError: division by zero; in its")
+    names = {}
+    exec("def unseen(x, n): return 1 / 0", names)  # without its source, no line can be shown
+    assert run(check, names["unseen"]) == "your function raised ZeroDivisionError: division by zero"
     assert run(check, lambda x, n: None) == "the result is None; is a return missing?"
     assert run(check, lambda x, n: "text") == \
         "your result is not of the form asked for (AttributeError: 'str' object has no attribute 'shape')"

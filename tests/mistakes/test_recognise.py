@@ -23,7 +23,9 @@ def test_a_transpose_and_an_inverse():
         assert words in str(relation([(b, [])], [(a, [])]))
     assert relation([(a, [])], [(a, [])]) is None
     # One integer is often a simple multiple of another.
-    assert relation([(9, [])], [(6, [])]) is None
+    assert relation([(9, [])], [(6, [])]) is None and relation([(4, [])], [(12, [])]) is None
+    for mine, right, factor in ((14, 7, "2"), (7, 14, "1/2"), (28, 7, "4"), (7, 28, "1/4")):
+        assert f"is {factor} times it" in str(relation([(mine, [])], [(right, [])]))
     assert "3/2" in str(relation([(9, []), (12, [])], [(6, []), (8, [])]))
     # Of float32, a fraction with a large denominator would be near any number.
     b = np.array([1, 2], np.float32)
@@ -146,8 +148,9 @@ def test_known_mistakes_are_replayed_in_the_quicker_way(monkeypatch):
 def test_a_diagnosis_that_crashes_is_a_defect_that_costs_no_report(monkeypatch):
     exercise = Exercise("an-exercise", 5, "derive", square, (asking(2.5),), lambda answer: 1 / 0)
     monkeypatch.setattr(registry, "exercises", lambda: {exercise.id: exercise})
-    with pytest.warns(RuntimeWarning, match="no diagnosis for an-exercise: ZeroDivisionError"):
+    with pytest.warns(RuntimeWarning, match="no diagnosis for an-exercise: ZeroDivisionError") as warned:
         report = registry.check("an-exercise", lambda x: 0.0)
+    assert warned[0].filename == __file__  # the line that asked
     assert report.failed and report.diagnosis is None
     # What the candidate raises on the way is no defect of ours.
     monkeypatch.setattr(registry, "exercises", lambda: {

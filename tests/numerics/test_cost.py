@@ -220,6 +220,7 @@ def test_roofline_takes_the_longer_time():
     assert cost.roofline(1, 300, MACHINE) == 3
     assert cost.roofline(1, 300, MACHINE, "triad") == 6
     assert cost.roofline(20, 2, MACHINE, "copy") == 20 / 1000 == 2 / 100  # the ridge
+    assert cost.roofline(1, 1, MACHINE._replace(copy=0.5)) == 2
 
 
 def test_roofline_of_arrays():
@@ -343,6 +344,8 @@ def test_bad_rooflines():
     for bad in (0, -1, math.nan):
         with pytest.raises(ValueError, match="^machine: found .*expected three positive rates"):
             cost.roofline(1, 1, MACHINE._replace(triad=bad))
+        with pytest.raises(ValueError, match="^machine: found .*expected three positive rates"):
+            cost.roofline(1, 1, MACHINE._replace(copy=bad))
 
 
 @pytest.mark.parametrize("arguments, error, message", [

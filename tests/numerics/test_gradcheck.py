@@ -129,6 +129,34 @@ def test_the_default_step_is_the_next_power_of_two_after_the_balance(method, con
     assert RULES[method].balance(U) == pytest.approx((constant * U) ** (1 / (order + 1)))
 
 
+@pytest.mark.parametrize("x, alike", [((1 - 16 * U, 1), True), ((1 - 18 * U, 1), False), ((-1, 16 * U - 1), True)])
+def test_what_differs_by_rounding_alone_is_constant(x, alike):
+    """Up to a standard deviation of 8 u. Of one that is taken for a length, the step is lost beside 1."""
+    assert METHODS["central"](np.sum, np.array(x)) == pytest.approx([1.0, 1.0] if alike else [0.0, 0.0])
+
+
+def test_squares_beyond_float32_do_not_spoil_the_step():
+    found = METHODS["central"](lambda z: (z * np.float32(1e-25)).sum(), np.array([1e30, 3e30], np.float32))
+    assert found * 1e25 == pytest.approx([1, 1], abs=1e-3)
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3, 4])
+def test_the_default_step_of_richardson(levels):
+    """Its truncation is what is left of x^(2L+1), whose derivative of that order is (2L+1)!."""
+    order, steps = 2 * levels, []
+
+    def loss(z):
+        steps.append(abs(z[()]))
+        return z
+
+    left = gradcheck.richardson(lambda z: z ** (order + 1), np.array(0.0), 1.0, levels)
+    gradcheck.richardson(loss, np.array(0.0), levels=levels)
+    target = (2 ** (levels - 1) * 4 * U / (order * abs(left) / math.factorial(order + 1))) ** (1 / (order + 1))
+    assert target <= max(steps) < 2 * target
+    if levels == 3:
+        assert RULES["richardson"].balance(U) == pytest.approx(target)
+
+
 @pytest.mark.parametrize("offset", [1e2, 1e4, 1e6, 1e8])
 def test_an_offset_costs_nothing_if_the_step_is_representable(offset):
     args, dy, _ = problem((2, 16), offset=offset)
@@ -265,6 +293,20 @@ def test_adjoint_test_says_the_same_for_any_size():
         draws = [adjoint_test(lambda u: u, lambda d: rng.standard_normal(N), *rng.standard_normal((2, N)))
                  for _ in range(9)]
         assert 0.1 < np.median(draws) <= 1
+
+
+def test_adjoint_test_of_negative_sums():
+    one = np.ones(100)  # sums of -100 and -101, whose terms have L2 norms of 10
+    assert adjoint_test(lambda u: -u, lambda dy: -1.01 * dy, one, one) == pytest.approx(1 / 201)
+
+
+def test_the_tolerance_adds_up_its_three_parts():
+    """Of x^3 at 1 by one side: truncation, and w / h = 1 / h with R = 2 and values that are off by 4 u."""
+    x, cube = np.array(1.0), lambda z: z**3
+    numeric, again = (METHODS["one_sided"](cube, x, h) for h in (2.0**-24, 1.5 * 2.0**-24))
+    row, = check_gradients(cube, (x,), np.array(1.0), (np.array(3.0),), method="one_sided").rows
+    noise, change = 2 * 4 * U * 2.0**24 / numeric, abs(again - numeric) / numeric
+    assert row.tolerance == pytest.approx(tolerance("float64", 1) + noise + 10 * change, rel=1e-12)
 
 
 def test_adjoint_test_in_null_directions_and_corners():

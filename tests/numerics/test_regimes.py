@@ -284,6 +284,25 @@ def test_precise_has_no_kappa():
     assert maps["precise"]["dx"].max() < 2**-24
 
 
+def test_what_the_algorithms_are_given():
+    seen = []
+
+    def algorithm(x, gamma, beta, dy, eps):
+        seen.append((gamma, beta))
+        return layer_norm_backward(dy, layer_norm_forward(x, gamma, beta, eps)[1])
+
+    regimes.backward_errors({"one": algorithm}, [2], 1, 100.0, "ones", D=2000, count=2, rng=rng())
+    (gamma, beta), = seen
+    assert gamma.dtype == beta.dtype == np.float32 and not beta.any()
+    assert 0.5 <= gamma.min() < 0.51 and 1.99 < gamma.max() <= 2
+
+
+def test_how_many_roundings_a_sum_amounts_to():
+    partial = np.arange(1, 193) / 192
+    assert regimes.sum_roundings(192, "sequential") == pytest.approx((partial**2).sum(), rel=0.01)
+    assert [regimes.sum_roundings(192, order) for order in ("accumulators", "pairwise", "exact")] == [1 + 8 / 3, 2, 1]
+
+
 # Boundaries: on one side it happens, on the other it does not
 
 def test_the_largest_gain_is_approached_and_never_reached():

@@ -153,6 +153,14 @@ def test_blocks_lose_as_a_block_does_and_one_rounding_for_each_doubling_of_their
     assert lost == pytest.approx([1 / 2, 50, 64, 65])
 
 
+def test_neumaier_loses_what_its_errors_lose_in_sequence():
+    """Errors of size t u sqrt(k), and a rounding of each of their partial sums, beside one of the total."""
+    n, tu = 10_000, TYPICAL * FORMATS["bfloat16"].u
+    errors = tu**2 * np.cumsum(np.arange(1.0, n + 1))  # of the partial sums, squared
+    assert row_sum_loss(n, "neumaier", "bfloat16") == pytest.approx(tu * np.sqrt(1 + errors.sum() / n), rel=1e-3)
+    assert np.array_equal(row_sum_loss(N, "wide"), np.full(5, TYPICAL * FORMATS["float32"].u))
+
+
 def test_with_a_mean_the_sum_is_well_conditioned():
     """dbeta of a gradient that is no noise: all orders gain by sqrt(n) but bfloat16 in sequence, which stops."""
     rng = np.random.default_rng(0)

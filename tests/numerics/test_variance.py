@@ -392,6 +392,7 @@ def test_normalise_with_a_given_variance():
     expected = ((x - m) - c) / np.sqrt(np.float32(3) + np.float32(1e-5))
     np.testing.assert_array_equal(va.normalise(x, var=np.full((4, 1), 3.0)), expected)
     assert va.normalise(x, var=np.full((4, 1), 3.0)).dtype == np.float32
+    np.testing.assert_array_equal(va.normalise(x, var=[[3.0]] * 4), expected)
 
 
 x23 = np.ones((2, 3))

@@ -12,6 +12,7 @@ import contextlib
 import math
 import multiprocessing
 import sys
+import traceback
 from typing import NamedTuple
 
 import cases
@@ -100,11 +101,11 @@ class Promise(NamedTuple):
 
 
 def norm(a, axis=None):
-    """Euclidean norm; its squares neither overflow nor underflow."""
+    """Euclidean norm; its squares neither overflow nor underflow. Infinite if a number is."""
     a = np.abs(a)
     most = np.max(a, axis=axis, keepdims=True, initial=0)
-    most = np.where(most > 0, most, 1)
-    return (most * np.sqrt(np.sum((a / most) ** 2, axis=axis, keepdims=True))).squeeze(axis)
+    unit = np.where((most > 0) & (most < np.inf), most, 1)
+    return (unit * np.sqrt(np.sum((a / unit) ** 2, axis=axis, keepdims=True))).squeeze(axis)
 
 
 def underflow(drawn, truth, compute):
@@ -263,7 +264,12 @@ def try_case(number, backends=tuple(BACKENDS)):
             promised = promise(drawn, truth, precise)
         for backend in backends:
             if backend != "gpu" or drawn.interpreted:
-                results = results_of(drawn, backend, precise)
+                try:
+                    results = results_of(drawn, backend, precise)
+                except Exception:
+                    traceback.print_exc()
+                    found[backend + ", precise" * precise, dtype, "y"] = math.inf, 0.0, 0.0
+                    continue
                 with np.errstate(all="ignore"):
                     peer = against_peer(results, peers, truth, promised) if peers else {}
                     for name, share in shares(results, truth, promised, compute).items():
@@ -275,7 +281,8 @@ def table(worst):
     """Markdown: of each backend, dtype and tensor the largest error / bound and its case."""
     lines = ["| backend | dtype | " + " | ".join(cases.NAMES) + " |", "|---" * (2 + len(cases.NAMES)) + "|"]
     for backend, dtype in sorted({key[:2] for key in worst}):
-        cells = (f"{share:.3f} ({number})" for share, number in (worst[backend, dtype, name] for name in cases.NAMES))
+        found = (worst.get((backend, dtype, name), (math.nan, "raised")) for name in cases.NAMES)
+        cells = (f"{share:.3f} ({number})" for share, number in found)
         lines.append(f"| {backend} | {dtype} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

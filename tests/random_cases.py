@@ -116,6 +116,19 @@ def largest(dtype):
     return 3.38e38 if dtype == "bfloat16" else float(np.finfo(dtype).max)
 
 
+def at_the_edge(rng, arrays, edge):
+    """x or dy as large as it may be: the largest of |x|, or of |gamma dy| in the arithmetic, nearly leaves the range."""
+    x, gamma, _, dy = (a.astype(np.float64) for a in arrays)
+    dtype = arrays.x.dtype.name
+    compute = dtype if dtype == "float64" else "float32"
+    with np.errstate(all="ignore"):
+        a, most = (x, np.abs(x).max()) if edge == "x" else (dy, np.abs(gamma * dy).max())
+        if not 1e-300 < most < np.inf:
+            return arrays
+        factor = rng.uniform(0.3, 0.98) * largest(dtype if edge == "x" else compute)
+        return arrays._replace(**{edge: stored(a / most * factor, dtype)})
+
+
 def draw(number):
     """The case of this number."""
     rng = np.random.default_rng(number)
@@ -132,7 +145,11 @@ def draw(number):
     parameters = "float32" if dtype in cases.HALVES and chance(rng, 0.5) else dtype
     arrays = cases.Arrays(stored(scale * (offset + z), dtype), stored(weight * gamma, parameters),
                           stored(weight * beta, parameters), stored(size * dy, dtype))
+    edge = chance(rng, 0.05) and rng.choice(["x", "dy"])
+    if edge:
+        arrays = at_the_edge(rng, arrays, edge)
     threads = 3 if chance(rng, 1 / THREADED) else 1
     return Drawn(arrays, eps, interpreted, threads,
                  f"x {shape} {dtype}, rows {rows}, scale {scale:.1e}, offset {offset:.1e}; eps {eps:.1e}; gamma "
-                 f"{parameters}, {weights}, scale {weight:.1e}; dy {upstream}, scale {size:.1e}; threads {threads}")
+                 f"{parameters}, {weights}, scale {weight:.1e}; dy {upstream}, scale {size:.1e}; threads {threads}"
+                 + f"; {edge} as large as it may be" * bool(edge))

@@ -93,8 +93,8 @@ def as_array(name, value, dtypes=tuple(COMPUTE_DTYPE)):
         raise ValueError(f"{name}: found a ragged {type(value).__name__}, expected an array or "
                          f"nested lists of equal lengths") from error
     except Exception as error:  # of the value's own __array__
-        raise TypeError(f"{name}: found {type(value).__name__}, which makes no array of itself ({error}), expected an "
-                        f"array") from error
+        found = f"{type(value).__name__}, which gives no array ({error})"
+        raise TypeError(f"{name}: found {found}, expected one") from error
     require_dtype(name, array.dtype, dtypes)
     return array
 

@@ -277,7 +277,8 @@ def roofline(flops, nbytes, machine, pattern="copy"):
     contract.require_kind("machine", machine, Machine, "a Machine")
     for name in Machine._fields[1:]:
         contract.require_number(f"machine.{name}", getattr(machine, name), above=0)
-    flops, nbytes = contract.require_numbers("flops", flops, least=0), contract.require_numbers("nbytes", nbytes, least=0)
+    flops = contract.require_numbers("flops", flops, least=0)
+    nbytes = contract.require_numbers("nbytes", nbytes, least=0)
     return np.maximum(np.divide(flops, machine.flops), np.divide(nbytes, getattr(machine, pattern)))
 
 

@@ -28,7 +28,8 @@ from . import contract
 class LayerNormCache(NamedTuple):
     """What layer norm's backward needs, and no more: rows * (D + 1) + D numbers.
 
-    Backward looks at types, shapes and dtypes of the fields, never at their numbers. No field shares memory with an argument of forward: changing x, gamma or beta later changes nothing here.
+    No field shares memory with an argument of forward: changing x, gamma or beta later changes nothing here. Of fields
+    changed by hand, backward looks at types, shapes and dtypes, never at numbers.
     """
 
     xhat: np.ndarray  #: (..., D), compute dtype, the normalised rows

@@ -26,7 +26,7 @@ def to_fixed(a, name="a"):
     a = contract.as_array(name, a, (*contract.REAL_NUMBERS, "object"))
     if a.dtype == object:
         if not all(type(n) is int for n in a.flat):
-            raise TypeError(f"{name}: found objects other than ints, expected an array of floats or of ints in fixed point")
+            raise TypeError(f"{name}: found objects other than ints, expected floats, or ints in fixed point")
         return a
     a = contract.require_finite(name, a, contract.REAL_NUMBERS).astype(np.float64)
     mantissa, exponent = np.frexp(a)

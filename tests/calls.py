@@ -44,7 +44,8 @@ def real(value, also=None, fine=(), nan=True):
     a = np.asarray(value)
     return arg(value, {
         "None": None, "text": "1", "a thing": THING, "object": a.astype(object), "bool": np.ones(a.shape, bool),
-        "complex": a.astype(complex), "complex64": a.astype("c8"), "masked": np.ma.masked_array(a), "ragged": [[1.0], [1.0, 2.0]],
+        "complex": a.astype(complex), "complex64": a.astype("c8"), "masked": np.ma.masked_array(a),
+        "ragged": [[1.0], [1.0, 2.0]],
         "foreign": np.asarray(a, float).astype(np.dtype(float).newbyteorder()), "raises": Raises(),
         "dict": {"a": 1.0}, **({"NaN": np.full(a.shape, np.nan)} if nan else {})}, also, fine)
 
@@ -73,14 +74,16 @@ def rows(value, kind=array, also=None, fine=()):
 def shaped(value, kind=array, also=None, fine=()):
     """An array whose shape is told by another argument."""
     a = np.asarray(value)
-    shapes = {(), (1,), a.shape[:-1], (*a.shape, 1), (1, *a.shape), (*a.shape[:-1], a.shape[-1] + 1), (0, *a.shape[1:])}
+    shapes = {(), (1,), a.shape[:-1], (*a.shape, 1), (1, *a.shape), (*a.shape[:-1], a.shape[-1] + 1),
+              (0, *a.shape[1:])}
     return kind(value, {**{f"shape {s}": np.ones(s, a.dtype) for s in shapes - {a.shape}}, **(also or {})}, fine)
 
 
 def number(value, least=None, above=None, also=None, fine=()):
     limits = {} if least is None else {"too small": least - 1e-3}
     limits |= {} if above is None else {"the limit": above, "too small": above - 1.0}
-    return arg(value, {"None": None, "text": "1", "list": [1.0], "array": np.array([1.0]), "complex": 1j, "True": True,
+    return arg(value, {"None": None, "text": "1", "list": [1.0], "array": np.array([1.0]), "complex": 1j,
+                       "True": True,
                        "NaN": np.nan, "Inf": np.inf, "huge": 10**400, "a thing": THING, **limits}, also, fine)
 
 
@@ -143,7 +146,8 @@ def _solution(x):
 
 def _device(a):
     """What says that it lies on a device."""
-    return type("Device", (), {"__cuda_array_interface__": a.__array_interface__ | {"data": (a.ctypes.data, False)}})()
+    return type("Device", (),
+                {"__cuda_array_interface__": a.__array_interface__ | {"data": (a.ctypes.data, False)}})()
 
 
 # Things that work.
@@ -191,16 +195,19 @@ def _edits(cache, *unread):
 
 def caches(value, *others, unread=(), more=None):
     return record(value, {**{f"of {type(other).__name__}": other for other in others}, **_edits(value, *unread),
-                          **{f"{type(c).__name__}, {label}": v for c in more or () for label, v in _edits(c, *unread).items()}})
+                          **{f"{type(c).__name__}, {label}": v for c in more or () for label,
+                             v in _edits(c, *unread).items()}})
 
 
 def outs(shape, dtype, fine=()):
-    strided, other = np.empty((*shape[:-1], 2 * shape[-1]), dtype)[..., ::2], np.empty(shape, "f8" if dtype == "f4" else "f4")
+    strided, other = np.empty((*shape[:-1],
+                               2 * shape[-1]), dtype)[..., ::2], np.empty(shape, "f8" if dtype == "f4" else "f4")
     return arg(None, {"list": np.empty(shape, dtype).tolist(), "3": 3, "text": "x", "other dtype": other,
                       "integers": np.empty(shape, int), "other shape": np.empty(shape[::-1], dtype),
                       "0-d": np.empty((), dtype), "masked": np.ma.masked_array(np.empty(shape, dtype)),
                       "foreign": np.empty(shape, np.dtype(dtype).newbyteorder()),
-                      "read-only": _read_only(np.empty(shape, dtype)), "strided": strided, "raises": Raises()}, fine=fine)
+                      "read-only": _read_only(np.empty(shape, dtype)), "strided": strided, "raises": Raises()},
+                      fine=fine)
 
 
 def eps(value=1e-5):
@@ -241,9 +248,11 @@ def _backend(backend, dtype, unread=(), fine=()):
     more = [half, precise]
     return {"layer_norm_forward": {
                 "x": rows(x, also={"complex128": x.astype("c16")}), "gamma": shaped(gamma, also=other),
-                "beta": shaped(beta, also=other), "eps": eps(), "precise": flag(False), "out": outs((2, 3), dtype, fine)},
+                "beta": shaped(beta, also=other), "eps": eps(), "precise": flag(False),
+                "out": outs((2, 3), dtype, fine)},
             "layer_norm_backward": {
-                "dy": shaped(dy, also={"complex128": dy.astype("c16"), "other dtype": DY.astype("f4" if dtype == "f8" else "f8")}),
+                "dy": shaped(dy, also={"complex128": dy.astype("c16"),
+                                       "other dtype": DY.astype("f4" if dtype == "f8" else "f8")}),
                 "cache": caches(cache, CACHE, RMS, unread=unread, more=more), "out": outs((2, 3), dtype, fine)}}
 
 
@@ -261,9 +270,12 @@ add("reference",
     to_fixed={"a": finite(X, _fixed, fine=("integers", "a list of integers")),
               "name": free("a", OWN)},
     to_float64={"a": arg(EXACT.y, {"None": None, "text": "1", "a thing": THING, "floats": X, "raises": Raises(),
-                                   "ragged": [[1], [1, 2]], "masked": np.ma.array(EXACT.y), "objects": X.astype(object)})},
-    layer_norm={"x": rows(X, finite, _fixed, WHOLE), "gamma": shaped(GAMMA, finite, {"longdouble": np.longdouble(GAMMA)}, WHOLE),
-                "beta": shaped(BETA, finite, fine=WHOLE), "dy": shaped(DY, finite, _fixed, (*WHOLE, "None")), "eps": eps()},
+                                   "ragged": [[1], [1, 2]], "masked": np.ma.array(EXACT.y),
+                                   "objects": X.astype(object)})},
+    layer_norm={"x": rows(X, finite, _fixed, WHOLE), "gamma": shaped(GAMMA, finite,
+                                                                     {"longdouble": np.longdouble(GAMMA)}, WHOLE),
+                "beta": shaped(BETA, finite, fine=WHOLE), "dy": shaped(DY, finite, _fixed, (*WHOLE, "None")),
+                "eps": eps()},
     relative_error={"value": shaped(X, array, _fixed, WHOLE), "exact": shaped(EXACT.y, _exact, fine=())},
     correct_digits={"value": shaped(X, array, _fixed, WHOLE), "exact": shaped(EXACT.y, _exact, fine=())},
     kappa={"exact": record(EXACT, {"without gradients": reference.layer_norm(X, GAMMA, BETA)}),
@@ -275,7 +287,8 @@ ORDER, FORMAT = choice("pairwise"), choice("float32", fine=())
 _algorithm = {"x": rows(X, also={"complex128": X.astype("c16")}), "order": ORDER}
 add("variance",
     total={"a": rows(X), "order": ORDER}, mean={"a": rows(X), "order": ORDER}, compensated_total={"a": rows(X)},
-    **{name: _algorithm for name in ("naive", "naive_clipped", "two_pass", "corrected_two_pass", "shifted", "welford", "chan",
+    **{name: _algorithm for name in ("naive", "naive_clipped", "two_pass", "corrected_two_pass", "shifted", "welford",
+                                     "chan",
                                      "neumaier", "wide", "recentred", "recentred_short")},
     normalise={**_algorithm, "algorithm": choice("recentred", {"function": variance.naive}), "eps": eps(),
                "var": shaped(np.ones((2, 1)), fine=("None",))})
@@ -288,55 +301,68 @@ add("summation",
     by_halves={"a": arg(SINGLE, _summed, fine=("float64",)), "dtype": choice(None, fine=("None",))},
     sum_rows={"a": arg(SINGLE, _summed, {"NaN": SINGLE * np.nan, "Inf": SINGLE * np.inf}), "order": choice("random"),
               "dtype": _sum_dtype, "rng": rng()},
-    row_sum_errors={"orders": several(["blocks"], {"unknown": ["x"]}), "counts": several([2, 3], {"0": [0], "floats": [2.5],
+    row_sum_errors={"orders": several(["blocks"], {"unknown": ["x"]}),
+                    "counts": several([2, 3], {"0": [0], "floats": [2.5],
                     "True": [True]}), "columns": count(2), "dtype": _sum_dtype, "rng": rng(), "mean": number(0.0)},
     row_sum_loss={"n": real(3, {"0": 0, "negative": -1}), "order": choice("random"), "dtype": _sum_dtype},
     row_sum_bound={"n": real(3, {"0": 0, "negative": -1}), "order": choice("random"), "dtype": _sum_dtype})
 
 SIZE = real(2.0, {"negative": -1.0})
 _grid = {"D": count(4, 2), "count": count(2), "eps": eps(), "dtype": FORMAT, "rng": rng()}
-_axes = {"ratios": real([1.0], {"two axes": [[1.0]]}), "energies": real([1.0], {"negative": [-1.0], "two axes": [[1.0]]})}
+_axes = {"ratios": real([1.0], {"two axes": [[1.0]]}),
+         "energies": real([1.0], {"negative": [-1.0], "two axes": [[1.0]]})}
 _forms = arg({"a": lambda x, eps: x}, {"None": None, "3": 3, "list": [1], "text": "x", "no function": {"a": 3}})
 _theory = {"D": real(8, {"0": 0}), "order": choice("pairwise"), "dtype": FORMAT}
 add("regimes",
-    rows={"rng": rng(), "count": count(2), "D": count(4, 2), "ratio": number(1.0), "sigma": number(1.0, least=0), "dtype": FORMAT},
-    upstream={"rng": rng(), "xhat": rows(X), "ones": number(0.0), "along": number(0.0), "rest": number(1.0), "dtype": FORMAT},
+    rows={"rng": rng(), "count": count(2), "D": count(4, 2), "ratio": number(1.0), "sigma": number(1.0, least=0),
+          "dtype": FORMAT},
+    upstream={"rng": rng(), "xhat": rows(X), "ones": number(0.0), "along": number(0.0), "rest": number(1.0),
+              "dtype": FORMAT},
     kappa={"ones": real(1.0), "along": real(1.0), "rest": real(1.0), "energy": SIZE},
     parts={"target": number(2.0, least=1), "energy": number(9.0, least=0), "towards": choice("ones")},
     gains={"sigma": SIZE, "eps": SIZE},
     forward_errors={"algorithms": _forms, **_axes, **_grid},
     backward_errors={"algorithms": arg({"a": lambda x, gamma, beta, dy, eps: (x, gamma, beta)}, _forms.bad),
-                     "kappas": real([2.0], {"below 1": [0.5], "two axes": [[2.0]]}), **_axes, "towards": choice("ones"), **_grid},
+                     "kappas": real([2.0], {"below 1": [0.5], "two axes": [[2.0]]}), **_axes,
+                     "towards": choice("ones"), **_grid},
     sum_roundings={name: _theory[name] for name in ("D", "order")},
     naive_loss={"ratio": real(1.0), "energy": SIZE, **_theory}, mean_loss={"ratio": real(1.0), **_theory},
     backward_loss={"kappa": SIZE, "towards": choice("ones"), "dtype": FORMAT, "wide": flag(False)},
-    agreement={"measured": real([1e-3] * 2, nan=False), "predicted": real([1e-3] * 2, {"shape": np.ones(3)}, nan=False),
+    agreement={"measured": real([1e-3] * 2, nan=False), "predicted": real([1e-3] * 2, {"shape": np.ones(3)},
+                                                                          nan=False),
                "dtype": FORMAT},
-    **{name: {"dtype": FORMAT} for name in ("last_ratio", "largest_square", "subnormal_sigma", "vanishing_sigma", "vanishing_eps")},
+    **{name: {"dtype": FORMAT} for name in ("last_ratio", "largest_square", "subnormal_sigma", "vanishing_sigma",
+                                            "vanishing_eps")},
     overflow_sigma={"ratio": real(1.0), "dtype": FORMAT, "terms": real(1, {"0": 0})})
 
 # Gradients.
 
 POINT = np.array([0.3, -0.7])
-_f = function(lambda x: (x * x).sum(), {"returns None": lambda x: None, "returns text": lambda x: "1", "returns x": lambda x: x,
-              "returns a ragged list": lambda x: [[1.0], [1.0, 2.0]], "returns what makes no array": lambda x: Raises()})
+_f = function(lambda x: (x * x).sum(),
+              {"returns None": lambda x: None, "returns text": lambda x: "1", "returns x": lambda x: x,
+              "returns a ragged list": lambda x: [[1.0], [1.0, 2.0]],
+              "returns what makes no array": lambda x: Raises()})
 _step = {"f": _f, "x": finite(POINT, {"float16": POINT.astype("f2")}), "h": number(None, above=0, fine=("None",)),
          "dy": shaped(np.ones((1,)), finite, fine=("None", "shape ()"))}
 _difference = {**_step, "dy": finite(np.array(1.0), {"shape (2,)": np.ones(2)}, fine=("None",))}
 _lists = {"f": function(lambda x: x * x, {"returns None": lambda x: None, "returns a sum": lambda x: x.sum()}),
           "args": several([POINT], {"integers": [[1, 2]], "NaN": [POINT * np.nan], "None": [None]}),
-          "dy": shaped(POINT, finite), "grads": several([POINT], {"none": [], "two": [POINT, POINT], "integers": [[1, 2]]}),
+          "dy": shaped(POINT, finite),
+          "grads": several([POINT], {"none": [], "two": [POINT, POINT], "integers": [[1, 2]]}),
           "method": choice("central")}
 add("gradcheck",
     Rule__balance={"self": free(gradcheck.RULES["central"], "the rule itself"), "u": number(1e-16, above=0)},
-    Rule__step={"self": free(gradcheck.RULES["central"], "the rule itself"), "u": number(1e-16, above=0), "length": number(1.0, above=0)},
+    Rule__step={"self": free(gradcheck.RULES["central"], "the rule itself"), "u": number(1e-16, above=0),
+                "length": number(1.0, above=0)},
     one_sided_difference=_difference, central_difference=_difference, five_point_difference=_difference,
     richardson={**_difference, "levels": count(3)},
     complex_step={**_difference, "h": number(1e-30, above=0, fine=("None",)),
                   "x": finite(POINT, {"float32": POINT.astype("f4")})},
-    step_curve={**{name: _difference[name] for name in ("f", "x", "dy")}, "exact": shaped(2 * POINT, finite, fine=WHOLE),
+    step_curve={**{name: _difference[name] for name in ("f", "x", "dy")},
+                "exact": shaped(2 * POINT, finite, fine=WHOLE),
                 "steps": several([1e-3], {"0": [0.0], "negative": [-1.0], "NaN": [np.nan], "text": ["s"]}),
-                "methods": arg({"central": gradcheck.central_difference}, {"None": None, "list": ["central"], "text": "central",
+                "methods": arg({"central": gradcheck.central_difference},
+                               {"None": None, "list": ["central"], "text": "central",
                                 "no function": {"central": 3}})},
     adjoint_test={"jvp": function(np.copy, {"returns None": lambda u: None, "returns a number": lambda u: 1.0}),
                   "vjp": function(np.copy, {"returns None": lambda u: None, "returns a number": lambda u: 1.0}),
@@ -345,7 +371,8 @@ add("gradcheck",
     longest_chain={"D": count(8)},
     tolerance={"dtype": choice("float64", {"int64": "int64", "object": object}), "D": count(8),
                "condition": real(1.0, {"negative": -1.0, "two": [1.0, 2.0]})},
-    check_gradients={**_lists, "names": several(None, {"two": ["a", "b"], "numbers": [3], "text": "x"}, fine=("None",)),
+    check_gradients={**_lists, "names": several(None, {"two": ["a", "b"], "numbers": [3], "text": "x"},
+                                                fine=("None",)),
                      "rtol": number(None, least=0, fine=("None",))})
 
 # Costs.
@@ -368,14 +395,17 @@ add("results", read={"kind": text("cpu"), "missing": free(None, "returned as it 
 
 ROW, ROWS = symbolic.row(2), record(symbolic.row(2))
 _base = arg(symbolic.g, {"None": None, "3": 3, "text": "g", "symbol": symbolic.mu, "a thing": THING})
-add("symbolic", **{name: {} for name in ("mean_derivative", "variance_derivative", "jacobian", "spectrum", "double_backward")},
+add("symbolic",
+    **{name: {} for name in ("mean_derivative", "variance_derivative", "jacobian", "spectrum", "double_backward")},
     mean={"arrays": arg((symbolic.g,), {label: (value,) for label, value in _base.bad.items()})},
     collapse={"total": arg(sympy.Sum(symbolic.x[symbolic.k], (symbolic.k, 1, symbolic.D)),
                            {"None": None, "3": 3, "text": "x", "symbol": symbolic.mu, "a thing": THING}),
               "known": arg({symbolic.x[symbolic.k]: 1}, {"None": None, "3": 3, "text": "x", "without it": {}})},
     vjp={"a": _base}, jvp={"a": _base},
-    gradient_of={"node": arg(symbolic.mu, {"None": None, "3": 3, "text": "x", "a thing": THING})}, row={"D": count(2, 2)},
-    **{name: {"row": ROWS} for name in ("chain_rule", "jacobian_route", "graph", "graph_steps", "graph_route", "compact",
+    gradient_of={"node": arg(symbolic.mu, {"None": None, "3": 3, "text": "x", "a thing": THING})},
+    row={"D": count(2, 2)},
+    **{name: {"row": ROWS} for name in ("chain_rule", "jacobian_route", "graph", "graph_steps", "graph_route",
+                                        "compact",
        "compact_steps", "prove_spectrum", "differentiate_backward", "compact_double_backward")},
     equal={"a": record(ROW.mean, fine=("plain tuple",)), "b": record(ROW.mean, fine=("plain tuple",)), "row": ROWS},
     to_numpy={"D": count(2, 2)}, numeric_jacobian={"D": count(2, 2, 8)})
@@ -384,16 +414,20 @@ add("symbolic", **{name: {} for name in ("mean_derivative", "variance_derivative
 
 MISTAKE = mistakes.MUTANTS[0]
 add("mistakes",
-    entry__Mistake__of={"self": free(mistakes.change("return x", "return 2 * x", ""), "the mistake itself"), "solution": function(_solution)},
+    entry__Mistake__of={"self": free(mistakes.change("return x", "return 2 * x", ""), "the mistake itself"),
+                        "solution": function(_solution)},
     entry__change={"old": text("a"), "new": text("b"), "says": text("c")},
-    entry__changes={"rows": arg((("a", "b", "c"),), {"None": (None,), "text": ("abc",), "two": (("a", "b"),), "numbers": ((1, 2, 3),)})},
+    entry__changes={"rows": arg((("a", "b", "c"),), {"None": (None,), "text": ("abc",), "two": (("a", "b"),),
+                                                     "numbers": ((1, 2, 3),)})},
     families__outside_family={"with_gamma": flag(True)},
     fit__diagnose={"backward": function(layernorm.layer_norm_backward, {
         "returns None": lambda dy, cache: None, "returns one array": lambda dy, cache: dy,
-        "returns seven": lambda dy, cache: (dy,) * 7, "returns one": lambda dy, cache: (dy,)}), "family": record(mistakes.LAYER_NORM)},
-    gradient_tests__kill_matrix={"mutants": several([MISTAKE], {"without a backward": [mistakes.change("a", "b", "c")]}),
+        "returns seven": lambda dy, cache: (dy,) * 7, "returns one": lambda dy, cache: (dy,)}),
+        "family": record(mistakes.LAYER_NORM)},
+    gradient_tests__kill_matrix={"mutants": several([MISTAKE], {"none": [mistakes.change("a", "b", "c")]}),
                                  "tests": several(mistakes.TESTS[-4:-3])})
-add("exercises", registry__exercises={}, report__Report__explain={"self": free(Report("a", (), None, 0), "the report itself")},
+add("exercises",
+    registry__exercises={}, report__Report__explain={"self": free(Report("a", (), None, 0), "the report itself")},
     report__Report__html={"self": free(Report("a", (), None, 0), "the report itself")},
     registry__check={"id": choice("backward-dx"), "candidate": function(lambda dy, cache: dy), "seed": count(0, 0)})
 
@@ -408,26 +442,35 @@ _flat = np.ones(1, np.float32)
 _RUN = simt.launch(_store, 1, 1, _flat, _flat.copy(), log=True)
 _run = record(_RUN, {"without a log": simt.launch(_store, 1, 1, _flat, _flat.copy())})
 add("simt", log__sectors={"run": _run}, log__compulsory={"run": _run}, log__bank_conflicts={"run": _run},
-    memory__uninitialised={"shape": count(3, 0, fine=("list",), also={"tuple of floats": (1.5,), "negative side": (2, -1)}),
-                           "dtype": arg(np.float32, {"None": None, "3": 3, "text": "nonsense", "complex": complex, "a thing": THING})},
-    machine__launch={"kernel": function(_store), "grid": count(1), "block": count(1, most=1024), "log": flag(False), "checks": flag(True),
+    memory__uninitialised={"shape": count(3, 0, fine=("list",),
+                                          also={"tuple of floats": (1.5,), "negative side": (2, -1)}),
+                           "dtype": arg(np.float32,
+                                        {"None": None, "3": 3, "text": "nonsense", "complex": complex,
+                                         "a thing": THING})},
+    machine__launch={"kernel": function(_store), "grid": count(1), "block": count(1, most=1024), "log": flag(False),
+                     "checks": flag(True),
         "arguments": arg((_flat, _flat.copy()), {
             "one": (_flat,), "three": (_flat,) * 3, **{label: (value, _flat) for label, value in {
                 "None": None, "text": "x", "list": [1.0], "a thing": THING, "two axes": np.ones((1, 1), "f4"),
-                "complex": np.ones(1, complex), "strided": np.ones(4, "f4")[::2], "foreign": np.ones(1, ">f4")}.items()},
+                "complex": np.ones(1, complex), "strided": np.ones(4, "f4")[::2],
+                "foreign": np.ones(1, ">f4")}.items()},
             "read-only": (_flat, _read_only(np.ones(1, np.float32)))})})
 STEP = steps.STEPS["warp-per-row"]
 _inputs = (SINGLE, G32, B32)
 add("gpu.steps", side_by_side={"D": count(3), "W": count(1)}, a_row_apart={"M": count(3), "D": count(3)},
     chunks_of_row={"D": count(3), "most_threads": count(256)},
     Step__predict={"self": free(STEP, "the step itself"), "M": count(2), "D": count(3), "G": count(4)},
-    Step__run={"self": free(STEP, "the step itself"), "eps": eps(), "G": count(4), "log": flag(False), "gpu": flag(False),
-               "inputs": arg(_inputs, {"one": _inputs[:1], **{f"{name}: {label}": _inputs[:k] + (value,) + _inputs[k + 1:]
-                   for k, (name, kind) in enumerate({"x": rows(SINGLE), "gamma": shaped(G32), "beta": shaped(B32)}.items())
+    Step__run={"self": free(STEP, "the step itself"), "eps": eps(), "G": count(4), "log": flag(False),
+               "gpu": flag(False),
+               "inputs": arg(_inputs, {"one": _inputs[:1],
+                                       **{f"{name}: {label}": _inputs[:k] + (value,) + _inputs[k + 1:]
+                   for k, (name, kind) in enumerate({"x": rows(SINGLE), "gamma": shaped(G32),
+                                                     "beta": shaped(B32)}.items())
                    for label, value in kind.bad.items()}})})
 add("gpu.plans", threads_and_chunks={name: count(8) for name in ("D", "width", "kept", "most")},
     plan_forward={"rows": count(2, 0), "D": count(3), "width": count(1), "kept": count(16)},
-    plan_backward={"rows": count(2, 0), "D": count(3), "width": count(1), "kept": count(16), "multiprocessors": count(1)},
+    plan_backward={"rows": count(2, 0), "D": count(3), "width": count(1), "kept": count(16),
+                   "multiprocessors": count(1)},
     plan_add={"partials": count(1, 0)})
 
 # What the library asks with. A name, dtypes and limits are its own.
@@ -435,19 +478,23 @@ add("gpu.plans", threads_and_chunks={name: count(8) for name in ("D", "width", "
 _own = lambda value: free(value, OWN)
 _value = {"name": _own("value"), "value": array(X)}
 add("contract",
-    require_dtype={"name": _own("value"), "dtype": arg(X.dtype, {"another": np.dtype(int), "foreign": np.dtype(">f8")}),
+    require_dtype={"name": _own("value"),
+                   "dtype": arg(X.dtype, {"another": np.dtype(int), "foreign": np.dtype(">f8")}),
                    "dtypes": _own(("float64",)), "expected": _own(""), "found": _own("")},
     require_shape={"name": _own("value"), "found": arg((2,), {"another": (3,)}), "shape": _own((2,)), "of": _own("")},
-    describe={"name": _own("value"), "value": arg(_device(X), {"integers": _device(np.ones(2, int)), "strided": _device(X[:, ::2])}),
+    describe={"name": _own("value"),
+              "value": arg(_device(X), {"integers": _device(np.ones(2, int)), "strided": _device(X[:, ::2])}),
               "dtypes": _own(("float64",)), "expected": _own("")},
     as_array={**_value, "dtypes": _own(("float64",))},
     require_x={"value": rows(X), "name": _own("value"), "dtypes": _own(("float64",))},
     dtypes_like={"dtype": _own(X.dtype)},
     require_like_x={**_value, "value": shaped(X, fine=_STEP), "shape": _own(X.shape), "dtype": _own(X.dtype)},
     require_parameters={"gamma": shaped(GAMMA, fine=_STEP), "beta": shaped(BETA, fine=_STEP), "x": _own(X)},
-    require_out={"out": outs((2, 3), "f8")._replace(value=np.empty((2, 3))), "x": _own(X), "rows_in_order": _own(True)},
+    require_out={"out": outs((2, 3), "f8")._replace(value=np.empty((2, 3))), "x": _own(X),
+                 "rows_in_order": _own(True)},
     require_finite={**_value, "value": finite(X), "dtypes": _own(("float64",))},
-    require_numbers={"name": _own("value"), "value": real(X, {"too small": -9.0}), "least": _own(-8), "nan": _own(False)},
+    require_numbers={"name": _own("value"), "value": real(X, {"too small": -9.0}), "least": _own(-8),
+                     "nan": _own(False)},
     require_number={"name": _own("value"), "value": number(2.0, least=0), "least": _own(0), "above": _own(-1)},
     require_eps={"eps": eps()},
     require_count={"name": _own("value"), "value": count(2, 1, 3), "least": _own(1), "most": _own(3)},
@@ -458,7 +505,8 @@ add("contract",
     require_bool={"name": _own("value"), "value": flag(True)},
     require_precise={"precise": flag(True, {}), "x": _own(SINGLE)},
     require_cache={"cache": record(CACHE), "kinds": _own((layernorm.LayerNormCache,))},
-    require_part={"cache": arg(CACHE, {"xhat: None": CACHE._replace(xhat=None)}), "name": _own("xhat"), "shape": _own(X.shape),
+    require_part={"cache": arg(CACHE, {"xhat: None": CACHE._replace(xhat=None)}), "name": _own("xhat"),
+                  "shape": _own(X.shape),
                   "dtypes": _own((X.dtype,))},
     require_choice={"name": _own("value"), "value": choice("a"), "choices": _own(("a", "b"))},
     require_dtype_name={"dtype": choice("float32", {"int": int}), "names": _own(("float32",))})

@@ -1,6 +1,6 @@
-"""Every public function refuses a bad value of every parameter by name, or its docstring says why it does not look.
+"""Every public function refuses a bad value of every parameter by name, or its docstring says why not.
 
-The table is in ``calls.py``. What is public stands in ``public.py``: a function that is new has no row yet, and fails.
+The table is in ``calls.py``. What is public stands in ``public.py``: a new function has no row yet, and fails.
 """
 
 import inspect

@@ -45,5 +45,5 @@ def changes(*rows):
     """A tuple of :func:`change`; a row is ``old``, a ``new``, what is said of it, and maybe more of these two."""
     for row in rows:
         if len(contract.require_several("rows", row)) % 2 != 1:
-            raise ValueError(f"rows: found one of {len(row)} texts, expected 3, 5 or more: old, and pairs of new and says")
+            raise ValueError(f"rows: found one of {len(row)} texts, expected old, and pairs of new and says")
     return tuple(change(old, new, says) for old, *pairs in rows for new, says in zip(pairs[::2], pairs[1::2]))

@@ -35,8 +35,8 @@ def uninitialised(shape, dtype):
     """Make an array in which every element counts as unwritten until a kernel writes it.
 
     Reading one too early is an :class:`UninitialisedRead`, in any launch and through any view of the same dtype.
-    What the host writes is not noticed: use it for results. ``shape`` as of ``numpy.empty``, ``dtype`` one that kernels know; floats are NaN
-    at first.
+    What the host writes is not noticed: use it for results. ``shape`` as of ``numpy.empty``, ``dtype`` one that
+    kernels know; floats are NaN at first.
     """
     sides = shape if isinstance(shape, tuple) else (shape,)
     if not all(isinstance(n, INTEGER) and not isinstance(n, bool) and n >= 0 for n in sides):
@@ -200,4 +200,4 @@ class ReadOnly(Memory):
         self.scalar = None  # so that everything is converted
 
     def convert(self, value):
-        raise ValueError(f"{self.name}: found a read-only array, expected one that can be written, as the kernel does")
+        raise ValueError(f"{self.name}: found a read-only array, expected one that the kernel can write to")

@@ -233,8 +233,8 @@ def add(module, **functions):
 # The backends.
 
 add("layernorm", layer_norm_forward={**_FORWARD, "precise": flag(False, {"of float64": True})},
-    layer_norm_backward=_BACK, layer_norm_jvp={"u": _BACK["dy"], "cache": _BACK["cache"]},
-    layer_norm_double_backward={"u": _BACK["dy"], **_BACK},
+    layer_norm_backward=_BACK, layer_norm_jvp={"v": _BACK["dy"], "cache": _BACK["cache"]},
+    layer_norm_double_backward={"v": _BACK["dy"], **_BACK},
     rms_norm_forward={name: _FORWARD[name] for name in ("x", "gamma", "eps")},
     rms_norm_backward={"dy": _BACK["dy"], "cache": caches(RMS, CACHE, PRECISE)})
 

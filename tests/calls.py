@@ -179,6 +179,8 @@ def _edits(cache, *unread):
                     "shorter": value[..., :-1], "an axis more": value[None], "0-d": np.ones((), value.dtype),
                     "other dtype": value.astype(other), "complex64": value.astype("c8"), "masked": np.ma.array(value),
                     "foreign": value.astype(value.dtype.newbyteorder())}
+            if name == "saved":
+                bad["strided"] = np.repeat(value, 2)[::2]
             # What backward keeps of x says its shape and its dtype: of another x it is dy that does not fit. And the
             # statistics of float32 rows are float64 in a cache of precise=True.
             if cache.backend != "numpy" and name == "x":

@@ -182,7 +182,7 @@ def layer_norm_backward(dy, cache, *, out=None):
         contract.require_cache(cache, CpuLayerNormCache)
     x, saved, _, _ = cache
     if not (type(x) is type(saved) is np.ndarray and saved.dtype in _FLOATS and saved.ndim == 1
-            and (shape := x.shape)):
+            and saved.flags.c_contiguous and (shape := x.shape)):
         _require_parts(cache)
     dtype = x.dtype
     if not (type(dy) is np.ndarray and dy.dtype is dtype and dy.shape == shape):

@@ -211,7 +211,7 @@ def shares(results, truth, promised, compute):
 
 
 def against_peer(results, peers, truth, promised):
-    """Of each tensor that both know: error / twice PyTorch's, 0 if not above 2 kappa u; 0 if not above half the bound.
+    """Of each tensor error / twice PyTorch's, twice: 0 if not above 2 kappa u, and 0 if not above half the bound.
 
     The first is what one would like, but where few numbers count it is luck which of two errors is below 2 u.
     """

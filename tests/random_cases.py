@@ -53,6 +53,7 @@ def draw_rows(rng, shape):
     z = rng.standard_normal(shape)
     if kind == "outliers":
         z[:, rng.integers(shape[1], size=2)] *= power(rng, 2, 6)
+        z[:, 0] *= power(rng, 2, 6) if chance(rng, 0.5) else 1
     elif kind == "alternating":
         z[:] = (-1.0) ** np.arange(shape[1])
     elif kind == "steps":  # most numbers of a row are the same
@@ -70,6 +71,7 @@ def draw_upstream(rng, z):
     dy = rng.standard_normal(z.shape)
     if kind == "outliers":
         dy[rng.random(z.shape) < 2 / z.shape[1]] *= power(rng, 2, 8)
+        dy[:, 0] *= power(rng, 2, 8) if chance(rng, 0.5) else 1  # a poor guess at the mean
     elif kind == "near 1":
         dy = 1 + power(rng, -7, 0) * dy
     elif kind == "along x":
@@ -117,7 +119,7 @@ def largest(dtype):
 
 
 def at_the_edge(rng, arrays, edge):
-    """x or dy as large as it may be: the largest of |x|, or of |gamma dy| in the arithmetic, nearly leaves the range."""
+    """x or dy as large as it may be: the largest of |x|, or of |gamma dy| in the arithmetic, is nearly out of range."""
     x, gamma, _, dy = (a.astype(np.float64) for a in arrays)
     dtype = arrays.x.dtype.name
     compute = dtype if dtype == "float64" else "float32"

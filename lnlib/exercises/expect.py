@@ -1,8 +1,4 @@
-"""What a check says of a result: each function returns, or raises :class:`Mismatch` with a sentence.
-
-``found`` may be anything, for that is what is judged. The other arguments are not checked: checks are written by
-authors, and tests run each of them.
-"""
+"""What a check says of a result: each function returns, or raises :class:`Mismatch` with a sentence."""
 
 import numpy as np
 

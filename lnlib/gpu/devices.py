@@ -1,7 +1,4 @@
-"""Where kernels run: on a GPU, or in the interpreter. Memory, launches, streams.
-
-Arguments are not checked: :mod:`lnlib.gpu.backend` calls what is here, with arguments that it has checked.
-"""
+"""Where kernels run: on a GPU, or in the interpreter. Memory, launches, streams."""
 
 import functools
 import sys

@@ -11,13 +11,11 @@ r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA.
   at most :data:`~lnlib.gpu.plans.ROWS_ADDED` of them. The sums go to one row of partial sums each, and a second
   kernel adds these. No atomic operation takes part: the results are the same bit for bit in every run.
 * **Range.** A row whose variance leaves the range is done again, scaled by a power of two, and so is an upstream
-  gradient whose sums overflow. All arithmetic is float32, or float64 if ``real`` is.
+  gradient whose sums overflow. A row that varies little at a huge mean is scaled only until its mean is known: eps
+  counts in its variance. All arithmetic is float32, or float64 if ``real`` is.
 
 Arrays are flat, (rows * D). ``statistics`` has four numbers a row: a guess at the mean, the mean of what it leaves,
 1 / sqrt(var + eps), and the power of two by which the row is multiplied before.
-
-Arguments are not checked: kernels and what they call run on the device, and :mod:`lnlib.gpu.backend` makes them with
-constants of its plans.
 """
 
 import math
@@ -116,8 +114,9 @@ def row_statistics(T, sums, real):
     d = scale * x - mean. Kernels differ in where x is then: in registers v, or in memory.
     """
     warps = T // 32
-    smallest, largest = map(real, contract.RANGE["float32" if real is float32 else "float64"])
-    down, up, quarter = real(DOWN), real(UP), real(0.25)
+    ends = contract.RANGE["float32" if real is float32 else "float64"]
+    smallest, largest, hardly = real(ends[0]), real(ends[1]), real(0.25 * DOWN**2 * ends[1])
+    down, back, up, quarter = real(DOWN), real(1 / DOWN), real(UP), real(0.25)
 
     @device
     def find(x, base, v, thread, D, shared, eps, eps_down, eps_up):
@@ -132,11 +131,12 @@ def row_statistics(T, sums, real):
             else:
                 total, squares = warp_sums(total, squares)
             residual = total / real(D)
+            # Rounding makes this negative only where the guess is poor, and then there is a better one.
             variance = squares / real(D) - residual * residual
-            if variance < real(0):
-                variance = real(0)  # not max(), which would turn NaN into 0
             better = mean + residual
-            if residual * residual > quarter * variance and better != mean:
+            off, near = residual * residual, quarter * variance
+            # Where squares underflow both are 0, and the first guess may be poor, for all that can be seen.
+            if (off > near or off == near and mean == real(0)) and better != mean:
                 mean = better
             elif scale == real(1) and not smallest < variance + e < largest:
                 # NaN comes here too, and stays NaN.
@@ -146,6 +146,9 @@ def row_statistics(T, sums, real):
                     mean, scale, e = mean * up, up, eps_up
                 else:
                     break  # constant: any other row with such a mean varies more
+            elif scale == down and variance + e < hardly:
+                # Only the mean was too large. With this guess squares are in range unscaled, and eps stays as it is.
+                mean, scale, e = mean * back, real(1), eps
             else:
                 break
         return mean, residual, real(1) / math.sqrt(variance + e), scale

@@ -63,8 +63,7 @@ NEARLY_CONSTANT = [("float32", 0, 1e-5), ("float32", 0, 1e-30), ("float32", 5, 1
 
 @pytest.mark.parametrize("size", [1e20, 3e38])
 @pytest.mark.parametrize("D", [1, 3, 64, 300, 2500])
-@pytest.mark.parametrize("dtype, bits, eps", NEARLY_CONSTANT)
-@pytest.mark.parametrize("backend", [ln, cpu])
+@with_backends("dtype, bits, eps", NEARLY_CONSTANT)
 def test_rows_far_from_zero_whose_differences_are_small(backend, dtype, bits, eps, D, size):
     """The sum of the row overflows, x - mean does not: neither it nor eps may vanish in a scale that suits x.
 
@@ -78,6 +77,16 @@ def test_rows_far_from_zero_whose_differences_are_small(backend, dtype, bits, ep
     exact = reference.layer_norm(differences, gamma, beta, dy, eps)
     found = cases.run(backend, first + differences, gamma, beta, dy, eps)
     cases.check(found, exact, cases.bars(exact, gamma, dy, dtype))
+
+
+@pytest.mark.parametrize("D", [3, 37, 300])
+@pytest.mark.parametrize("mean, eps", [(1e-25, 1e-12), (3e-23, 1e-5), (1e-21, 1e-30), (1e-30, 1e-12)])
+@every_backend
+def test_rows_far_from_zero_whose_squares_vanish(backend, mean, eps, D):
+    """mean / sigma is 1e5: with eps alone in the variance, the row must be recentred all the same."""
+    x = mean * (1 + 1e-5 * np.random.default_rng(8).standard_normal((4, D)))
+    errors = judged(backend, x.astype("f4"), eps, -80)
+    assert max(errors) <= cases.BAR["float32"], errors
 
 
 @pytest.mark.parametrize("part", [0, 0.5])

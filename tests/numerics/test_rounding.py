@@ -155,9 +155,9 @@ def test_nan_and_inf():
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="dtype: found 'float8', expected one of bfloat16, float16"):
+    with pytest.raises(ValueError, match="format: found 'float8', expected one of bfloat16, float16"):
         round_to(np.ones(2), "float8")
-    with pytest.raises(ValueError, match="dtype: found 'half'"):
+    with pytest.raises(ValueError, match="format: found 'half'"):
         find("half")
     for bad in (np.ones(2, int), np.ones(2, np.float16), np.ones(2, complex)):
         with pytest.raises(TypeError, match="a: found dtype .* expected one of float32, float64"):

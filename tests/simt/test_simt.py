@@ -335,7 +335,7 @@ def test_vector_out_of_bounds_and_misaligned(body):
         planted(simt.OutOfBounds, body, 1, f"x[{i}:{i + 4}]", x=10, i=i)
     kernel = written(body, "x", "i")
     for dtype in (np.float16, f32, np.float64):
-        simt.launch(kernel, 1, 1, np.zeros(10, dtype), 4)
+        simt.launch(kernel, 1, 1, np.zeros(8, dtype), 4)  # the last four
         caught(simt.Misaligned, kernel, 1, np.zeros(10, dtype), 5, at="# HERE", say="x[5:9]")
     simt.launch(kernel, 1, 1, np.zeros(10), 2)  # 16 bytes is all that float64 needs
     # A view that starts 4 bytes into its allocation; then one of 16.
@@ -351,6 +351,7 @@ def test_uninitialised_arrays_of_a_kernel(place):
         s[0] = float32(math.nan)
         x[0] = s[0]
         x[1] = s[1]  # HERE""", 1, "s[1]", x=2)
+    planted(simt.UninitialisedRead, f"s = cuda.{place}.array(2, float32)\nx[0] = s[0]  # HERE", 1, "s[0]", x=2)
 
 
 def test_uninitialised_reads():
@@ -367,6 +368,8 @@ def test_uninitialised_reads():
     simt.launch(read, 1, 1, x.ravel())
     caught(simt.UninitialisedRead, vector, 1, flat, at="# HERE", say="x[0]")
     caught(simt.UninitialisedRead, read, 1, x[1], at="# HERE", say="x[1]")  # the second row
+    simt.launch(written("x[4 + cuda.threadIdx.x] = float32(1)", "x"), 1, 2, late := simt.uninitialised(8, f32))
+    caught(simt.UninitialisedRead, written("a = load4(x, 4)  # HERE", "x"), 1, late, at="# HERE", say="x[6]")
     four = "zero = float32(0)\nstore4(x, 0, zero, zero, zero, zero)\na = load4(x, 0)"
     simt.launch(written(four, "x"), 1, 1, simt.uninitialised(4, f32))
     assert simt.uninitialised(3, np.int32).dtype == np.int32

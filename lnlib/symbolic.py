@@ -76,7 +76,7 @@ def mean_derivative():
 
 
 def variance_derivative():
-    r""":math:`\partial\sigma^2/\partial x_j` of :math:`\sigma^2 = \frac 1D \sum_k (x_k - \mu)^2`, where mu moves too."""
+    r""":math:`\partial\sigma^2/\partial x_j` of :math:`\sigma^2 = \frac 1D \sum_k (x_k - \mu)^2`; mu moves too."""
     square = (x[k] - mu)**2
     both_ways = square.diff(x[j]) + square.diff(mu) * mean_derivative()
     return factor(collapse(Sum(both_ways, (k, 1, D)), {x[k]: D * mu}) / D)
@@ -301,7 +301,8 @@ def equal(a, b, row):
     the simplified difference is not 0.
 
     The root :math:`s = \sqrt{\sigma^2 + \varepsilon}` is removed first, by putting
-    :math:`\varepsilon = s^2 - \sigma^2` with s a new free symbol. What is left is a ratio of polynomials, for which reducing to lowest terms decides.
+    :math:`\varepsilon = s^2 - \sigma^2` with s a new free symbol. What is left is a ratio of
+    polynomials, for which reducing to lowest terms decides.
     """
     if isinstance(a, tuple):
         proofs = [equal(p, q, row) for p, q in zip(a, b)]

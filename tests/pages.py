@@ -88,7 +88,7 @@ def _part(content):
     return Part(prose, cells, words(prose), math.ceil(words(prose) / 120) + cells)
 
 
-ASIDE = re.compile(r"^```\{aside-start\} .+\n```\n(.*?)^```\{aside-end\}\n```\n", re.M | re.S)
+ASIDE = re.compile(r"^```\{aside-start\} [^\n]+\n```\n(.*?)^```\{aside-end\}\n```\n", re.M | re.S)
 
 
 def read(path):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..layernorm import layer_norm_forward
-from ..mistakes import changes
+from ..mistakes import Mistake, changes
 from . import Call, Exercise, each, expect, expect_close, expect_number, of_small_error, unchanged
 
 
@@ -41,8 +41,11 @@ def _row(rng):
 def _same_xhat(other, x):
     other = np.asarray(other)
     expect(other.shape == x.shape, f"the result has shape {other.shape}, expected {x.shape}")
+    found, expected = _plain(other, 0), _plain(x, 0)
     # A row shifted by b keeps its deviations to u |b| / sigma: 1e-8 allows shifts up to 1e7 sigma.
-    expect_close(_plain(other, 0), _plain(x, 0), 1e-8, "xhat of your row")
+    expect(not np.linalg.norm(found + expected) <= 1e-8 * np.linalg.norm(expected),
+           "xhat of your row is that of x with the other sign. By which factors may a row be multiplied?")
+    expect_close(found, expected, 1e-8, "xhat of your row")
 
 
 def _shifted_and_scaled(other, x):
@@ -71,6 +74,12 @@ def _groups(title, name, shape, groups, eps=(), scale=1):
     # 1e-14: a few roundings of float64 per element, well conditioned rows.
     return each(title, ask,
                 lambda found, expected, **_: expect_close(found, expected, 1e-14, f"group norm with {name}"))
+
+
+_INTERLEAVED = Mistake("", "The features of a group of yours are not neighbours: others lie between them.",
+                       changes=(("groups, x.shape[-1] // groups)", "x.shape[-1] // groups, groups)"),
+                                ("parts.mean(axis=-1", "parts.mean(axis=-2"),
+                                ("(c * c).mean(axis=-1", "(c * c).mean(axis=-2")))
 
 
 def statistics_shape_solution(kind, shape, groups=2):
@@ -118,8 +127,6 @@ EXERCISES = (
         ("3 * x + 1", "3 * x",
          "Your row is scaled, and that is all. Which other change of a row does layer norm not see?",
          "x + 1", "Your row is shifted, and that is all. Which other change of a row does layer norm not see?",
-         "-3 * x + 1",
-         "Your factor turns xhat round: sigma is never negative. Which factors does layer norm not see?",
          "3 * x[::-1] + 1",
          "Your row has other places for the same numbers. Mean and sigma do not see that; does xhat?"))),
     Exercise("group-norm", 10, "implement", group_norm_solution,
@@ -140,7 +147,8 @@ EXERCISES = (
          "definition?"),
         ("np.sqrt(var + eps)", "np.sqrt(var)", "Your result does not depend on eps. On which rows does that show?",
          "(np.sqrt(var) + eps)", "In your answer eps is added after the root. What is its unit then?",
-         "(var + eps)", "Each group is divided by its variance. If x is in metres, in which unit is your result?"))),
+         "(var + eps)", "Each group is divided by its variance. If x is in metres, in which unit is your result?"))
+             + (_INTERLEAVED,)),
     Exercise("statistics-shape", 10, "implement", statistics_shape_solution,
              tuple(_shape_of(kind) for kind in ("batch", "layer", "instance", "group")), mistakes=changes(
         ('"batch": (1, C, 1, 1)', '"batch": (N, 1, 1, 1)',

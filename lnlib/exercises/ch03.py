@@ -4,7 +4,7 @@ import numpy as np
 
 from .. import reference
 from ..layernorm import layer_norm_backward, layer_norm_forward
-from ..mistakes import changes
+from ..mistakes import Mistake, changes
 from . import Call, Exercise, each, expect, expect_array, expect_close, expect_parts
 from .gradients import LAYER, Backward, expect_gradient
 
@@ -74,6 +74,10 @@ def lost_in_y_solution(gamma, beta, tolerance, u=2.0**-24):
     return inaccurate | (gamma == 0)
 
 
+_SIGNS = ("Where the signs of gamma and beta differ, nothing counts as lost in your answer. "
+          "Does rounding care for signs?")
+_NO_BETA = "Your answer compares gamma with the tolerance, whatever beta is. How large is the rounding error of y?"
+
 # u * |beta / gamma| is a factor 6 or more away from the tolerance. The error over 64 rows is at least a third of it
 # (up to 1, where nothing of xhat is left), at most twice it, and a few u more, so rule and measurement agree.
 _GAMMA = np.array([1, 0.01, -1e-4, 1e-6, 1e-8, 1e-6, 0, 0])
@@ -94,11 +98,11 @@ def _lost_for(dtype, tolerance):
 
     def judge(found, gamma, beta, error, **_):
         found = expect_array(found, (8,), "bool")
-        wrong = np.flatnonzero(found == (error <= tolerance))
-        for i in wrong:
-            expect(False, f"wrong are {len(wrong)} of 8 features; for one, gamma = {gamma[i]:g}, beta = {beta[i]:g}: "
-                          f"the error is {error[i]:.0e}, allowed is {tolerance:.0e}, and you say "
-                          f"{'lost' if found[i] else 'not lost'}")
+        wrong = [f"gamma = {gamma[i]:g}, beta = {beta[i]:g}: the error is {error[i]:.0e}, and you say "
+                 f"{'lost' if found[i] else 'not lost'}" for i in np.flatnonzero(found == (error <= tolerance))]
+        # All of them: two answers of which the same is said have the same features wrong.
+        expect(not wrong, f"an error of {tolerance:.0e} is allowed; wrong are {len(wrong)} of 8 features. "
+                          + "; ".join(wrong))
     return each(f"{dtype}, tolerance {tolerance:.0e}".replace("e-0", "e-"), ask, judge, unchanged=True)
 
 
@@ -163,12 +167,15 @@ EXERCISES = (
          "A large negative beta does not count in your answer. Does rounding care for signs?"),
         ("np.abs(gamma)", "gamma",
          "A negative gamma always counts as lost in your answer. Does rounding care for signs?"),
-        ("np.abs(beta) > tolerance", "beta * np.sign(gamma) > tolerance", "Where the signs of gamma and beta differ, "
-         "nothing counts as lost in your answer. Does rounding care for signs?"),
+        ("np.abs(beta) > tolerance", "beta * np.sign(gamma) > tolerance", _SIGNS),
         ("u * np.abs(beta)", "np.abs(beta)",
          "The unit roundoff has no part in your answer. How large is the rounding error of y?"),
         ("u * np.abs(beta) > tolerance * np.abs(gamma)", "u > tolerance * np.abs(gamma)",
-         "The size of beta has no part in your answer. How large is the rounding error of y?"))),
+         "The size of beta has no part in your answer. How large is the rounding error of y?",
+         "np.abs(gamma) < tolerance", _NO_BETA,
+         "gamma < tolerance", _NO_BETA + " And does rounding care for the sign of gamma?"))
+             + (Mistake("", _SIGNS, changes=(("np.abs(beta)", "beta * np.sign(gamma)"),  # beta / gamma
+                                             ("gamma == 0", "(gamma == 0) & (beta > 0)"))),)),
     Exercise("residual-backward", 5, "implement", residual_backward_solution,
              (*_RESIDUAL.layers(),
               _RESIDUAL.exactly("z has no other use", (2, 3, 7)),

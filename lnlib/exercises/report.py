@@ -33,6 +33,8 @@ class Report(NamedTuple):
         return "\n".join([f"{self.diagnosis.kind}{names}", *(f"  {line}" for line in self.diagnosis.because)])
 
     def __repr__(self):
+        if not self.written:
+            return f"{self.id}: {self.failed[1]}"
         lines = [f"{self.id}: {len(self.passed)} of {self.total} checks passed"]
         lines += [f"  passed: {description}" for description in self.passed]
         if self.failed:

@@ -1,7 +1,8 @@
 """The book's figures in one style; each function returns its Matplotlib figure. ``import lnlib`` does not load them.
 
 * :mod:`~lnlib.figures.style`: colours, ``figure`` for what a page draws itself, ``glue`` for its computed numbers.
-* :mod:`~lnlib.figures.deriving`: rows in three dimensions, the paths to xhat.
+* :mod:`~lnlib.figures.digits`: numbers whose wrong digits are marked.
+* :mod:`~lnlib.figures.deriving`: losses, rows in three dimensions, the paths to xhat.
 * :mod:`~lnlib.figures.checking`: steps and tolerances of gradient checks, mutants against checks.
 * :mod:`~lnlib.figures.breaking`: errors over offsets, maps of correct digits, sums over rows.
 * :mod:`~lnlib.figures.fusing`: rooflines, memory and times; what GPU threads do, from the log of :mod:`lnlib.simt`.

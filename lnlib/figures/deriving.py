@@ -1,8 +1,8 @@
-"""Figures of the part Derive: a row in three dimensions, the paths to xhat."""
+"""Figures of the part Derive: losses, a row in three dimensions, the paths to xhat."""
 
 import numpy as np
 
-from .style import COLOURS, figure
+from .style import COLOURS, figure, styles
 
 
 #: Two orthonormal vectors of the plane x1 + x2 + x3 = 0.
@@ -64,6 +64,18 @@ def geometry(x, c, xhat, y):
     axes[2].plot(*ellipse.T, color="black", linewidth=1)
     points(axes[2], xhat, "green", "s", 12)
     points(axes[2], y, "pink", "D", 20)
+    return fig
+
+
+def loss_curves(runs):
+    """Loss over the step, on logarithmic axes; runs: name of a backward -> one loss for each step."""
+    fig, ax = figure(5.2, 3.2, xscale="log", yscale="log")
+    for name, losses, style in styles(runs):
+        ax.plot(range(1, len(losses) + 1), losses, label=name, color=style["color"], linestyle=style["linestyle"])
+    ax.set(xlabel="step", ylabel="loss")
+    ax.set_yticks([5, 10, 20, 40, 100], ["5", "10", "20", "40", "100"])
+    ax.tick_params(which="minor", labelleft=False)
+    ax.legend(frameon=False)
     return fig
 
 

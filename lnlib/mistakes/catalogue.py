@@ -135,7 +135,7 @@ _in_dx("y-for-xhat", "the scaled output gamma * xhat is used as xhat", _DX - _UN
 _in_dx("centred-for-xhat", "x - mean is used as xhat in the projection, both times",
        _DX - {"sum-y", "standardised"} | _ORTHOGONAL, "Check the units: x in metres, what must dx be in?",
        lambda g, xhat, r, *_: _dx(g, xhat / r, r))
-_in_dx("centred-once", "x - mean is used as xhat in the projection, once",
+_in_dx("centred-once", "in the projection 1/s is missing, or x - mean stands once for xhat",
        _DX - {"sum-y", "standardised"} | _ORTHOGONAL, "Check the units: x in metres, what must dx be in?",
        lambda g, xhat, r, *_: r * (g - row_mean(g) - xhat / r * row_mean(g * xhat)))
 _in_dx("extra-rstd-in-projection", "one 1/s too many in the projection: s**3 was kept when x - mean became xhat",
@@ -324,6 +324,10 @@ ENTRIES = (
             "Follow your dx uphill for one small step: does the loss grow?"),
     *(Mistake(name, wrong) for name, wrong in {
         "first-term-missing": "the first term, the direct path, is left out",
+        "rstd-on-first-only": "1/s multiplies the first term only: parentheses are missing",
+        "rstd-on-projection-only": "1/s multiplies the projection only",
+        "rstd-missing-mean": "1/s is missing in the term with the mean",
+        "rstd-missing-first": "1/s is missing in the first term",
         "mean-subtracted": "a mean is subtracted, as in layer norm",
         "gamma-missing-first": "gamma is forgotten in the first term only",
         "gamma-missing-mean": "gamma is forgotten in the term with the mean only",

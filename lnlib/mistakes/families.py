@@ -95,8 +95,22 @@ def _pairs(base, groups):
             yield names + more_names, base._replace(**{**parts, **more, **r})
 
 
+#: 1/s on some of the terms only; on all but the projection it is ``centred-once``.
+PARTLY_SCALED = frozenset({"rstd-on-first-only", "rstd-missing-mean", "rstd-on-projection-only", "rstd-missing-first"})
+
+
+def _scaled_in_part(base):
+    r = base.r
+    over_s, unscaled = (lambda a: row_mean(a) / r), {"r": np.ones_like(r)}
+    yield ("rstd-on-first-only",), base._replace(mean1=over_s, outer=base.outer / r)
+    yield ("rstd-missing-mean",), base._replace(mean1=over_s)
+    yield ("rstd-on-projection-only",), base._replace(**unscaled, outer=base.outer * r)
+    yield ("rstd-missing-first",), base._replace(**unscaled, mean1=lambda a: row_mean(a) * r, outer=base.outer * r)
+
+
 def _layer_norm_bases(dy, cache):
-    return _pairs(Base(dy, cache.gamma, cache.rstd, cache.xhat, cache.xhat, row_mean, row_mean), _choices(dy, cache))
+    base = Base(dy, cache.gamma, cache.rstd, cache.xhat, cache.xhat, row_mean, row_mean)
+    return itertools.chain(_pairs(base, _choices(dy, cache)), _scaled_in_part(base))
 
 
 def _probe(seed, shape, mean, sigma):

@@ -24,7 +24,7 @@ import numpy as np
 from .catalogue import leading, slip
 from .compare import TOLERANCE, agree
 from .diagnosis import Diagnosis
-from .families import LAYER_NORM
+from .families import LAYER_NORM, PARTLY_SCALED
 
 # ---- Reading ----------------------------------------------------------------------------------------
 
@@ -116,6 +116,10 @@ def _gamma(first, means):
     return names
 
 
+#: Without one of its terms, dx does not say which of them 1/s was on.
+_ABSENT = frozenset({"first-term-missing", "missing-mean", "missing-projection", "frozen-statistics"})
+
+
 @functools.cache
 def _bases(family):
     """The bases of all probes, side by side; a family's probes never change."""
@@ -136,6 +140,8 @@ def _combinations(dx, family, tolerance):
                 break  # the rest would change nothing
         else:
             reading = frozenset(names) | readings.pop()
+            if reading & PARTLY_SCALED and reading & _ABSENT:
+                continue
             if len(reading) < fewest:
                 found, fewest = {}, len(reading)
             if len(reading) == fewest:

@@ -1,10 +1,34 @@
-"""Chapter 1: the numbers in the answers to its questions are computed, then looked for in their text."""
+"""Chapter 1: answers of readers to its exercises; the numbers in the answers to its questions."""
 
 import numpy as np
 import pytest
 from questions import norm, says
 
 from lnlib import layer_norm_forward
+from lnlib.exercises import check
+
+
+def test_an_untouched_stub_is_told_in_a_line():
+    def stub(sigma, radius):
+        raise NotImplementedError("solve the formula of the radius")
+
+    assert repr(check("eps-for-radius", stub)) == "eps-for-radius: not written yet: solve the formula of the radius"
+
+
+@pytest.mark.parametrize("other", [lambda x: 5 - x, lambda x: -2 * x + 3, lambda x: -x,
+                                   lambda x: x.mean() - 2 * (x - x.mean())])
+def test_a_negative_factor_is_told(other):
+    assert "the other sign" in check("same-output", other).failed[1]
+
+
+def interleaved(x, groups, eps=1e-5):
+    parts = [layer_norm_forward(x[..., k::groups], *np.ones((2, x.shape[-1] // groups)) - [[0], [1]], eps)[0]
+             for k in range(groups)]
+    return np.stack(parts, axis=-1).reshape(x.shape)
+
+
+def test_interleaved_groups_are_told():
+    assert "others lie between them" in str(check("group-norm", interleaved).diagnosis)
 
 
 def test_what_the_answers_say(rng):

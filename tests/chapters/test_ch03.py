@@ -1,7 +1,47 @@
-"""Chapter 3: the numbers in the answers to its questions are computed, then looked for in their text."""
+"""Chapter 3: answers of readers to its exercises; the numbers in the answers to its questions."""
 
 import numpy as np
+import pytest
 from questions import backward, says
+
+from lnlib.exercises import check
+
+
+def mean(a):
+    return a.mean(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("dx, words", [
+    (lambda g, xhat, r: r * g - mean(g) - xhat * mean(g * xhat), "first term only"),
+    (lambda g, xhat, r: r * (g - xhat * mean(g * xhat)) - mean(g), "missing in the term with the mean"),
+    (lambda g, xhat, r: r * (g - mean(g)) - xhat * mean(g * xhat), "in the projection 1/s is missing"),
+    (lambda g, xhat, r: g - mean(g) - r * xhat * mean(g * xhat), "the projection only"),
+    (lambda g, xhat, r: g - r * (mean(g) + xhat * mean(g * xhat)), "missing in the first term"),
+])
+def test_forgotten_parentheses_are_told(dx, words):
+    report = check("backward-dx", lambda dy, xhat, rstd, gamma: dx(gamma * dy, xhat, rstd))
+    assert words in str(report.diagnosis), report
+
+
+def test_an_answer_may_draw_from_seed_0():
+    def from_a_random_direction(kappa, xhat, gamma):
+        rest = np.random.default_rng(0).standard_normal(len(xhat))
+        rest -= rest.mean()
+        rest -= xhat * (rest @ xhat) / (xhat @ xhat)
+        return (rest / np.sqrt((rest**2).mean()) + np.sqrt(kappa**2 - 1)) / gamma
+
+    report = check("dy-with-kappa", from_a_random_direction)
+    assert not report.failed, report
+
+
+@pytest.mark.parametrize("lost, words", [
+    (lambda gamma, beta, tolerance, u: u * beta / gamma > tolerance, "signs of gamma and beta differ"),
+    (lambda gamma, beta, tolerance, u: np.abs(gamma) < tolerance, "whatever beta is"),
+    (lambda gamma, beta, tolerance, u: u * np.abs(beta / gamma) > tolerance, "gamma and beta are both 0"),
+])
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
+def test_what_is_said_of_lost_in_y_is_true(lost, words):
+    assert words in str(check("lost-in-y", lost).diagnosis)
 
 
 def test_what_the_answers_say(rng):

@@ -1,0 +1,47 @@
+"""Numbers whose wrong digits are red and underlined: as HTML, and as text with the wrong digits in brackets."""
+
+import html
+
+import numpy as np
+
+
+def right_and_wrong(number, exact, decimals=5):
+    """``number`` with so many decimals, as two strings: the digits that are right, and the rest.
+
+    The digits up to the d-th decimal are right if the number is within half a unit of that place.
+    """
+    text = f"{number:.{decimals}f}"
+    right = [d for d in range(decimals + 1) if abs(number - exact) <= 0.5 * 10.0**-d]
+    if not right:
+        return "", text
+    end = len(text) - decimals + right[-1] if right[-1] else len(text) - decimals - 1
+    return text[:end], text[end:]
+
+
+class WrongDigits:
+    """A table of rows of numbers; each digit beyond the accuracy of its number is marked.
+
+    exact : the right numbers, shape (n,); the first row, unmarked.
+    rows : title -> numbers as computed, shape (n,).
+    """
+
+    def __init__(self, exact, **rows):
+        exact = np.ravel(exact)
+        self.rows = {title: [right_and_wrong(*pair) for pair in zip(np.ravel(row).tolist(), exact)]
+                     for title, row in {"exact": exact, **rows}.items()}
+
+    def __repr__(self):
+        def cell(right, wrong):
+            return f"{right}[{wrong}]" if wrong else right
+
+        return "\n".join(f"{title:8}" + "".join(f"{cell(*pair):>14}" for pair in row) for title, row in self.rows.items())
+
+    def _repr_html_(self):
+        def cell(right, wrong):
+            # The style is for notebooks; the site's stylesheet has the class, for its dark theme too.
+            marked = f'<u class="ln-wrong" style="color: #c62828">{wrong}</u>' if wrong else ""
+            return f'<td style="text-align: right; font-family: monospace">{right}{marked}</td>'
+
+        body = "".join(f'<tr><th scope="row">{html.escape(title)}</th>{"".join(cell(*pair) for pair in row)}</tr>'
+                       for title, row in self.rows.items())
+        return f'<table aria-label="Results; wrong digits are underlined">{body}</table>'

@@ -3,10 +3,13 @@
 Errors name the argument, what was found and what was expected: ``TypeError`` for a wrong kind of
 thing (dtype, not a number, not a cache), ``ValueError`` for a wrong value (shape, sign, NaN).
 
-The functions ``require_...`` look at name, shape, dtype and flags of an array, never at its numbers. So they take
-what NumPy takes for an array, or the :class:`Description` that :func:`describe` makes of one on a device.
+But for :func:`require_finite` and :func:`require_numbers`, the functions ``require_...`` look at name, shape, dtype
+and flags of an array, never at its numbers. So they take what NumPy takes for an array, or the :class:`Description`
+that :func:`describe` makes of one on a device. Names, dtypes and limits are taken as they are: the library itself
+writes them down.
 """
 
+import functools
 import math
 import numbers
 from typing import NamedTuple
@@ -22,6 +25,10 @@ COMPUTE_DTYPE = {
     "float64": np.dtype(np.float64),
     "complex128": np.dtype(np.complex128),
 }
+
+#: Dtypes of real numbers, for what is computed with numbers of any of them.
+REAL_NUMBERS = ("float16", "bfloat16", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u")
+                                                               for bits in (8, 16, 32, 64)))
 
 #: Compute dtype -> (smallest, largest). A row is in range if smallest < variance + eps < largest (which NaN is not).
 #: Any other finite row is done again, scaled by a power of two, which rounds nothing. ``smallest`` is tiny / u: of a
@@ -85,33 +92,41 @@ def as_array(name, value, dtypes=tuple(COMPUTE_DTYPE)):
     except ValueError as error:  # NumPy's message names no argument
         raise ValueError(f"{name}: found a ragged {type(value).__name__}, expected an array or "
                          f"nested lists of equal lengths") from error
+    except Exception as error:  # of the value's own __array__
+        found = f"{type(value).__name__}, which gives no array ({error})"
+        raise TypeError(f"{name}: found {found}, expected one") from error
     require_dtype(name, array.dtype, dtypes)
     return array
 
 
-def require_x(value):
-    """Return ``x`` as an array of at least one axis whose last axis, D, is not empty."""
-    x = as_array("x", value)
+def require_x(value, name="x", dtypes=tuple(COMPUTE_DTYPE)):
+    """Return ``value`` as an array of at least one axis whose last axis, D, is not empty."""
+    x = as_array(name, value, dtypes)
     if not x.shape:
-        raise ValueError("x: found a 0-d array, expected shape (..., D) with at least one axis")
+        raise ValueError(f"{name}: found a 0-d array, expected shape (..., D) with at least one axis")
     if x.shape[-1] == 0:
-        raise ValueError(f"x: found shape {x.shape}, so D = 0; expected at least one feature on the last axis")
+        raise ValueError(f"{name}: found shape {x.shape}, so D = 0; expected at least one feature on the last axis")
     return x
 
 
-def require_like_x(name, value, shape, dtype):
-    """Return a parameter or an upstream gradient whose shape is ``shape`` and whose dtype goes with x's ``dtype``.
+@functools.lru_cache
+def dtypes_like(dtype):
+    """The dtypes that may stand beside x of ``dtype``: x's own and x's compute dtype, so float32 beside float16.
 
-    It may have x's dtype or x's compute dtype (so float16 x goes with float32 gamma). float64 and
-    complex128 go together, which the complex step needs.
+    float64 and complex128 go together, which the complex step needs.
     """
-    array = as_array(name, value)
     compute = COMPUTE_DTYPE[dtype.name]
-    if compute.name in ("float64", "complex128"):
-        allowed = ("float64", "complex128")
-    else:
-        allowed = tuple(dict.fromkeys((dtype.name, compute.name)))
-    require_dtype(name, array.dtype, allowed, f"{' or '.join(allowed)} because x has dtype {dtype.name}")
+    if compute.itemsize > 4:
+        return COMPUTE_DTYPE["float64"], COMPUTE_DTYPE["complex128"]
+    return tuple(dict.fromkeys((dtype, compute)))
+
+
+def require_like_x(name, value, shape, dtype):
+    """Return a parameter or an upstream gradient whose shape is ``shape`` and whose dtype goes with x's ``dtype``."""
+    array, like = as_array(name, value), dtypes_like(dtype)
+    if array.dtype not in like:
+        allowed = [d.name for d in like]
+        require_dtype(name, array.dtype, allowed, f"{' or '.join(allowed)} because x has dtype {dtype.name}")
     require_shape(name, array.shape, shape)
     return array
 
@@ -140,18 +155,77 @@ def require_out(out, x, rows_in_order=False):
         raise ValueError("out: found a read-only array, expected one that can be written")
 
 
+def require_finite(name, value, dtypes=("float32", "float64")):
+    """Return ``value`` as an array without NaN or Inf whose dtype is one of ``dtypes``."""
+    array = as_array(name, value, dtypes)
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name}: found NaN or Inf, expected finite numbers only")
+    return array
+
+
+def require_numbers(name, value, least=-math.inf, nan=False):
+    """Return a real number or an array of them in float64: none is below ``least``, and none NaN unless ``nan``."""
+    array = as_array(name, value, REAL_NUMBERS).astype(np.float64)
+    if not ((array >= least) | (np.isnan(array) & nan)).all():
+        limit = f" >= {least:g}" if least > -math.inf else ""
+        raise ValueError(f"{name}: found {array.min()}, expected numbers{limit}, none of them NaN")
+    return array
+
+
+def require_number(name, value, least=-math.inf, above=-math.inf):
+    """Return ``value`` as a float: one finite real number >= ``least`` and > ``above``."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) else ""
+        raise TypeError(f"{name}: found {type(value).__name__}{shape}, expected one real number")
+    try:
+        number = float(value)
+    except OverflowError:  # an int or a fraction beyond the largest float
+        number = math.inf
+    if not (math.isfinite(number) and number >= least and number > above):
+        limit = f" >= {least:g}" if least > -math.inf else f" > {above:g}" if above > -math.inf else ""
+        raise ValueError(f"{name}: found {number}, expected a finite number{limit}")
+    return number
+
+
 def require_eps(eps):
     """Return ``eps`` as a float: one finite number, zero or positive."""
-    if isinstance(eps, (bool, np.bool_)) or not isinstance(eps, numbers.Real):
-        shape = f" of shape {eps.shape}" if isinstance(eps, np.ndarray) else ""
-        raise TypeError(f"eps: found {type(eps).__name__}{shape}, expected one real number")
-    try:
-        value = float(eps)
-    except OverflowError:  # an int or a fraction beyond the largest float
-        value = math.inf
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"eps: found {value}, expected a finite number >= 0")
+    return require_number("eps", eps, least=0)
+
+
+def require_count(name, value, least=1, most=math.inf):
+    """Return ``value`` as an int: an integer from ``least`` to ``most``."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name}: found {type(value).__name__}, expected an integer")
+    if not least <= value <= most:
+        limit = f">= {least}" if most == math.inf else f"from {least} to {most}"
+        raise ValueError(f"{name}: found {value}, expected an integer {limit}")
+    return int(value)
+
+
+def require_kind(name, value, kind, expected):
+    """Return ``value``, an instance of the class ``kind`` (or of one of a tuple), which is ``expected`` in words."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name}: found {type(value).__name__}, expected {expected}")
     return value
+
+
+def require_callable(name, value):
+    """Return ``value``, which can be called."""
+    if not callable(value):
+        raise TypeError(f"{name}: found {type(value).__name__}, expected a function")
+    return value
+
+
+def require_several(name, value):
+    """Return ``value``, an array or a sequence other than text, as a tuple."""
+    if isinstance(value, (str, bytes)) or not np.iterable(value):
+        raise TypeError(f"{name}: found {type(value).__name__}, expected a sequence")
+    return tuple(value)
+
+
+def require_rng(rng):
+    """Return ``rng``, a numpy.random.Generator."""
+    return require_kind("rng", rng, np.random.Generator, "a numpy.random.Generator")
 
 
 def require_bool(name, value):
@@ -181,7 +255,27 @@ def require_cache(cache, *kinds):
     return cache
 
 
+def require_part(cache, name, shape, dtypes):
+    """Raise unless the field ``name`` of a cache is an array of this shape and one of these dtypes.
+
+    It is, but for caches that were changed by hand.
+    """
+    part = getattr(cache, name)
+    if type(part) is not np.ndarray or part.dtype not in dtypes or part.shape != shape:
+        name = f"cache.{name}"
+        as_array(name, require_kind(name, part, np.ndarray, "the array that forward made"), [d.name for d in dtypes])
+        require_shape(name, part.shape, shape)
+
+
 def require_choice(name, value, choices):
-    """Raise ``ValueError`` unless ``value`` is one of ``choices``, strings."""
-    if value not in tuple(choices):  # which may be a dict: a list is no key, and not one of them either
+    """Return ``value``, which is one of ``choices``, strings; else ``ValueError``."""
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name}: found {value!r}, expected one of {', '.join(choices)}")
+    return value
+
+
+def require_dtype_name(dtype, names):
+    """Return the name of ``dtype``, a dtype of NumPy's or a name that NumPy need not know; one of ``names``."""
+    if isinstance(dtype, (np.dtype, type)):
+        dtype = np.dtype(dtype).name
+    return require_choice("dtype", dtype, names)

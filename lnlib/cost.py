@@ -33,7 +33,6 @@ expected.
 """
 
 import functools
-import numbers
 import platform
 import re
 import statistics
@@ -143,15 +142,6 @@ class Operation(NamedTuple):
         return self.flops / self.bytes
 
 
-def _check_count(name, value, least=1, most=None):
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name}: found {type(value).__name__}, expected an integer")
-    if value < least or most is not None and value > most:
-        limit = f">= {least}" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{name}: found {value}, expected an integer {limit}")
-    return int(value)
-
-
 class _Plan(NamedTuple):
     """A checked question: a program, its arguments and results by name, the bytes of an array by its name."""
 
@@ -165,9 +155,10 @@ class _Plan(NamedTuple):
 def _plan(which, rows, D, dtype, keep, fused, out):
     contract.require_choice("which", which, ("forward", "backward"))
     contract.require_choice("keep", keep, _CACHE)
-    name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
-    contract.require_choice("dtype", name, FORMATS)
-    rows, D, itemsize = _check_count("rows", rows), _check_count("D", D), FORMATS[name].bits // 8
+    for name, value in (("fused", fused), ("out", out)):
+        contract.require_bool(name, value)
+    itemsize = FORMATS[contract.require_dtype_name(dtype, FORMATS)].bits // 8
+    rows, D = contract.require_count("rows", rows), contract.require_count("D", D)
     if out and not fused and keep != "x":
         raise ValueError(f"keep: found {keep!r} with out=True and fused=False, expected 'x', which is what "
                          f"lnlib.cpu.ladder.reused_buffers_forward keeps")
@@ -194,10 +185,14 @@ def count(program, bytes_of, itemsize):
     An operator works once on each element of the largest array of its line. ``bytes_of(name)`` is the size of an
     array of the program, ``itemsize`` that of a number in it.
     """
+    contract.require_callable("bytes_of", bytes_of)
+    contract.require_count("itemsize", itemsize)
     counted = []
-    for call, _ in _calls(program):
-        result, expression = call.split(" = ")
+    for call, _ in _calls(contract.require_kind("program", program, str, "the lines of a program")):
+        result, _, expression = call.partition(" = ")
         sizes = [bytes_of(name) for name in set(re.findall(r"[a-z]\w*", expression)) - _NO_ARRAY]
+        if not sizes:
+            raise ValueError(f"program: found the line {call!r}, expected 'result = an expression in arrays'")
         operators = len(re.findall(r"[-+*/]|sum|sqrt", expression))
         counted.append(Operation(call, operators * max(sizes) // itemsize, sum(sizes), bytes_of(result)))
     return counted
@@ -223,7 +218,9 @@ def operations(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out
 
 def total(operations):
     """The sum of some operations, as an :class:`Operation` called "total"."""
-    operations = list(operations)
+    operations = contract.require_several("operations", operations)
+    for operation in operations:
+        contract.require_kind("operations", operation, Operation, "some of the class Operation")
     return Operation("total", *(sum(getattr(o, field) for o in operations) for field in Operation._fields[1:]))
 
 
@@ -277,14 +274,20 @@ def roofline(flops, nbytes, machine, pattern="copy"):
     ``flops`` and ``nbytes`` may be arrays.
     """
     contract.require_choice("pattern", pattern, ("copy", "triad"))
-    if not all(rate > 0 for rate in machine[1:]):
-        raise ValueError(f"machine: found {machine}, expected three positive rates")
+    contract.require_kind("machine", machine, Machine, "a Machine")
+    for name in Machine._fields[1:]:
+        contract.require_number(f"machine.{name}", getattr(machine, name), above=0)
+    flops = contract.require_numbers("flops", flops, least=0)
+    nbytes = contract.require_numbers("nbytes", nbytes, least=0)
     return np.maximum(np.divide(flops, machine.flops), np.divide(nbytes, getattr(machine, pattern)))
 
 
 @functools.cache
 def kernels(parallel):
-    """Compiled loops; compiled without ``parallel``, prange is range."""
+    """Compiled loops; compiled without ``parallel``, prange is range.
+
+    Arguments are not checked: they are those of :func:`measure_machine`.
+    """
     from numba import njit, prange
 
     @njit(parallel=parallel)
@@ -315,6 +318,7 @@ def kernels(parallel):
 
 def aligned(n):
     """n float32 ones that begin on a cache line of 64 bytes, where NumPy's own arrays need not begin."""
+    contract.require_count("n", n)
     a = np.empty(n + 16, np.float32)
     start = -a.ctypes.data % 64 // a.itemsize
     a[start:start + n] = 1  # touched, so that every page exists
@@ -323,6 +327,9 @@ def aligned(n):
 
 def median_rate(amount, call, rounds=11):
     """``amount`` per second: the median of rounds of at least about 2 ms, so that the clock does not matter."""
+    amount = contract.require_number("amount", amount, above=0)
+    contract.require_callable("call", call)
+    contract.require_count("rounds", rounds)
     call()  # compiles
     start = time.perf_counter()
     call()
@@ -354,8 +361,8 @@ def measure_machine(threads=1, size=2**27):
     except ImportError as error:
         raise ImportError("measure_machine needs Numba, which is not installed here; without it, describe a machine "
                           "by Machine(name, copy, triad, flops)") from error
-    threads = _check_count("threads", threads, most=numba.config.NUMBA_NUM_THREADS)
-    size = _check_count("size", size, least=64)
+    threads = contract.require_count("threads", threads, most=numba.config.NUMBA_NUM_THREADS)
+    size = contract.require_count("size", size, least=64)
     copy, triad, multiply_add = kernels(threads > 1)
     n, lanes, repeats, half = size // 4, 512, 2**14, np.float32(0.5)  # 0.1 GFLOP a thread
     a, b, c = (aligned(n) for _ in range(3))

@@ -1,7 +1,8 @@
 r"""Backward passes that keep other numbers than :mod:`lnlib.layernorm`, or combine them in another way.
 
-They exist to be measured. Each works in the dtype of its arguments, for rows on the last axis, checks nothing, and
-takes g = gamma * dy. On paper all but those with eps outside the root are the same function, the dx of layer norm.
+They exist to be measured. Each works in the dtype of its arguments, for rows on the last axis, and takes
+g = gamma * dy. Arguments are not checked: what is measured is the rounding of these lines and no others. On paper
+all but those with eps outside the root are the same function, the dx of layer norm.
 """
 
 import numpy as np

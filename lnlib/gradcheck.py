@@ -49,6 +49,7 @@ from .rounding import FORMATS
 ROUNDINGS = 4
 
 _REAL = ("float32", "float64")
+_RESULTS = *contract.REAL_NUMBERS, "complex128"
 
 #: A default tolerance above this says that the numeric gradient itself is not known; nothing passes then.
 USELESS = 1e-2
@@ -65,10 +66,12 @@ class Rule(NamedTuple):
 
     def balance(self, u):
         """The step h, for the length 1, where the sum of the two errors is smallest; ``u`` is the unit roundoff."""
+        u = contract.require_number("u", u, above=0)
         return (self.rounding * ROUNDINGS * u / (self.order * self.truncation)) ** (1 / (self.order + 1))
 
     def step(self, u, length=1.0):
         """The default step: the power of two after ``length`` times the balance; 1e-30 if nothing is rounded."""
+        length = contract.require_number("length", length, above=0)
         return 1e-30 if self.rounding == 0 else 2.0 ** math.ceil(math.log2(length * self.balance(u)))
 
 
@@ -109,9 +112,7 @@ def _complex(phi, h):
 
 def _richardson_rule(levels):
     # Truncation: the product of the squared steps h/2^i over (2L+1)!. Rounding: that of the smallest step.
-    if not (isinstance(levels, int) and levels >= 1):
-        raise ValueError(f"levels: found {levels!r}, expected an integer >= 1")
-    order = 2 * levels
+    order = 2 * contract.require_count("levels", levels)
     truncation = 2.0 ** (-levels * (levels - 1)) / math.factorial(order + 1)
     return Rule(partial(_richardson, levels=levels), order, truncation, 2.0 ** (levels - 1))
 
@@ -126,14 +127,6 @@ RULES = {
     "richardson": _richardson_rule(3),
     "complex": Rule(_complex, 2, 1 / 6, 0.0, ("float64",)),
 }
-
-
-def _finite(name, value, dtypes=_REAL):
-    """``value`` as a real array without NaN or Inf."""
-    array = contract.as_array(name, value, dtypes)
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name}: found NaN or Inf, expected finite numbers only")
-    return array
 
 
 def _unit_roundoff(x):
@@ -152,14 +145,8 @@ def _default_step(rule, x):
     return rule.step(_unit_roundoff(x), _length(x))
 
 
-def _check_step(h):
-    if not (np.ndim(h) == 0 and np.isrealobj(h) and math.isfinite(h) and h > 0):
-        raise ValueError(f"h: found {h!r}, expected one finite number > 0")
-    return float(h)  # a NumPy float64 would turn float32 arithmetic into float64
-
-
 def _check_result(value, dy):
-    value = np.asarray(value)
+    value = contract.as_array("f", value, _RESULTS)
     if value.shape != dy.shape:
         raise ValueError(f"f: found a result of shape {value.shape}, expected {dy.shape}, "
                          f"the shape of dy (a scalar where dy is not given)")
@@ -186,9 +173,11 @@ def _differentiate(rule, f, x, h, dy):
 
 
 def _gradient(rule, f, x, h, dy):
-    x = _finite("x", x, rule.dtypes)
-    h = _default_step(rule, x) if h is None else _check_step(h)
-    dy = np.ones((), x.dtype) if dy is None else _finite("dy", dy)
+    contract.require_callable("f", f)
+    x = contract.require_finite("x", x, rule.dtypes)
+    # A float: NumPy's float64 would turn float32 arithmetic into float64.
+    h = _default_step(rule, x) if h is None else contract.require_number("h", h, above=0)
+    dy = np.ones((), x.dtype) if dy is None else contract.require_finite("dy", dy)
     return _differentiate(rule, f, x, h, dy)[0]
 
 
@@ -257,7 +246,11 @@ def step_curve(f, x, exact, steps, methods=METHODS, *, dy=None):
     :data:`METHODS` or a part of it. Returns a dict: name of a method -> float64 array, one error per step; ``inf``
     where a gradient was not finite.
     """
-    exact = reference.to_fixed(exact)
+    exact = reference.to_fixed(exact, "exact")
+    contract.require_shape("exact", exact.shape, np.shape(contract.require_finite("x", x)), ", the shape of x")
+    steps = [contract.require_number("steps", h, above=0) for h in contract.require_several("steps", steps)]
+    for method in contract.require_kind("methods", methods, dict, "a dict like METHODS").values():
+        contract.require_callable("methods", method)
     return {name: np.array([reference.relative_error(method(f, x, h, dy=dy), exact) for h in steps])
             for name, method in methods.items()}
 
@@ -286,7 +279,9 @@ def adjoint_test(jvp, vjp, u, dy):
     and ``dy`` should be random: a fixed direction may be one that the mistake does not touch. The result is NaN if
     anything is NaN. Compare it with :func:`tolerance`: the size of both sums bounds the condition number.
     """
-    u, dy = _finite("u", u), _finite("dy", dy)
+    contract.require_callable("jvp", jvp)
+    contract.require_callable("vjp", vjp)
+    u, dy = contract.require_finite("u", u), contract.require_finite("dy", dy)
     Ju = contract.as_array("jvp(u)", jvp(u), _REAL)
     JTdy = contract.as_array("vjp(dy)", vjp(dy), _REAL)
     contract.require_shape("jvp(u)", Ju.shape, dy.shape, ", the shape of dy")
@@ -294,14 +289,16 @@ def adjoint_test(jvp, vjp, u, dy):
     return _mismatch((dy, Ju), (JTdy, u))
 
 
-def _check_lists(args, dy, grads, method):
-    contract.require_choice("method", method, RULES)
-    rule = RULES[method]
-    args = [_finite(f"args[{k}]", a, rule.dtypes) for k, a in enumerate(args)]
-    grads = [contract.as_array(f"grads[{k}]", g, _REAL) for k, g in enumerate(grads)]
+def _check_lists(f, args, dy, grads, method):
+    contract.require_callable("f", f)
+    rule = RULES[contract.require_choice("method", method, RULES)]
+    args = [contract.require_finite(f"args[{k}]", a, rule.dtypes)
+            for k, a in enumerate(contract.require_several("args", args))]
+    grads = [contract.as_array(f"grads[{k}]", g, _REAL)
+             for k, g in enumerate(contract.require_several("grads", grads))]
     if len(grads) != len(args):
         raise ValueError(f"grads: found {len(grads)} arrays, expected {len(args)}, one for each of args")
-    return args, _finite("dy", dy), grads, rule
+    return args, contract.require_finite("dy", dy), grads, rule
 
 
 def random_projection(f, args, dy, grads, *, rng, method="complex"):
@@ -322,7 +319,8 @@ def random_projection(f, args, dy, grads, *, rng, method="complex"):
     the units of the loss. The relative mismatch is a few u for ``"complex"``, about :math:`u^{2/3}` for
     ``"central"``; NaN if anything is NaN.
     """
-    args, dy, grads, rule = _check_lists(args, dy, grads, method)
+    args, dy, grads, rule = _check_lists(f, args, dy, grads, method)
+    contract.require_rng(rng)
     for k, (arg, grad) in enumerate(zip(args, grads)):
         contract.require_shape(f"grads[{k}]", grad.shape, arg.shape, f", the shape of args[{k}]")
     v = [(_length(a) * rng.standard_normal(a.shape)).astype(a.dtype) for a in args]
@@ -337,6 +335,7 @@ def random_projection(f, args, dy, grads, *, rng, method="complex"):
 
 def longest_chain(D):
     """Longest chain of additions in NumPy's sum of D numbers: 8 accumulators in blocks of 128, then a tree."""
+    contract.require_count("D", D)
     if D < 8:
         return D - 1
     return math.ceil(min(D, 128) / 8) + 3 + max(0, math.ceil(math.log2(D / 128)))
@@ -360,16 +359,12 @@ def tolerance(dtype, D, condition=1.0):
     ``dtype`` is x's, or its name: float64, float32, or float16, bfloat16 with arithmetic in float32. ``condition`` is
     :math:`\kappa = \|r g\| / \|dx\|`, see :func:`lnlib.reference.kappa`; at least about 1.
     """
-    name = dtype if isinstance(dtype, str) else np.dtype(dtype).name  # NumPy may not know "bfloat16"
-    if name not in FORMATS:
-        raise TypeError(f"dtype: found {name}, expected one of {', '.join(FORMATS)}")
-    if D < 1:
-        raise ValueError(f"D: found {D}, expected at least 1")
-    if not condition >= 0:
-        raise ValueError(f"condition: found {condition}, expected a number >= 0")
+    name = contract.require_dtype_name(dtype, FORMATS)
+    condition = contract.require_numbers("condition", condition, least=0)
+    contract.require_shape("condition", condition.shape, ())
     compute = contract.COMPUTE_DTYPE[name].name
     storage = FORMATS[name].u if name != compute else 0.0
-    return storage + (8 + 2 * math.sqrt(longest_chain(D))) * max(condition, 1.0) * FORMATS[compute].u
+    return storage + (8 + 2 * math.sqrt(longest_chain(D))) * max(float(condition), 1.0) * FORMATS[compute].u
 
 
 class GradientRow(NamedTuple):
@@ -472,12 +467,13 @@ def check_gradients(f, args, dy, grads, *, names=None, method="central", rtol=No
       that with the default tolerance.
     * ``rtol``: a tolerance for all gradients, in place of the default.
     """
-    args, dy, grads, rule = _check_lists(args, dy, grads, method)
-    names = [f"grads[{k}]" for k in range(len(grads))] if names is None else list(names)
+    args, dy, grads, rule = _check_lists(f, args, dy, grads, method)
+    names = ([f"grads[{k}]" for k in range(len(grads))] if names is None else
+             [contract.require_kind("names", name, str, "text") for name in contract.require_several("names", names)])
     if len(names) != len(grads):
         raise ValueError(f"names: found {len(names)}, expected {len(grads)}, one for each of grads")
-    if rtol is not None and not rtol >= 0:
-        raise ValueError(f"rtol: found {rtol}, expected a number >= 0")
+    if rtol is not None:
+        rtol = contract.require_number("rtol", rtol, least=0)
     return GradientReport(tuple(
         _check_one(name, lambda a: f(*args[:k], a, *args[k + 1:]), args[k], dy, grads[k], rule, rtol)
         for k, name in enumerate(names)))

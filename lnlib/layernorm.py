@@ -28,7 +28,8 @@ from . import contract
 class LayerNormCache(NamedTuple):
     """What layer norm's backward needs, and no more: rows * (D + 1) + D numbers.
 
-    No field shares memory with an argument of forward: changing x, gamma or beta later changes nothing here.
+    No field shares memory with an argument of forward: changing x, gamma or beta later changes nothing here. Of fields
+    changed by hand, backward looks at types, shapes and dtypes, never at numbers.
     """
 
     xhat: np.ndarray  #: (..., D), compute dtype, the normalised rows
@@ -72,6 +73,7 @@ class RMSNormCache(NamedTuple):
 
 
 _LAYER_NORM = LayerNormCache, PreciseLayerNormCache
+_WIDE = np.dtype(np.float64),
 
 
 def _rows(array, dtype):
@@ -88,13 +90,17 @@ def wide_mean(a):
     """Mean over D, in float64 also where ``a`` is float32.
 
     A statistic that multiplies a whole row is wrong in the same way in every element, and that does not average
-    out. Kept wide it costs nothing: there is one a row.
+    out. Kept wide it costs nothing: there is one a row. Arguments are not checked: here, and in the next functions,
+    they come from functions that have checked theirs.
     """
     return np.mean(a, axis=-1, keepdims=True, dtype=np.float64 if a.dtype == np.float32 else None)
 
 
 def centred(a):
-    """Rows of ``a`` minus their mean, recentred: subtract the mean, then the mean of what is left."""
+    """Rows of ``a`` minus their mean, recentred: subtract the mean, then the mean of what is left.
+
+    Arguments are not checked: see :func:`wide_mean`.
+    """
     d = a - _mean(a)
     return d - _mean(d)
 
@@ -139,7 +145,10 @@ def _normalise_any(x, eps, centre):
 
 
 def apply_jacobian(v, xhat, rstd, centre):
-    """J v for each row, J = d xhat / d x. J is symmetric, so this is J transposed times v as well."""
+    """J v for each row, J = d xhat / d x. J is symmetric, so this is J transposed times v as well.
+
+    Arguments are not checked: see :func:`wide_mean`.
+    """
     v = centre(v)
     return rstd * (v - xhat * wide_mean(v * xhat))
 
@@ -159,6 +168,7 @@ def sum_rows(a):
     """Sum over axis 0 with an error that does not grow with the number of rows; may overwrite ``a``.
 
     float32 is added in float64. Wider dtypes are added pairwise: their error grows like log2(rows).
+    Arguments are not checked: see :func:`wide_mean`.
     """
     if a.dtype == np.float32:
         return a.sum(axis=0, dtype=np.float64)
@@ -237,10 +247,25 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False):
     return _forward(x, gamma, beta, eps, centred, LayerNormCache)
 
 
+def _require_parts(cache):
+    """x's shape, of a cache whose fields have the types, shapes and dtypes that forward gave them."""
+    kept = cache._fields[0]
+    dtype = contract.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
+    contract.require_dtype("cache.dtype", dtype, contract.COMPUTE_DTYPE)
+    shape = contract.require_kind(f"cache.{kept}", cache[0], np.ndarray, "the array that forward made").shape
+    like = contract.dtypes_like(dtype)
+    work = _WIDE if kept == "x" else contract.dtypes_like(like[-1])
+    contract.require_part(cache, kept, shape, (dtype,) if kept == "x" else work)
+    for name in cache._fields[1:-2]:
+        contract.require_part(cache, name, (*shape[:-1], 1), work)
+    contract.require_part(cache, "gamma", shape[-1:] or (1,), like)
+    return shape
+
+
 def _unpack(cache, kinds, **arrays):
     """gamma in the dtype of the arithmetic with ``arrays``, of x's shape; as rows xhat, rstd and these; x's shape."""
     contract.require_cache(cache, *kinds)
-    shape = *cache.rstd.shape[:-1], *cache.gamma.shape
+    shape = _require_parts(cache)
     arrays = [contract.require_like_x(name, value, shape, cache.dtype) for name, value in arrays.items()]
     with np.errstate(all="ignore"):
         xhat = cache.xhat
@@ -291,7 +316,8 @@ def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
     r"""The same gradients by the chain rule, one line per value between x and y, from y back to x.
 
     The teaching version of chapter 3, and an independent check of :func:`layer_norm_backward`. It has
-    no recentred mean and no cache. Arguments and results as there, with x of shape (..., D).
+    no recentred mean and no cache. Arguments and results as there, with x of shape (..., D). Arguments are not
+    checked: what is shown is the chain rule, one line a value.
     """
     D = x.shape[-1]
     mean = x.mean(axis=-1, keepdims=True)

@@ -6,7 +6,8 @@ numbers is not copied, nor are its fused multiply-adds, but for one that matters
 decides, the two may differ: in what is left of a constant row, in which rows of many have a negative
 variance. Every function has the arguments and results of
 :func:`lnlib.layernorm.layer_norm_forward` and :func:`lnlib.layernorm.layer_norm_backward`: forward returns
-(y, cache), backward takes (dy, cache) and returns (dx, dgamma, dbeta). Arguments are not checked.
+(y, cache), backward takes (dy, cache) and returns (dx, dgamma, dbeta). Arguments are not checked: each framework has
+checks of its own, and those are not re-created.
 
 float32 and float64 are worked on as they are, half precision in float32. No gradient formula is
 simplified: the backward passes of Flax and Keras follow their forward, whose sources are theirs, step by step, as

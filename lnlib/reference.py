@@ -18,14 +18,17 @@ from . import contract
 BITS = 400
 
 
-def to_fixed(a):
-    """Floats (any real dtype, any shape) as an object array of integers in units of 2**-BITS."""
-    a = np.asarray(a)
+def to_fixed(a, name="a"):
+    """Floats (any dtype up to float64, any shape) as an object array of integers in units of 2**-BITS.
+
+    What is such an array of integers already comes back as it is. An error calls the argument ``name``.
+    """
+    a = contract.as_array(name, a, (*contract.REAL_NUMBERS, "object"))
     if a.dtype == object:
+        if not all(type(n) is int for n in a.flat):
+            raise TypeError(f"{name}: found objects other than ints, expected floats, or ints in fixed point")
         return a
-    a = a.astype(np.float64)
-    if not np.isfinite(a).all():
-        raise ValueError("reference: found NaN or Inf, expected finite numbers only")
+    a = contract.require_finite(name, a, contract.REAL_NUMBERS).astype(np.float64)
     mantissa, exponent = np.frexp(a)
     fixed = np.empty(a.shape, object)
     shifts = exponent.ravel().astype(int) - 53 + BITS
@@ -36,7 +39,8 @@ def to_fixed(a):
 
 def to_float64(a):
     """A fixed-point array, each element correctly rounded to float64."""
-    a = np.asarray(a, object)
+    contract.as_array("a", a, ("object",))
+    a = to_fixed(a)
     return np.array([n / (1 << BITS) for n in a.ravel()], np.float64).reshape(a.shape)
 
 
@@ -59,13 +63,21 @@ class Exact(NamedTuple):
     dbeta: np.ndarray | None = None
 
 
+def _shaped(name, value, shape):
+    fixed = to_fixed(value, name)
+    contract.require_shape(name, fixed.shape, shape)
+    return fixed
+
+
 def layer_norm(x, gamma, beta, dy=None, eps=1e-5):
     """Layer norm of finite real arrays, exactly; with ``dy`` its gradients too.
 
     Formulas and shapes are those of :mod:`lnlib.layernorm`. eps and all arrays are taken as the
     exact values of the floats given. A constant row with eps = 0 raises ``ZeroDivisionError``.
     """
-    X, G, B, E = to_fixed(x), to_fixed(gamma), to_fixed(beta), to_fixed(float(eps))[()]
+    X, E = to_fixed(x, "x"), to_fixed(contract.require_eps(eps))[()]
+    contract.require_x(X, dtypes=("object",))
+    G, B = _shaped("gamma", gamma, X.shape[-1:]), _shaped("beta", beta, X.shape[-1:])
     c = X - _mean(X)
     var = _mean(_times(c, c)) + E
     # rstd = 1/sqrt(v / 2**BITS) in units of 2**-BITS is sqrt(2**(3 BITS) / v).
@@ -75,7 +87,7 @@ def layer_norm(x, gamma, beta, dy=None, eps=1e-5):
     y = _times(xhat, G) + B
     if dy is None:
         return Exact(y, xhat, rstd)
-    dY = to_fixed(dy)
+    dY = _shaped("dy", dy, X.shape)
     g = _times(dY, G)
     dx = _times(rstd, g - _mean(g) - _times(xhat, _mean(_times(g, xhat))))
     rows = tuple(range(X.ndim - 1))
@@ -99,11 +111,11 @@ def relative_error(value, exact):
     ``exact`` is fixed point (or floats, taken as exact). NaN or Inf in ``value`` gives ``inf``;
     where the exact tensor is zero, the error is 0.0 if ``value`` is too, else ``inf``.
     """
-    value, exact = np.asarray(value), to_fixed(exact)
+    value, exact = contract.as_array("value", value, (*contract.REAL_NUMBERS, "object")), to_fixed(exact, "exact")
     contract.require_shape("value", value.shape, exact.shape, ", the shape of exact")
     if value.dtype != object and not np.isfinite(value.astype(np.float64)).all():
         return math.inf
-    return _root_ratio(_norm2(to_fixed(value) - exact), _norm2(exact))
+    return _root_ratio(_norm2(to_fixed(value, "value") - exact), _norm2(exact))
 
 
 def correct_digits(value, exact):
@@ -117,5 +129,8 @@ def kappa(exact, dy, gamma):
 
     It says how much of g is subtracted away; a backward in precision u cannot expect less than about kappa * u.
     """
-    g = _times(to_fixed(dy), to_fixed(gamma))
+    contract.require_kind("exact", exact, Exact, "the Exact that layer_norm returns")
+    if exact.dx is None:
+        raise ValueError("exact: found an Exact without gradients, expected that of a call with dy")
+    g = _times(_shaped("dy", dy, exact.dx.shape), _shaped("gamma", gamma, exact.dx.shape[-1:]))
     return _root_ratio(_norm2(_times(exact.rstd, g)), _norm2(exact.dx))

@@ -9,16 +9,19 @@ and an upstream gradient a third, kappa, which says how much of it is subtracted
 .. math:: \kappa = \|r g\| / \|dx\|.
 
 Maps are measured against exact arithmetic (:mod:`lnlib.reference`). Theory lines count roundings: n independent
-roundings of equal size leave a relative error of :math:`\tau u \sqrt n`, where u is the unit roundoff and
-:math:`\tau = 0.42` (:data:`lnlib.rounding.TAU`) makes one rounding typical instead of worst. For rows like random
-ones medians of the error agree with them to a factor of about two, and they say which errors grow with what.
+roundings of equal size leave a relative error of :math:`t u \sqrt n`, where u is the unit roundoff and
+t = 0.42 (:data:`lnlib.rounding.TYPICAL`) makes one rounding typical instead of worst. For rows like random ones
+medians of the error agree with them to a factor of about two, and they say which errors grow with what.
 """
 
 import numpy as np
 
 from . import contract, reference
 from .layernorm import layer_norm_forward
-from .rounding import TAU, find, round_to
+from .rounding import TYPICAL, find, round_to
+
+_FLOATS = "float32", "float64"
+_TOWARDS = "ones", "along"
 
 # Rows and upstream gradients
 
@@ -40,9 +43,10 @@ def rows(rng, count, D, ratio, sigma=1.0, dtype="float32"):
     ``rng`` is a numpy.random.Generator, D at least 2, and ``dtype`` a key of :data:`lnlib.rounding.FORMATS`. Half
     formats are numbers of the format in a float32 array.
     """
-    if D < 2:
-        raise ValueError(f"D: found {D}, expected at least 2, because one number has no standard deviation")
-    z = rng.standard_normal((count, D))
+    D, count = contract.require_count("D", D, least=2), contract.require_count("count", count)  # of one: no sigma
+    ratio, sigma = contract.require_number("ratio", ratio), contract.require_number("sigma", sigma, least=0)
+    find(dtype)
+    z = contract.require_rng(rng).standard_normal((count, D))
     z -= z.mean(axis=-1, keepdims=True)
     z /= np.sqrt(np.mean(z * z, axis=-1, keepdims=True))
     mean = ratio * rng.uniform(0.99, 1.01, (count, 1))
@@ -58,7 +62,11 @@ def upstream(rng, xhat, ones=0.0, along=0.0, rest=1.0, dtype="float32"):
     with a random w for each row of ``xhat``, an array of shape (..., D). Its :func:`kappa` is known in advance.
     With D = 2 there is no w: ``rest`` other than 0 is a ``ValueError``.
     """
-    xhat = np.asarray(xhat, np.float64)
+    contract.require_rng(rng)
+    find(dtype)
+    xhat = contract.require_x(xhat, "xhat", _FLOATS).astype(np.float64)
+    ones, along, rest = (contract.require_number(name, value)
+                         for name, value in (("ones", ones), ("along", along), ("rest", rest)))
     D = xhat.shape[-1]
     g = ones + along * xhat
     if rest:
@@ -84,7 +92,10 @@ def kappa(ones, along, rest, energy):
 
     Without a part along **1** it is at most 1 + E = s^2/eps; with one it has no limit.
     """
-    a = np.square(along) * energy / (1 + np.asarray(energy, float))
+    ones, along, rest = (contract.require_numbers(name, value)
+                         for name, value in (("ones", ones), ("along", along), ("rest", rest)))
+    energy = contract.require_numbers("energy", energy, least=0)
+    a = np.square(along) * energy / (1 + energy)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.sqrt((np.square(ones) + a + np.square(rest)) / (a / (1 + energy) ** 2 + np.square(rest)))
 
@@ -95,7 +106,8 @@ def parts(target, energy, towards):
     ``towards`` is "ones" or "along", the part that is made large. ``ValueError`` for a target below 1, and for one
     not below 1 + energy along xhat.
     """
-    contract.require_choice("towards", towards, ("ones", "along"))
+    contract.require_choice("towards", towards, _TOWARDS)
+    target, energy = contract.require_number("target", target), contract.require_number("energy", energy, least=0)
     limit = 1 + energy if towards == "along" else np.inf
     if not 1 <= target < limit:
         raise ValueError(f"target: found {target:g}, expected at least 1 and below {limit:g} towards {towards!r}")
@@ -105,11 +117,26 @@ def parts(target, energy, towards):
 
 def gains(sigma, eps):
     """What the Jacobian of xhat multiplies by along **1**, along xhat and along the rest: (0, eps/s^3, 1/s)."""
+    sigma, eps = contract.require_numbers("sigma", sigma, least=0), contract.require_numbers("eps", eps, least=0)
     s = np.sqrt(np.square(sigma) + eps)
     return np.zeros_like(s), eps / s**3, 1 / s
 
 
 # Maps of the error
+
+
+def _list(name, value, least=-np.inf):
+    """Numbers on one axis; one number is a list of one."""
+    numbers = np.atleast_1d(contract.require_numbers(name, value, least))
+    contract.require_shape(name, numbers.shape, (numbers.size,), ", one axis")
+    return numbers
+
+
+def _named(algorithms):
+    """``algorithms``, a dict of functions by name."""
+    for function in contract.require_kind("algorithms", algorithms, dict, "a dict of functions by name").values():
+        contract.require_callable("algorithms", function)
+    return algorithms
 
 
 def _row_errors(values, exact):
@@ -125,7 +152,9 @@ def forward_errors(algorithms, ratios, energies, D=256, count=4, eps=1e-5, dtype
     algorithm round it. Returns, by name, an array of shape (len(energies), len(ratios)), inf where at least half of
     the rows hold NaN or Inf.
     """
-    errors = {name: np.empty((len(energies), len(ratios))) for name in algorithms}
+    ratios, energies = _list("ratios", ratios), _list("energies", energies, least=0)
+    eps = contract.require_eps(eps)
+    errors = {name: np.empty((len(energies), len(ratios))) for name in _named(algorithms)}
     for i, energy in enumerate(energies):
         for j, ratio in enumerate(ratios):
             x = rows(rng, count, D, ratio, np.sqrt(energy * eps), dtype)
@@ -145,9 +174,14 @@ def backward_errors(algorithms, kappas, ratios, energies, towards, D=256, count=
     and dy = g / gamma, in the dtype of x. Returns, by name, a dict of "dx", "dgamma", "dbeta" to an array of shape
     (len(kappas), number of regimes).
     """
-    ratios, energies = np.broadcast_arrays(np.atleast_1d(ratios), np.atleast_1d(energies))
+    contract.require_choice("towards", towards, _TOWARDS)
+    kappas, ratios, energies = _list("kappas", kappas, 1), _list("ratios", ratios), _list("energies", energies, 0)
+    if 1 not in (len(ratios), len(energies)):
+        contract.require_shape("energies", energies.shape, ratios.shape, ", that of ratios")
+    ratios, energies = np.broadcast_arrays(ratios, energies)
+    eps = contract.require_eps(eps)
     names = ("dx", "dgamma", "dbeta")
-    errors = {a: {name: np.full((len(kappas), len(ratios)), np.nan) for name in names} for a in algorithms}
+    errors = {a: {name: np.full((len(kappas), len(ratios)), np.nan) for name in names} for a in _named(algorithms)}
     for j, (ratio, energy) in enumerate(zip(ratios, energies)):
         for i, target in enumerate(kappas):
             if towards == "along" and target >= 1 + energy:
@@ -170,7 +204,7 @@ def backward_errors(algorithms, kappas, ratios, energies, towards, D=256, count=
 
 
 def sum_roundings(D, order):
-    r"""How many roundings of the result's own size the sum of D numbers of one sign amounts to: n in tau u sqrt(n).
+    r"""How many roundings of the result's own size the sum of D numbers of one sign amounts to: n in t u sqrt(n).
 
     A partial sum of k terms is k/D of the total, and so is its rounding error.
 
@@ -182,10 +216,9 @@ def sum_roundings(D, order):
 
     A mean has one more, unless D is a power of two.
     """
-    D = np.asarray(D)
+    D = contract.require_numbers("D", D, least=1)
     table = {"sequential": D / 3, "accumulators": D / 192 + 8 / 3, "pairwise": 2.0, "exact": 1.0}
-    contract.require_choice("order", order, table)
-    return table[order]
+    return table[contract.require_choice("order", order, table)]
 
 
 def naive_loss(ratio, energy, D, order, dtype="float32"):
@@ -193,28 +226,30 @@ def naive_loss(ratio, energy, D, order, dtype="float32"):
 
     Both are close to :math:`\mu^2`. With n = :func:`sum_roundings`, the mean square carries n roundings of that
     size; so does the mean, twice over when it is squared (4 n); and the square itself is one. So the variance
-    is off by :math:`\tau u \mu^2 \sqrt{5 n + 1}`. The root halves a relative error, and it sees eps too:
+    is off by :math:`t u \mu^2 \sqrt{5 n + 1}`. The root halves a relative error, and it sees eps too:
 
-    .. math:: \tfrac12\, \tau u \sqrt{5 n + 1}\; \text{ratio}^2 \;\frac{\sigma^2}{\sigma^2 + \varepsilon}
+    .. math:: \tfrac12\, t u \sqrt{5 n + 1}\; \text{ratio}^2 \;\frac{\sigma^2}{\sigma^2 + \varepsilon}
 
     That is 0.7 u ratio^2 pairwise, and :math:`0.27 \sqrt D\, u\, \text{ratio}^2` in sequence.
     """
+    ratio, energy = contract.require_numbers("ratio", ratio), contract.require_numbers("energy", energy, least=0)
     roundings = 5 * sum_roundings(D, order) + 1
-    return TAU * find(dtype).u / 2 * np.sqrt(roundings) * np.square(ratio) * energy / (1 + np.asarray(energy))
+    return TYPICAL * find(dtype).u / 2 * np.sqrt(roundings) * np.square(ratio) * energy / (1 + energy)
 
 
 def mean_loss(ratio, D, order, dtype="float32"):
     r"""Theory line: relative error of y when a rounded mean is subtracted, whatever the variance.
 
-    The mean is off by :math:`\tau u |\mu| \sqrt n`, n = :func:`sum_roundings`. x - m is exact where the two are
-    close, so all of xhat is shifted by that over s. Its root mean square is sigma/s: eps cancels, and
-    :math:`\tau u \sqrt n\; |\text{ratio}|` is left.
+    The mean is off by :math:`t u |\mu| \sqrt n`, n = :func:`sum_roundings`. x - m is exact where the two are close,
+    so all of xhat is shifted by that over s. Its root mean square is sigma/s: eps cancels, and
+    :math:`t u \sqrt n\; |\text{ratio}|` is left.
     """
-    return TAU * find(dtype).u * np.sqrt(sum_roundings(D, order)) * np.abs(ratio)
+    ratio = contract.require_numbers("ratio", ratio)
+    return TYPICAL * find(dtype).u * np.sqrt(sum_roundings(D, order)) * np.abs(ratio)
 
 
 def backward_loss(kappa, towards, dtype="float32", wide=False):
-    r"""Theory line: relative error of dx, :math:`\tau u \kappa \sqrt n`.
+    r"""Theory line: relative error of dx, :math:`t u \kappa \sqrt n`.
 
     What cancels has the size of r g, kappa times that of dx, and its roundings stay. Those of elements and
     those of whole rows count alike. Towards "ones", n = 3: gamma * dy is rounded (1), and the pairwise mean of g is
@@ -225,8 +260,9 @@ def backward_loss(kappa, towards, dtype="float32", wide=False):
     to rows is gone, and so is the rounding of xhat * mean(g * xhat): n = 5. The 2 for centring g is for a g with a
     mean; without one it is next to nothing.
     """
-    contract.require_choice("towards", towards, ("ones", "along"))
-    return TAU * find(dtype).u * np.sqrt({"ones": 3, "along": 5 if wide else 19}[towards]) * np.asarray(kappa)
+    contract.require_choice("towards", towards, _TOWARDS)
+    n = {"ones": 3, "along": 5 if contract.require_bool("wide", wide) else 19}[towards]
+    return TYPICAL * find(dtype).u * np.sqrt(n) * contract.require_numbers("kappa", kappa, least=0)
 
 
 def agreement(measured, predicted, dtype="float32"):
@@ -234,7 +270,13 @@ def agreement(measured, predicted, dtype="float32"):
 
     Below, other roundings are as large; above, an error is no longer small against what it changes. NaN is no cell.
     """
-    measured, predicted = np.broadcast_arrays(measured, predicted)
+    measured = contract.require_numbers("measured", measured, nan=True)
+    predicted = contract.require_numbers("predicted", predicted, nan=True)
+    try:
+        measured, predicted = np.broadcast_arrays(measured, predicted)
+    except ValueError as error:
+        raise ValueError(f"predicted: found shape {predicted.shape}, expected one that broadcasts against that of "
+                         f"measured, {measured.shape}") from error
     used = (predicted > 10 * find(dtype).u) & (predicted < 0.1) & ~np.isnan(measured)
     return (float(np.median(measured[used] / predicted[used])) if used.any() else np.nan), int(used.sum())
 
@@ -260,6 +302,7 @@ def overflow_sigma(ratio, dtype, terms=1):
     ``terms`` is D where squares are added and then divided, 1 for a typical single square, and for a mean whose
     terms are divided before they are added. For squares of x - m, as in the two-pass algorithms, take ratio 0.
     """
+    ratio, terms = contract.require_numbers("ratio", ratio), contract.require_numbers("terms", terms, least=1)
     return largest_square(dtype) / np.sqrt(terms * (1 + np.square(ratio)))
 
 

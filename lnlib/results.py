@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from . import contract
+
 _REQUIRED = object()
 
 
@@ -19,6 +21,7 @@ def read(kind, missing=_REQUIRED):
     kind: "accuracy", "cpu", "machine", "gpu" or "gpu-code": what ``benchmarks/results/<kind>/*.json`` holds.
     missing: returned if there is no such file; without it, FileNotFoundError.
     """
+    contract.require_kind("kind", kind, str, "the name of a folder")
     found = [json.loads(path.read_text(encoding="utf-8")) for path in folder().glob(f"{kind}/*.json")]
     if found:
         return max(found, key=lambda results: results["provenance"]["date"])  # year first: text sorts as time does

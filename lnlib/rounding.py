@@ -17,7 +17,7 @@ from . import contract
 #: Root mean square of the relative error of one rounding, in units of u. The error is uniform within half a spacing,
 #: so u / sqrt(3) at 1 and u / sqrt(3) / m at m; 1/m**2 averages to 3 / (8 ln 2) where numbers in [1, 2) are spread
 #: evenly on a logarithmic scale.
-TAU = (8 * math.log(2)) ** -0.5
+TYPICAL = (8 * math.log(2)) ** -0.5
 
 
 class Format(NamedTuple):
@@ -42,25 +42,24 @@ FORMATS = {"bfloat16": _format(16, 8), "float16": _format(16, 11), "float32": _f
            "float64": _format(64, 53)}
 
 
-def find(name):
-    """The :class:`Format` called ``name``; ``ValueError`` if there is none."""
-    contract.require_choice("format", name, FORMATS)
-    return FORMATS[name]
+def find(dtype):
+    """The :class:`Format` of the name ``dtype``; ``ValueError`` if there is none."""
+    return FORMATS[contract.require_choice("dtype", dtype, FORMATS)]
 
 
-def round_to(a, name):
-    """Every number of ``a`` rounded to the format ``name``, to nearest, ties to even; a's shape and dtype.
+def round_to(a, dtype):
+    """Every number of ``a`` rounded to the format ``dtype``, to nearest, ties to even; a's shape and dtype.
 
     Beyond the largest number of the format results are Inf, near zero subnormal; NaN stays NaN and the sign of zero
-    stays. ``round_to(a + b, name)`` on float32 numbers of a half format is the sum as that format's own adder would
+    stays. ``round_to(a + b, dtype)`` on float32 numbers of a half format is the sum as that format's own adder would
     give it: rounding twice does no harm, because float32 has 2p + 2 bits or more. Product, quotient and square root
     likewise, where the result is a normal number.
     Source: S. A. Figueroa, *When is double rounding innocuous?*, SIGNUM Newsletter 30(3), 1995.
 
     ``a`` is float32 or float64, else ``TypeError``, and rounded once, straight to the format: float64 numbers do not
-    pass through float32. ``name`` is a key of :data:`FORMATS`, else ``ValueError``.
+    pass through float32. ``dtype`` is a key of :data:`FORMATS`, else ``ValueError``.
     """
-    form = find(name)
+    form = find(dtype)
     a = contract.as_array("a", a, ("float32", "float64"))
     with np.errstate(all="ignore"):
         exponent = np.frexp(a)[1]  # |a| lies in [2**(exponent - 1), 2**exponent)

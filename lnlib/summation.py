@@ -16,6 +16,16 @@ from . import contract, rounding
 #: Rows that one block of the order "blocks" adds one after the other.
 BLOCK = 128
 
+#: The formats that partial sums may be rounded to.
+DTYPES = "float32", "bfloat16"
+
+
+def _rows(a, dtypes):
+    a = contract.as_array("a", a, dtypes)
+    if a.ndim == 0 or len(a) == 0:
+        raise ValueError(f"a: found shape {a.shape}, expected at least one row")
+    return a
+
 
 def _add(a, b, dtype):
     total = a + b
@@ -24,6 +34,8 @@ def _add(a, b, dtype):
 
 def running_sums(a, dtype="float32"):
     """Sums of the first 1, 2, ..., N rows of a float32 array, each rounded to ``dtype``; float32, shape of ``a``."""
+    a = _rows(a, ("float32",))
+    contract.require_choice("dtype", dtype, DTYPES)
     if dtype == "float32":
         return np.cumsum(a, axis=0, dtype=np.float32)
     # bfloat16 is the upper half of a float32: add just under half of what is cut, one more if the last bit kept
@@ -48,6 +60,9 @@ def by_halves(a, dtype=None):
 
     Every sum is rounded to a's dtype, or in a float32 array to "bfloat16". Its error grows like log2(n) u.
     """
+    a = _rows(a, ("float32", "float64") if dtype is None else ("float32",))
+    if dtype is not None:
+        contract.require_choice("dtype", dtype, DTYPES)
     while len(a) > 1:
         half = len(a) // 2
         a = np.concatenate([_add(a[:half], a[half:2 * half], dtype), a[2 * half:]])
@@ -84,7 +99,7 @@ ROW_ORDERS = {"sequential": _sequential, "random": _sequential, "blocks": _block
 
 def _check(order, dtype):
     contract.require_choice("order", order, ROW_ORDERS)
-    contract.require_choice("dtype", dtype, ("float32", "bfloat16"))
+    contract.require_choice("dtype", dtype, DTYPES)
 
 
 def sum_rows(a, order, dtype="float32", rng=None):
@@ -96,14 +111,10 @@ def sum_rows(a, order, dtype="float32", rng=None):
     Source: N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., 2002, chapter 4.
     """
     _check(order, dtype)
-    a = contract.as_array("a", a, ("float32",))
-    if a.ndim == 0 or len(a) == 0:
-        raise ValueError(f"a: found shape {a.shape}, expected at least one row")
-    if not np.isfinite(a).all():
-        raise ValueError("a: found NaN or Inf, expected finite numbers only")
+    a = contract.require_finite("a", _rows(a, ("float32",)))
+    if order == "random" or rng is not None:
+        contract.require_rng(rng)
     if order == "random":
-        if rng is None:
-            raise ValueError("rng: found None, expected a numpy.random.Generator, which order 'random' draws from")
         a = rng.permutation(a)
     total = ROW_ORDERS[order](rounding.round_to(a, dtype), dtype)
     return rounding.round_to(total, dtype).astype(np.float32)
@@ -115,8 +126,13 @@ def row_sum_errors(orders, counts, columns, dtype="float32", *, rng, mean=0.0):
     The numbers are ``mean`` plus standard normal, rounded to ``dtype``; a longer sum begins with the
     terms of the shorter ones. The judge is ``math.fsum``, which adds exactly and rounds once, to float64.
     """
-    terms = rng.standard_normal((max(counts), columns), np.float32)
-    terms = rounding.round_to(terms + np.float32(mean), dtype)
+    for order in (orders := contract.require_several("orders", orders)):
+        contract.require_choice("orders", order, ROW_ORDERS)
+    counts = [contract.require_count("counts", n) for n in contract.require_several("counts", counts)]
+    contract.require_choice("dtype", dtype, DTYPES)
+    shape = max(counts, default=0), contract.require_count("columns", columns)
+    terms = contract.require_rng(rng).standard_normal(shape, np.float32)
+    terms = rounding.round_to(terms + np.float32(contract.require_number("mean", mean)), dtype)
     errors = {order: np.empty(len(counts)) for order in orders}
     for i, n in enumerate(counts):
         exact = np.array([math.fsum(column) for column in terms[:n].T.tolist()])
@@ -130,16 +146,16 @@ def row_sum_loss(n, order, dtype="float32"):
     r"""Theory line: the typical relative error of a sum of n terms of random signs.
 
     The terms are independent, of mean zero and size one. A partial sum of k has size :math:`\sqrt k`, and so the
-    total has size :math:`\sqrt n`. With :math:`\tau u` the typical error of one rounding
-    (:data:`lnlib.rounding.TAU`) and independent errors:
+    total has size :math:`\sqrt n`. With t u the typical error of one rounding (:data:`lnlib.rounding.TYPICAL`) and
+    independent errors:
 
-    * sequential and random: :math:`\tau u \sqrt{\sum_k k} / \sqrt n = \tau u \sqrt{n/2}`;
+    * sequential and random: :math:`t u \sqrt{\sum_k k} / \sqrt n = t u \sqrt{n/2}`;
     * pairwise: each of :math:`\log_2 n` levels has partial sums of total size :math:`\sqrt n`, so
-      :math:`\tau u \sqrt{\log_2 n}`;
-    * blocks of b: :math:`\tau u \sqrt{b/2 + \log_2 (n/b)}`;
-    * wide: the last rounding, :math:`\tau u`;
-    * Neumaier: the same, and the n errors, of size :math:`\tau u \sqrt k` each, are themselves summed in
-      sequence: :math:`\tau u \sqrt{1 + (\tau u n)^2 / 6}`. In bfloat16 that shows from a thousand rows on.
+      :math:`t u \sqrt{\log_2 n}`;
+    * blocks of b: :math:`t u \sqrt{b/2 + \log_2 (n/b)}`;
+    * wide: the last rounding, :math:`t u`;
+    * Neumaier: the same, and the n errors, of size :math:`t u \sqrt k` each, are themselves summed in
+      sequence: :math:`t u \sqrt{1 + (t u n)^2 / 6}`. In bfloat16 that shows from a thousand rows on.
 
     They hold while they are small. In bfloat16, from 10\ :sup:`5` rows on, a running sum is so large that about
     half of the terms are below half a spacing and vanish; its error then nears 1, while the line goes on.
@@ -147,7 +163,7 @@ def row_sum_loss(n, order, dtype="float32"):
     ``n`` is a number or an array. See :func:`row_sum_bound` for the worst case.
     """
     _check(order, dtype)
-    n, tu = np.asarray(n, float), rounding.TAU * rounding.find(dtype).u
+    n, tu = contract.require_numbers("n", n, least=1), rounding.TYPICAL * rounding.find(dtype).u
     roundings = {"sequential": n / 2, "random": n / 2, "pairwise": np.log2(n),
                  "blocks": np.minimum(n, BLOCK) / 2 + np.log2(np.maximum(n / BLOCK, 1)),
                  "neumaier": 1 + (tu * n) ** 2 / 6, "wide": np.ones_like(n)}[order]
@@ -163,7 +179,7 @@ def row_sum_bound(n, order, dtype="float32"):
     while n u is small.
     """
     _check(order, dtype)
-    n = np.asarray(n, float)
+    n = contract.require_numbers("n", n, least=1)
     depth = {"sequential": n - 1, "random": n - 1, "pairwise": np.ceil(np.log2(n)),
              "blocks": np.minimum(n, BLOCK) - 1 + np.ceil(np.log2(np.maximum(n / BLOCK, 1))),
              "neumaier": np.ones_like(n), "wide": np.ones_like(n)}[order]

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from sympy import (Add, Expr, IndexedBase, KroneckerDelta, Matrix, S, Sum, Symbol, cancel, expand, factor, lambdify,
+from sympy import (Add, Expr, IndexedBase, KroneckerDelta, Matrix, MatrixBase, S, Sum, Symbol, cancel, expand, factor, lambdify,
                    latex, ones, sqrt, symbols)
 from sympy.concrete.delta import deltasummation
 
@@ -32,8 +32,14 @@ mu, var = Symbol("mu", real=True), Symbol(r"{\sigma^{2}}", real=True)
 s, epsilon = symbols("s varepsilon", positive=True)
 
 
+def _require_base(name, a):
+    contract.require_kind(name, a, IndexedBase, "an IndexedBase, such as g")
+
+
 def mean(*arrays):
     r"""The symbol for the mean over D of a product: ``mean(g, xhat)`` prints as :math:`\overline{g \hat x}`."""
+    for a in arrays:
+        _require_base("arrays", a)
     # The thin space keeps the bar apart from the next factor; the outer braces let an exponent follow.
     return Symbol(rf"{{\overline{{{' '.join(latex(a.label) for a in arrays)}}}\,}}", real=True)
 
@@ -56,6 +62,8 @@ def collapse(total, known=()):
     ``known``: no other algebra happens. For the example, ``known`` maps the summand to its sum, ``{x[k]: D * mu}``.
     A summand that depends on the index and is not in it is a ``ValueError``.
     """
+    contract.require_kind("total", total, Sum, "a Sum")
+    contract.require_kind("known", known, (dict, tuple), "a dict from summands to sums")
     limits, result = total.limits[0], 0
     known = {S.One: D, **dict(known)}
     for term in Add.make_args(expand(total.function)):
@@ -102,11 +110,13 @@ def vjp(a=g):
     The two means subtracted re-centre and re-scale the gradient: Xu et al., *Understanding and Improving
     Layer Normalization*, 2019, arXiv:1911.07013.
     """
+    _require_base("a", a)
     return factor(collapse(Sum(a[i] * jacobian(), (i, 1, D)), _known_means(a, i)))
 
 
 def jvp(a=v):
     r"""The Jacobian-vector product :math:`\sum_j J_{ij} a_j`: how xhat moves when x moves along a."""
+    _require_base("a", a)
     return factor(collapse(Sum(jacobian() * a[j], (j, 1, D)), _known_means(a, j)))
 
 
@@ -188,6 +198,7 @@ def _vector(name, D):
 
 def gradient_of(node):
     """The symbol for the gradient of the loss with respect to ``node``."""
+    contract.require_kind("node", node, Expr, "an expression")
     return Symbol(f"d{latex(node)}", real=True)
 
 
@@ -196,9 +207,8 @@ def _times(a, b):
 
 
 def row(D=3):
-    """A :class:`Row` of ``D`` features; ``ValueError`` unless D is an int, 2 or more."""
-    if not isinstance(D, int) or D < 2:
-        raise ValueError(f"D: found {D!r}, expected an int >= 2")
+    """A :class:`Row` of ``D`` features, 2 or more."""
+    contract.require_count("D", D, least=2)
     x, gamma, beta, v = (_vector(name, D) for name in ("x", "gamma", "beta", "v"))
     mean = sum(x) / D
     c = x - mean * ones(D, 1)
@@ -207,6 +217,10 @@ def row(D=3):
     xhat = c / s
     dy = _vector("y", D).applyfunc(gradient_of)
     return Row(x, gamma, beta, dy, v, epsilon, mean, var, s, xhat, _times(gamma, xhat) + beta)
+
+
+def _require_row(row):
+    contract.require_kind("row", row, Row, "what lnlib.symbolic.row returns")
 
 
 def chain_rule(row) -> Gradients:
@@ -221,6 +235,7 @@ def chain_rule(row) -> Gradients:
 
     A loss that is linear in y stands for all losses with this dy.
     """
+    _require_row(row)
     y = _times(row.gamma, (row.x - mu * ones(len(row.x), 1)) / sqrt(var + row.epsilon)) + row.beta
     L, statistics = Matrix([row.dy.dot(y)]), {mu: row.mean, var: row.var}  # only matrices have .jacobian
     dx = L.jacobian(row.x)
@@ -231,6 +246,7 @@ def chain_rule(row) -> Gradients:
 
 def jacobian_route(row) -> Gradients:
     r"""Route 2: let SymPy build the whole Jacobian of y, then multiply, :math:`dx = (\partial y/\partial x)^T dy`."""
+    _require_row(row)
     return Gradients(*(row.y.jacobian(w).T * row.dy for w in (row.x, row.gamma, row.beta)))
 
 
@@ -239,6 +255,7 @@ def graph(row):
 
     A dict of the symbols mu, c_1 .. c_D, var, s, xhat_1 .. xhat_D, y_1 .. y_D, mapped to expressions.
     """
+    _require_row(row)
     D = len(row.x)
     c, xhat, y = _vector("c", D), _vector("xhat", D), _vector("y", D)
     return {mu: row.mean,
@@ -255,6 +272,7 @@ def graph_steps(row):
     A dict of the symbols dxhat_1, ..., ds, dvar, dc_1, ..., dmu, dx_1, ..., dgamma_1, ..., dbeta_1, ... mapped to
     expressions in earlier keys, in dy and in the nodes of :func:`graph`.
     """
+    _require_row(row)
     nodes = graph(row)
     inner = [n for n in nodes if gradient_of(n) not in row.dy]  # dy is given
     targets = [*reversed(inner), *row.x, *row.gamma, *row.beta]
@@ -263,6 +281,7 @@ def graph_steps(row):
 
 def graph_route(row) -> Gradients:
     """Route 3: the reverse sweep of :func:`graph_steps`, each line put into the next."""
+    _require_row(row)
     value = {}
     for name, step in graph_steps(row).items():
         value[name] = step.subs(value)
@@ -274,6 +293,7 @@ def graph_route(row) -> Gradients:
 
 def compact(row) -> Gradients:
     r"""The target, typed in: :math:`dx = (g - \overline g - \hat x\,\overline{g \hat x})/s`; g = gamma * dy."""
+    _require_row(row)
     D, g = len(row.x), _times(row.gamma, row.dy)
     dx = (g - ones(D, 1) * sum(g) / D - row.xhat * g.dot(row.xhat) / D) / row.s
     return Gradients(dx, _times(row.dy, row.xhat), row.dy)
@@ -285,6 +305,7 @@ def compact_steps(row):
     A dict of the symbols g_1, ..., the two means, dx_1, ..., dgamma_1, ..., dbeta_1, ... mapped to expressions in
     earlier keys, in dy and in the nodes of :func:`graph`.
     """
+    _require_row(row)
     D = len(row.x)
     h, a = _vector("xhat", D), _vector("g", D)
     dx = (a - ones(D, 1) * mean(g) - h * mean(g, xhat)) / s
@@ -304,6 +325,9 @@ def equal(a, b, row):
     :math:`\varepsilon = s^2 - \sigma^2` with s a new free symbol. What is left is a ratio of
     polynomials, for which reducing to lowest terms decides.
     """
+    _require_row(row)
+    for name, value in (("a", a), ("b", b)):
+        contract.require_kind(name, value, (Expr, MatrixBase, tuple), "an expression, a matrix or a tuple of these")
     if isinstance(a, tuple):
         proofs = [equal(p, q, row) for p, q in zip(a, b)]
         return len(a) == len(b) and all(proofs)
@@ -317,6 +341,7 @@ def prove_spectrum(row):
     A dict of claims, mapped to True where :func:`equal` proves it. The vector orthogonal to **1** and to xhat is
     v minus its parts along them, so every such vector is meant.
     """
+    _require_row(row)
     J, one = row.xhat.jacobian(row.x), ones(len(row.x), 1)
     D, c = len(row.x), row.s * row.xhat
     orthogonal = row.v - one * sum(row.v) / D - c * c.dot(row.v) / c.dot(c)
@@ -330,12 +355,14 @@ def prove_spectrum(row):
 
 def differentiate_backward(row) -> DoubleGradients:
     r"""Double backward by brute force: SymPy differentiates :math:`\langle v, dx\rangle`."""
+    _require_row(row)
     inner = Matrix([row.v.dot(jacobian_route(row).dx)])
     return DoubleGradients(*(inner.jacobian(w).T for w in (row.x, row.gamma, row.dy)))
 
 
 def compact_double_backward(row) -> DoubleGradients:
     r"""The target, typed in: the formulas of :func:`lnlib.layernorm.layer_norm_double_backward` for one row."""
+    _require_row(row)
     D, one, h = len(row.x), ones(len(row.x), 1), row.xhat
     v, g = (a - one * sum(a) / D for a in (row.v, _times(row.gamma, row.dy)))
     vg, vx, gx = v.dot(g) / D, v.dot(h) / D, g.dot(h) / D
@@ -344,9 +371,13 @@ def compact_double_backward(row) -> DoubleGradients:
     return DoubleGradients(grad_x, _times(row.dy, Jv), _times(row.gamma, Jv))
 
 
-@lru_cache
 def to_numpy(D):
     """NumPy function of (D arrays of one shape, eps) returning SymPy's xhat, (D, 1, ...), and J, (D, D, ...)."""
+    return _compiled(contract.require_count("D", D, least=2))
+
+
+@lru_cache
+def _compiled(D):
     one = row(D)
     return lambdify([list(one.x), one.epsilon], [one.xhat, one.xhat.jacobian(one.x)], modules="numpy", cse=True)
 
@@ -358,8 +389,7 @@ def numeric_jacobian(D):
     complex128 of shape (..., D), and a float eps; it gives an array of shape (..., D, D), the
     :math:`J_{ij} = \partial\hat x_i/\partial x_j` of each row.
     """
-    if not isinstance(D, int) or not 2 <= D <= 8:
-        raise ValueError(f"D: found {D!r}, expected an int from 2 to 8")
+    contract.require_count("D", D, least=2, most=8)
     to_numpy(D)  # once per D and process, and here rather than at the first call
 
     def jacobian_at(x, eps):

@@ -33,6 +33,7 @@ import numpy as np
 from . import contract
 
 _REAL = ("float16", "bfloat16", "float32", "float64")
+_SUMMED = *_REAL, np.dtype(np.longdouble).name  # which "wide" sums in
 
 
 # ---- The order of summation -------------------------------------------------------------------------
@@ -71,8 +72,8 @@ def total(a, order="pairwise"):
     :math:`E u \sum |a_i|`, with E = D - 1 (sequential), ceil(D / 8) + 6 (accumulators) or ceil(log2(D / 128)) + 22
     (pairwise). Higham 2002, section 4.2.
     """
-    contract.require_choice("order", order, ORDERS)
-    return ORDERS[order](a)
+    a = contract.require_x(a, "a", _SUMMED)
+    return ORDERS[contract.require_choice("order", order, ORDERS)](a)
 
 
 def compensated_total(a):
@@ -82,6 +83,7 @@ def compensated_total(a):
     :math:`D^2 u^2 \sum |a_i|`. Source: Neumaier, *Rundungsfehleranalyse einiger Verfahren zur Summation endlicher
     Summen*, Zeitschrift fuer Angewandte Mathematik und Mechanik 54, 1974.
     """
+    a = contract.require_x(a, "a", _SUMMED)
     running = np.add.accumulate(a, axis=-1)
     before, after, term = running[..., :-1], running[..., 1:], a[..., 1:]
     larger = np.where(abs(before) >= abs(term), before, term)
@@ -97,7 +99,7 @@ def _divide(a, n):
 
 def mean(a, order="pairwise"):
     """:func:`total` divided by D: shape (..., 1), the dtype of ``a``."""
-    return _divide(total(a, order), a.shape[-1])
+    return _divide(total(a, order), np.shape(a)[-1])
 
 
 # ---- The algorithms ---------------------------------------------------------------------------------
@@ -107,7 +109,7 @@ def _algorithm(function):
     """Check the arguments of an algorithm; NaN, Inf and overflow are data, and pass silently."""
     @functools.wraps(function)
     def checked(x, order="pairwise"):
-        x = contract.require_x(contract.as_array("x", x, _REAL))
+        x = contract.require_x(x, dtypes=_REAL)
         contract.require_choice("order", order, ORDERS)
         with np.errstate(all="ignore"):
             return function(x, order)
@@ -203,6 +205,7 @@ def merge(a, b):
     .. math:: n = n_a + n_b, \quad d = m_b - m_a, \quad m = m_a + d\, n_b/n, \quad S = S_a + S_b + d^2\, n_a n_b/n
 
     ``a`` and ``b`` are triples (n, m, S); m and S are arrays of one shape and dtype, n is float64 and broadcasts.
+    Arguments are not checked: they are what :func:`chan` makes of rows that it has checked.
     Source: Chan, Golub and LeVeque, *Updating Formulae and a Pairwise Algorithm for Computing Sample
     Variances*, COMPSTAT 1982.
     """
@@ -344,14 +347,13 @@ def normalise(x, algorithm="recentred", eps=1e-5, order="pairwise", var=None):
     (..., 1), is used in place of the algorithm's variance, after rounding to x's dtype: to see what the mean alone
     costs.
     """
-    x = contract.require_x(x)
+    x = contract.require_x(x, dtypes=_REAL)
     eps = contract.require_eps(eps)
     if not isinstance(algorithm, Algorithm):
-        contract.require_choice("algorithm", algorithm, ALGORITHMS)
-        algorithm = ALGORITHMS[algorithm]
+        algorithm = ALGORITHMS[contract.require_choice("algorithm", algorithm, ALGORITHMS)]
     m, c, v = algorithm.function(x, order)
     if var is not None:
-        contract.require_shape("var", np.shape(var), m.shape, ", one variance per row of x")
-        v = np.asarray(var)
+        v = contract.as_array("var", var, _SUMMED)
+        contract.require_shape("var", v.shape, m.shape, ", one variance per row of x")
     with np.errstate(all="ignore"):
         return ((x - m) - c) / np.sqrt(v.astype(x.dtype) + x.dtype.type(eps))

@@ -95,7 +95,7 @@ def changes(node, modules=frozenset()):
         yield "swapped branches", _changed(node, body=node.orelse, orelse=node.body)
     elif isinstance(node, ast.Call):
         yield from _of_call(node, modules)
-    elif isinstance(node, ast.Return) and node.value is not None:
+    elif isinstance(node, ast.Return) and ast.unparse(node) not in ("return", "return None"):
         yield "return None", ast.Return(None)
     if isinstance(node, (ast.AugAssign, ast.Raise, ast.Break, ast.Continue)) or _called(node) or _rebinds(node):
         yield "dropped statement", ast.Pass()

@@ -32,6 +32,9 @@ class CpuLayerNormCache(NamedTuple):
       are one array because making an array takes as long as a short row.
     * ``eps``, a float.
     * ``dtype``, gamma's, which dgamma and dbeta will have.
+
+    Backward refuses ``x`` and ``saved`` of another type, shape or dtype than forward made. ``eps`` and ``dtype`` it
+    reads, unchecked, where it needs them: eps for a row out of range, dtype for half precision.
     """
 
     x: np.ndarray
@@ -77,6 +80,16 @@ def _refuse_overlap(out, *inputs):
         raise ValueError(_OVERLAP)
 
 
+def _require_parts(cache):
+    """Say what is wrong with the arrays of a cache that was changed by hand, if anything is."""
+    x = contract.require_kind("cache.x", cache.x, np.ndarray, "the array that forward kept")
+    contract.require_x(x, "cache.x", _REAL)
+    size = 3 * (x.size // x.shape[-1]) + x.shape[-1]
+    contract.require_part(cache, "saved", (size,), _FLOATS[1:] if x.dtype == _FLOAT64 else _FLOATS)
+    if not cache.saved.flags.c_contiguous:
+        raise ValueError(f"cache.saved: found strides {cache.saved.strides}, expected the array that forward made")
+
+
 def _means(rows, dtype):
     """Of rows that forward and backward both find out of range: the same numbers give the same bits."""
     with np.errstate(all="ignore"):
@@ -104,7 +117,8 @@ def _half_forward(x, gamma, beta, eps, precise, y):
 
 
 def _half_backward(dy, cache, dx):
-    _refuse_overlap(dx, cache.x, dy)
+    _require_parts(cache)
+    _refuse_overlap(dx, cache.x, cache.saved, dy)
     wide, *parameters = layer_norm_backward(dy.astype(_FLOAT32), cache._replace(x=cache.x.astype(_FLOAT32)))
     with np.errstate(all="ignore"):
         dx[...] = wide
@@ -164,10 +178,15 @@ def layer_norm_backward(dy, cache, *, out=None):
 
     ``out``, of x's shape and dtype and C-contiguous, receives dx, and is returned as dx. It may not overlap dy or x.
     """
-    contract.require_cache(cache, CpuLayerNormCache)
+    if type(cache) is not CpuLayerNormCache:
+        contract.require_cache(cache, CpuLayerNormCache)
     x, saved, _, _ = cache
-    dtype, shape = x.dtype, x.shape
+    if not (type(x) is type(saved) is np.ndarray and saved.dtype in _FLOATS and saved.ndim == 1
+            and saved.flags.c_contiguous and (shape := x.shape)):
+        _require_parts(cache)
+    dtype = x.dtype
     if not (type(dy) is np.ndarray and dy.dtype is dtype and dy.shape == shape):
+        _require_parts(cache)
         dy = contract.require_like_x("dy", dy, shape, dtype)
         contract.require_dtype("dy", dy.dtype, _REAL, f"{dtype.name}, the dtype of x")
     dx = np.empty(shape, dtype) if out is None else _checked_out(out, x)
@@ -184,6 +203,8 @@ def layer_norm_backward(dy, cache, *, out=None):
     else:
         with turn():
             left, changed = backward_threads(upstream, rows, saved, dx_rows, dgamma, dbeta, threads)
+    if left == -2:
+        _require_parts(cache)
     if left < 0:
         raise ValueError(_OVERLAP)
     if left:

@@ -388,12 +388,21 @@ def _overflown(dgamma, dbeta):
     return 1
 
 
+@_row_loop
+def _refused(dx, dy, x, saved):
+    """-1 if dx overlaps an input, -2 if ``saved`` is not as forward made it for x, else 0."""
+    if _overlap(dx, x) or _overlap(dx, dy) or _overlap(dx, saved):
+        return -1
+    return -2 if len(saved) != 3 * x.shape[0] + x.shape[1] or saved.itemsize < x.itemsize else 0
+
+
 @njit(cache=True, **_COMMON)
 def backward_serial(dy, x, saved, dx, dgamma, dbeta):
-    """Fills dx, dgamma and dbeta; returns the counts of _backward_short_rows, the first -1 if dx overlaps an input."""
+    """Fills dx, dgamma and dbeta; returns the counts of _backward_short_rows, the first < 0 as of _refused."""
     statistics, gamma = _parts(saved, x.shape[1])
-    if _overlap(dx, x) or _overlap(dx, dy):
-        return -1, 0
+    refused = _refused(dx, dy, x, saved)
+    if refused < 0:
+        return refused, 0
     if x.shape[0] <= ROW_BLOCK and dgamma.itemsize == gamma.itemsize:  # one block: its sums are the results
         for j in range(len(dgamma)):
             dgamma[j] = dbeta[j] = 0
@@ -410,8 +419,9 @@ def backward_serial(dy, x, saved, dx, dgamma, dbeta):
 def backward_threads(dy, x, saved, dx, dgamma, dbeta, threads):
     statistics, gamma = _parts(saved, x.shape[1])
     rows, left, changed = x.shape[0], 0, 0
-    if _overlap(dx, x) or _overlap(dx, dy):
-        return -1, 0
+    refused = _refused(dx, dy, x, saved)
+    if refused < 0:
+        return refused, 0
     # No two threads write to one cache line, or to neighbours.
     sums = np.zeros((threads, 2, x.shape[1] + 16))
     for t in prange(threads):

@@ -14,6 +14,8 @@ In the order in which to read it:
 - :mod:`~lnlib.exercises.kernels`: how answers that fill arrays are run: loops over rows, and CUDA kernels in the interpreter.
 - :mod:`~lnlib.exercises.registry`: all exercises by id, the checks of one run in order, and which mistake an answer makes.
 
+Solutions check no argument: they are what a reader is asked to write, and no more.
+
 A report never says that everything is right, because checks cannot know that. Where an answer is wrong, it says which
 mistake that is (:mod:`lnlib.mistakes`): of a backward by its terms, else by comparison with the exercise's own list.
 """

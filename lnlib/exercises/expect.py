@@ -1,4 +1,8 @@
-"""What a check says of a result: each function returns, or raises :class:`Mismatch` with a sentence."""
+"""What a check says of a result: each function returns, or raises :class:`Mismatch` with a sentence.
+
+``found`` may be anything, for that is what is judged. The other arguments are not checked: checks are written by
+authors, and tests run each of them.
+"""
 
 import numpy as np
 

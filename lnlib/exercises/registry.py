@@ -8,6 +8,7 @@ from typing import Callable, NamedTuple
 
 import numpy as np
 
+from .. import contract
 from ..mistakes.recognise import Failure, Reply, recognise
 from . import run
 from .expect import Mismatch
@@ -60,10 +61,9 @@ def check(id, candidate, seed=0):
     ``seed`` draws the test data. An exception raised by the candidate is a failed check, not an error.
     """
     registry = exercises()
-    if id not in registry:
-        raise ValueError(f"id: found {id!r}, expected one of {', '.join(registry)}")
-    if not callable(candidate):
-        raise TypeError(f"candidate: found {type(candidate).__name__}, expected a function")
+    contract.require_choice("id", id, registry)
+    contract.require_callable("candidate", candidate)
+    contract.require_count("seed", seed, least=0)
     exercise, passed, failed, written = registry[id], [], None, True
     for checked in exercise.checks:
         try:

@@ -1,5 +1,7 @@
 """A check asks, then judges; here an answer is run between the two, whoever asks.
 
+Arguments are not checked: checks are written by authors, and tests run each of them.
+
     asked = [*check.ask(rng)]        # the calls to make, as data
     found = call for call in asked   # made here, in a sandbox, or by another process
     check.judge(found, asked)        # returns, or raises Mismatch

@@ -7,6 +7,8 @@
 * :mod:`~lnlib.figures.breaking`: errors over offsets, maps of correct digits, sums over rows.
 * :mod:`~lnlib.figures.fusing`: rooflines, memory and times; what GPU threads do, from the log of :mod:`lnlib.simt`.
 
+Arguments are not checked: a cell of a page hands over what it has just computed, and its figure shows.
+
 A chapter imports the file of its part: ``from lnlib.figures import breaking, glue``.
 """
 

@@ -79,6 +79,25 @@ def _dtype(array):
     return np.dtype(str(array.dtype).removeprefix("torch."))
 
 
+def _require_parts(cache):
+    """The cache, if its fields have the types, shapes and dtypes that forward gave them; their numbers it takes."""
+    for name in ("x", "statistics", "gamma"):
+        part = getattr(cache, name)
+        if not (isinstance(part, np.ndarray) or hasattr(part, "__cuda_array_interface__")):
+            raise TypeError(f"cache.{name}: found {type(part).__name__}, expected the array that forward made")
+        dtypes = ("float32", "float64") if name == "statistics" else _DTYPES
+        contract.as_array(f"cache.{name}", part if isinstance(part, np.ndarray) else contract.Description(
+            tuple(part.shape), _dtype(part), True), dtypes)
+    rows = math.prod(cache.x.shape[:-1])
+    contract.require_x(contract.Description(tuple(cache.x.shape), _dtype(cache.x), True), "cache.x")
+    contract.require_shape("cache.statistics", tuple(cache.statistics.shape), (rows, 4))
+    contract.require_shape("cache.gamma", tuple(cache.gamma.shape), tuple(cache.x.shape[-1:]))
+    contract.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
+    contract.require_dtype("cache.dtype", cache.dtype, _DTYPES)
+    contract.require_bool("cache.device", cache.device)
+    return cache
+
+
 def width_of_access(machine, D, *arrays):
     """4 if every row of every array begins where an access of four numbers may begin, else 1."""
     return 4 if D % 4 == 0 and all(machine.address(a) % 16 == 0 for a in arrays) else 1
@@ -147,8 +166,7 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
     device it may not overlap dy or x. ``stream`` is as in forward. Sums over rows that leave the range of float32 on
     the way give Inf, also where the total would not.
     """
-    contract.require_cache(cache, GpuLayerNormCache)
-    x, statistics, gamma, parameters, device = cache
+    x, statistics, gamma, parameters, device = _require_parts(contract.require_cache(cache, GpuLayerNormCache))
     shape, dtype, real = tuple(x.shape), _dtype(x), _dtype(statistics)
     seen = contract.require_like_x("dy", _seen("dy", dy, device), shape, dtype)
     if out is not None:

@@ -1,4 +1,7 @@
-"""Where kernels run: on a GPU, or in the interpreter. Memory, launches, streams."""
+"""Where kernels run: on a GPU, or in the interpreter. Memory, launches, streams.
+
+Arguments are not checked: :mod:`lnlib.gpu.backend` calls what is here, with arguments that it has checked.
+"""
 
 import functools
 import sys

@@ -16,6 +16,9 @@ r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA.
 
 Arrays are flat, (rows * D). ``statistics`` has four numbers a row: a guess at the mean, the mean of what it leaves,
 1 / sqrt(var + eps), and the power of two by which the row is multiplied before.
+
+Arguments are not checked: kernels and what they call run on the device, and :mod:`lnlib.gpu.backend` makes them with
+constants of its plans.
 """
 
 import math

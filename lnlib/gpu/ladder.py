@@ -7,6 +7,9 @@ are those of :mod:`lnlib.layernorm`, but with one rounded mean: nothing is recen
 A kernel that needs constants when it is compiled (the number T of threads in a block, say) is made by a function of
 them. :mod:`lnlib.simt` interprets a kernel as it stands. :mod:`lnlib.gpu.steps` says which kernels make a step of the
 ladder, with how many threads, and what they ask of memory.
+
+Arguments are not checked: kernels and what they call run on the device, and :mod:`lnlib.gpu.steps` makes them with
+constants of its plans.
 """
 
 import functools

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from .. import contract
+
 #: Numbers of a row that one thread keeps. In backward each takes four registers.
 KEPT = 16
 
@@ -28,6 +30,8 @@ def threads_and_chunks(D, width, kept, most):
 
     In chunks of one they keep a quarter less: each chunk needs an address and a comparison of its own.
     """
+    for name, value in (("D", D), ("width", width), ("kept", kept), ("most", most)):
+        contract.require_count(name, value)
     kept = kept if width == 4 else kept * 3 // 4
     for threads in (32, 64, 128, 256, 512, 1024):
         chunks = -(-D // (threads * width))
@@ -42,6 +46,7 @@ def plan_forward(rows, D, width, kept=KEPT):
     Rows of up to 512 numbers need one warp only; four of these rows are then in a block, because a multiprocessor
     takes 16 to 32 blocks at most, and has room for more warps than that.
     """
+    contract.require_count("rows", rows, least=0)
     threads, chunks = threads_and_chunks(D, width, kept, 1024)
     together = 4 if threads == 32 else 1
     return Plan(threads, chunks, width, together, -(-rows // together))
@@ -54,6 +59,8 @@ def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1):
     few partial sums, 16 bytes of traffic for each of their elements, but no sum may have more than
     :data:`ROWS_ADDED` terms.
     """
+    contract.require_count("rows", rows, least=0)
+    contract.require_count("multiprocessors", multiprocessors)
     threads, chunks = threads_and_chunks(D, width, kept, 512)
     together = 4 if threads == 32 else 1
     if not rows:
@@ -65,5 +72,6 @@ def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1):
 
 def plan_add(partials):
     """Columns of a block, and threads of a column, for the second stage."""
+    contract.require_count("partials", partials, least=0)
     lanes = min(32, 1 << max(partials - 1, 0).bit_length())
     return max(8, 32 // lanes), lanes

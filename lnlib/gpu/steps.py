@@ -48,7 +48,7 @@ def side_by_side(D, W=1):
     began with a sector. But rows begin at each multiple of gcd(D, 8) in a sector, at one as often as at another,
     and n numbers then touch (n + 8 - gcd) / 8 sectors on average.
     """
-    requests = -(-D // (32 * W))
+    requests = -(-contract.require_count("D", D) // (32 * contract.require_count("W", W)))
     return D / 8 / requests + 1 - math.gcd(D, 8) / 8
 
 
@@ -57,7 +57,8 @@ def a_row_apart(M, D):
 
     Rows of fewer than 8 numbers share sectors.
     """
-    lanes = M / -(-M // 32)  # on average: the last warp may have fewer than 32 rows
+    contract.require_count("D", D)
+    lanes = contract.require_count("M", M) / -(-M // 32)  # on average: the last warp may have fewer than 32 rows
     return lanes * min(D, 8) / 8
 
 
@@ -93,7 +94,8 @@ def _plan_warp_per_row(M, D, G):
 
 def chunks_of_row(D, most_threads):
     """T, V and W for a row in registers: W = 4 where 4 divides D, V = 4 at most unless there are too few threads."""
-    W = 4 if D % 4 == 0 else 1
+    W = 4 if contract.require_count("D", D) % 4 == 0 else 1
+    contract.require_count("most_threads", most_threads)
     T = _power(-(-D // (4 * W)), most=most_threads)
     return T, -(-D // (T * W)), W
 
@@ -162,6 +164,8 @@ class Step(NamedTuple):
         access is recorded (see :func:`lnlib.simt.launch`). With ``gpu`` the kernels are compiled and run on the GPU,
         and the second list is empty.
         """
+        for name, value in (("log", log), ("gpu", gpu)):
+            contract.require_bool(name, value)
         names = INPUTS[self.direction]
         if len(inputs) != len(names):
             raise TypeError(f"inputs: found {len(inputs)} arrays, expected {len(names)}: {', '.join(names)}")
@@ -203,10 +207,7 @@ class Step(NamedTuple):
 def _shapes(M, D, G):
     """The shape of every array by name."""
     for name, count in {"M": M, "D": D, "G": G}.items():
-        if isinstance(count, bool) or not isinstance(count, (int, np.integer)):
-            raise TypeError(f"{name}: found {type(count).__name__}, expected an integer")
-        if count < 1:
-            raise ValueError(f"{name}: found {count}, expected at least 1")
+        contract.require_count(name, count)
     return {**dict.fromkeys(("x", "y", "dy", "dx"), (M, D)), **dict.fromkeys(("mean", "rstd"), (M, 1)),
             **dict.fromkeys(("gamma", "beta", "dgamma", "dbeta"), (D,)),
             **dict.fromkeys(("dgamma_parts", "dbeta_parts"), (min(G, M), D))}

@@ -2,6 +2,7 @@
 
 from typing import Callable, NamedTuple
 
+from .. import contract
 from .change import function_with
 
 
@@ -30,14 +31,19 @@ class Mistake(NamedTuple):
 
     def of(self, solution):
         """The wrong answer: ``solution`` with the changes, as a function."""
-        return function_with(solution, self.changes)
+        return function_with(contract.require_callable("solution", solution), self.changes)
 
 
 def change(old, new, says):
     """The :class:`Mistake` of writing ``new`` where the right answer has ``old``."""
+    for name, value in (("old", old), ("new", new), ("says", says)):
+        contract.require_kind(name, value, str, "text")
     return Mistake("", says, changes=((old, new),))
 
 
 def changes(*rows):
     """A tuple of :func:`change`; a row is ``old``, a ``new``, what is said of it, and maybe more of these two."""
+    for row in rows:
+        if len(contract.require_several("rows", row)) % 2 != 1:
+            raise ValueError(f"rows: found one of {len(row)} texts, expected old, and pairs of new and says")
     return tuple(change(old, new, says) for old, *pairs in rows for new, says in zip(pairs[::2], pairs[1::2]))

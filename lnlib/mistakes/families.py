@@ -6,6 +6,7 @@ from typing import Callable, NamedTuple
 
 import numpy as np
 
+from .. import contract
 from ..forms import eps_outside_backward
 from ..layernorm import layer_norm_forward, rms_norm_backward, rms_norm_forward
 from .catalogue import AXES, ENTRIES, right_backward, row_mean
@@ -198,6 +199,7 @@ def _outside_bases(dy, cache):
 
 def outside_family(with_gamma):
     """Candidates (dy, OutsideCache) -> (dx,), eps added outside the root, with gamma or without."""
+    contract.require_bool("with_gamma", with_gamma)
     probes = []
     for seed, shape, sigma in ((1, (3, 4, 7), 3.0), (2, (2, 3, 11), 0.1)):
         rng = np.random.default_rng(seed)

@@ -21,10 +21,11 @@ import itertools
 
 import numpy as np
 
+from .. import contract
 from .catalogue import leading, slip
 from .compare import TOLERANCE, agree
 from .diagnosis import Diagnosis
-from .families import LAYER_NORM, PARTLY_SCALED
+from .families import LAYER_NORM, PARTLY_SCALED, Family
 
 # ---- Reading ----------------------------------------------------------------------------------------
 
@@ -203,7 +204,12 @@ def _run(backward, family):
         dy, cache = probe
         # Copies: a candidate may write to its arguments.
         fields = {name: value.copy() for name, value in cache._asdict().items() if isinstance(value, np.ndarray)}
-        found.append([None if a is None else np.asarray(a) for a in backward(dy.copy(), cache._replace(**fields))])
+        outputs = contract.require_kind("backward", backward(dy.copy(), cache._replace(**fields)), (tuple, list),
+                                        f"one that returns a tuple ({', '.join(family.outputs)})")
+        if len(outputs) < len(family.outputs) or any(a is not None for a in outputs[len(family.outputs):]):
+            raise ValueError(f"backward: found {len(outputs)} outputs, expected {len(family.outputs)}: "
+                             f"{', '.join(family.outputs)}")
+        found.append([None if a is None else np.asarray(a) for a in outputs])
     return [None if any(a is None for a in arrays) else list(arrays) for arrays in zip(*found)]
 
 
@@ -306,6 +312,8 @@ def diagnose(backward, family=LAYER_NORM):
     Exception
         Whatever ``backward`` raises.
     """
+    contract.require_callable("backward", backward)
+    contract.require_kind("family", family, Family, "a Family")
     found = _run(backward, family)
     given = [(output, arrays) for output, arrays in zip(family.outputs, found) if arrays is not None]
     for _, arrays in given:

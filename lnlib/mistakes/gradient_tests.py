@@ -12,9 +12,11 @@ from typing import Callable, NamedTuple
 
 import numpy as np
 
+from .. import contract
 from ..gradcheck import adjoint_test, central_difference, random_projection
 from ..layernorm import layer_norm_forward
 from .catalogue import MUTANTS
+from .entry import Mistake
 
 
 class GradientTest(NamedTuple):
@@ -199,5 +201,10 @@ def kill_matrix(mutants=MUTANTS, tests=TESTS):
     killed : bool array, shape (len(mutants), len(tests))
         True where the test found the mistake.
     """
+    for mutant in (mutants := contract.require_several("mutants", mutants)):
+        contract.require_kind("mutants", mutant, Mistake, "some of the class Mistake")
+        contract.require_callable("mutants", mutant.backward)
+    for test in (tests := contract.require_several("tests", tests)):
+        contract.require_kind("tests", test, GradientTest, "some of the class GradientTest")
     return np.array([[not test.run(mutant.backward) for test in tests] for mutant in mutants],
                     bool).reshape(len(mutants), len(tests))

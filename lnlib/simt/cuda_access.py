@@ -17,6 +17,8 @@ Product and sum, as in ``a * b - c``, are compiled to one operation with one rou
 rounded by itself, write ``libdevice.fmul_rn(a, b)`` (``dmul_rn`` for float64). Nothing else is changed as long
 as ``cuda.jit`` gets no ``fastmath``: any of its settings, even ``{"contract"}``, also makes division and square root
 approximate, and 0 of subnormal numbers.
+
+In a kernel that runs, arguments are not checked: a GPU has nobody to tell.
 """
 
 from types import SimpleNamespace

@@ -49,6 +49,8 @@ class Traffic(NamedTuple):
 
 def _requests(run, space):
     """The accesses of a log, those of a warp at the same time together: a hardware request each."""
+    if not isinstance(run, Run):
+        raise TypeError(f"run: found {type(run).__name__}, expected the Run that launch returns")
     if run.accesses is None:
         raise ValueError("run: found a launch without a log, expected one with log=True")
     requests = defaultdict(list)

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import memory, source
 from .log import WARP, Access, Run
-from .memory import WRITTEN, DataRace, Local, Memory
+from .memory import WRITTEN, DataRace, Local, Memory, ReadOnly
 from .source import INTEGER, LIBDEVICE, NARROW, TYPE_NAMES, TYPES, WARP_OPERATIONS, KernelError, generator, plain
 
 
@@ -260,7 +260,7 @@ def _argument(name, value, machine):
         written = bytearray(b"\1") * value.size
         if id(whole) in WRITTEN and whole.dtype == value.dtype:
             written = memoryview(WRITTEN[id(whole)])[start // value.itemsize:]
-        return Memory(name, value, written, machine, "global", start)
+        return (Memory if value.flags.writeable else ReadOnly)(name, value, written, machine, "global", start)
     if isinstance(value, INTEGER):
         return int(value)
     if isinstance(value, (float, *NARROW)):
@@ -289,6 +289,9 @@ def launch(kernel, grid, block, *arguments, log=False, checks=True):
             raise TypeError(f"{name}: found {type(value).__name__}, expected one integer")
         if not 1 <= value <= largest:
             raise ValueError(f"{name}: found {value}, expected 1 to {largest}")
+    for name, value in (("log", log), ("checks", checks)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name}: found {type(value).__name__}, expected True or False")
     names = list(inspect.signature(function).parameters)
     if len(arguments) != len(names):
         raise TypeError(f"arguments: found {len(arguments)}, expected {len(names)}: {', '.join(names)}")

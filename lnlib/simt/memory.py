@@ -5,7 +5,7 @@ import weakref
 
 import numpy as np
 
-from .source import KernelError, Promotion, to_integer
+from .source import INTEGER, TYPES, KernelError, Promotion, to_integer
 
 
 class DataRace(KernelError):
@@ -35,8 +35,14 @@ def uninitialised(shape, dtype):
     """Make an array in which every element counts as unwritten until a kernel writes it.
 
     Reading one too early is an :class:`UninitialisedRead`, in any launch and through any view of the same dtype.
-    What the host writes is not noticed: use it for results. Arguments as of ``numpy.empty``; floats are NaN at first.
+    What the host writes is not noticed: use it for results. ``shape`` as of ``numpy.empty``, ``dtype`` one that
+    kernels know; floats are NaN at first.
     """
+    sides = shape if isinstance(shape, tuple) else (shape,)
+    if not all(isinstance(n, INTEGER) and not isinstance(n, bool) and n >= 0 for n in sides):
+        raise TypeError(f"shape: found {shape!r}, expected an integer or a tuple of integers, none of them negative")
+    if not isinstance(dtype, (np.dtype, type)) or np.dtype(dtype).name not in TYPES:
+        raise TypeError(f"dtype: found {dtype!r}, expected one of {', '.join(TYPES)} of NumPy")
     array = np.empty(shape, dtype)
     array.fill(np.nan if array.dtype.kind == "f" else 0)
     WRITTEN[id(array)] = bytearray(array.size)
@@ -184,3 +190,14 @@ class Memory(Array):
                 mine[i] = use
             else:
                 mine[i] = {users[0]: users, thread: use}
+
+
+class ReadOnly(Memory):
+    """An array that the host may not write either: what a kernel stores is refused when it is converted."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.scalar = None  # so that everything is converted
+
+    def convert(self, value):
+        raise ValueError(f"{self.name}: found a read-only array, expected one that the kernel can write to")

@@ -164,7 +164,8 @@ def test_bad_input_is_refused_by_name(function, good, name, value, error, found,
 
 def test_the_good_arguments_of_the_table_are_good():
     for function, good in FUNCTIONS:
-        function(**good)
+        made = {"cache": cpu.layer_norm_forward(**WIDE)[1]} if good.get("cache") is CPU_CACHE else {}
+        function(**good | made)
 
 
 class Device:

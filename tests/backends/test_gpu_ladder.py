@@ -128,7 +128,7 @@ def test_bad_input():
             (lambda: forward.run(x, gamma[:3], beta), ValueError, r"gamma: found shape \(3,\), expected \(8,\)"),
             (lambda: forward.run(x, gamma, beta, eps=-1), ValueError, "eps: found -1.0"),
             (lambda: backward.run(dy[:2], x, mean, rstd, gamma), ValueError, r"dy: found shape \(2, 8\)"),
-            (lambda: backward.run(dy, x, mean, rstd, gamma, G=0), ValueError, "G: found 0, expected at least 1"),
+            (lambda: backward.run(dy, x, mean, rstd, gamma, G=0), ValueError, "G: found 0, expected an integer >= 1"),
             (lambda: backward.predict(3, 8.0), TypeError, "D: found float, expected an integer"),
             (lambda: backward.predict(0, 8), ValueError, "M: found 0")]:
         with pytest.raises(error, match=message):

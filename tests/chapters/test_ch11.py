@@ -11,7 +11,7 @@ from questions import of, percent, plain, says
 
 from lnlib import gpu, results, simt
 from lnlib.simt.cuda_access import FULL, cuda, float32
-from lnlib.exercises import ch11
+from lnlib.exercises import ch11, check
 from lnlib.figures import COLOURS, fusing
 from lnlib.gpu.ladder import warp_sum
 
@@ -109,6 +109,15 @@ STORED, LOADED = "tile[r * 33 + lane]", "tile[lane * 33 + c]"
 ])
 def test_transpose(changes, check, words):
     assert failed("no-conflicts", solution_with("no-conflicts", *changes), words) == check
+
+
+@pytest.mark.parametrize("stride, turns, kind", [(32, 32, "known"), (34, 2, None)])
+def test_conflicts_are_told_by_their_turns(stride, turns, kind):
+    """The numbers are right in each case; what tells one from the other is in how many turns they are moved."""
+    report = check("no-conflicts", solution_with("no-conflicts", ("32 * 33", "32 * 34"), (
+        STORED, f"tile[r * {stride} + lane]"), (LOADED, f"tile[lane * {stride} + c]")))
+    assert f"takes {turns} turns" in report.failed[1], report
+    assert getattr(report.diagnosis, "kind", None) == kind, report
 
 
 def test_threads_for_every_row():

@@ -274,6 +274,28 @@ def _members(session):
     return found
 
 
+_HANG = """
+import os
+from classroom import rehearse, tasks
+from classroom.grader import judge
+drawn = tasks.draw((1,), 7)
+code = ("import signal\\ndef {}(*args):\\n    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\\n"
+        "    while True: pass")
+data = rehearse.notebook(*(code.format(task.name) for task in drawn))
+result = judge.judge(data, judge.Assignment(tuple(drawn), 7, ""), judge.Seconds(20, 1))
+try:
+    print(result["state"], os.waitpid(-1, os.WNOHANG))
+except ChildProcessError:
+    print(result["state"], "and no child left")
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_ends_with_its_task(sandbox):
+    run = python("-c", _HANG, cwd=ROOT)
+    assert run.stdout == "too slow and no child left\n", run.stdout + run.stderr
+
+
 # ---- Without a sandbox ------------------------------------------------------------------------------------------
 
 _BREAK = {"system": "import platform; platform.system = lambda: 'Darwin'",

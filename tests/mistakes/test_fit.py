@@ -97,6 +97,11 @@ def test_what_cannot_be_told_apart_is_one_of():
 
 # ---- Combinations: d = dy, g = gamma, h = xhat, r = rstd ------------------------------------------------
 
+def again(h):
+    """1 / s of xhat, with eps once more."""
+    return 1 / np.sqrt(m(h * h) + 1e-5)
+
+
 PAIRS = [
     (lambda d, g, h, r: g * r * (d - m(d) - h * rows(d * h)), {"gamma-outside", "batch-axis-second"}),
     (lambda d, g, h, r: g * r * (d - rows(d) - h * m(d * h)), {"gamma-outside", "batch-axis-first"}),
@@ -124,11 +129,17 @@ PAIRS = [
     (lambda d, g, h, r: r * (g * d - m(g * d) - m(g * d * h)), {"projection-without-xhat"}),
     (lambda d, g, h, r: r * (g * d - m(g * d, axis=0) - h * m(g * d * h, axis=0)), {"first-axis"}),
     (lambda d, g, h, r: r * (g * d - 0.37 * m(g * d) - h * m(g * d * h)), {"mean-other"}),
+    (lambda d, g, h, r: r * (d - s(d) / (d.shape[-1] - 1) - h * m(d * h)), {"gamma-missing", "mean-ddof"}),
+    (lambda d, g, h, r: r * (d - m(d) - h * m(d * h)) / d[..., 0].size, {"gamma-missing", "dx-over-rows"}),
+    (lambda d, g, h, r: again(h) * (g * d - m(g * d) - 2 * h * again(h) * m(g * d * h * again(h))),
+     {"statistics-of-xhat", "projection-times-two"}),
 ]
 
 
 # Where sigma is 3e-3, squares of x - mean are below the digits of float32: nothing of the projection is left to read.
-_IN_FLOAT32 = [pytest.param(*pair, np.float32, marks=pytest.mark.slow) for pair in PAIRS if "centred-for-xhat" not in pair[1]]
+# An eps beside a mean of xhat^2 of 1 is not much above them.
+_IN_FLOAT32 = [pytest.param(*pair, np.float32, marks=pytest.mark.slow) for pair in PAIRS
+               if not {"centred-for-xhat", "statistics-of-xhat"} & pair[1]]
 
 
 @pytest.mark.parametrize("dx, names, dtype", [(*pair, np.float64) for pair in PAIRS] + _IN_FLOAT32,
@@ -249,6 +260,7 @@ def outside(r=1.0, projection=1.0, outer=lambda sigma, s: 1 / sigma):
     (outside(outer=lambda sigma, s: 1 / s), {"only-s-replaced"}), (outside(projection=2), {"projection-times-two"}),
     (outside(outer=lambda sigma, s: 2 / s), {"only-s-replaced", "projection-times-two"}),
     (outside(projection=-1, r=2), {"dx-two", "projection-added"}),
+    (lambda dy, x, gamma, eps: outside()(dy, x, gamma, 0 * eps), {"eps-dropped"}),
 ])
 def test_eps_outside_the_root(candidate, names):
     assert set(check("eps-outside", candidate).diagnosis.names) == names

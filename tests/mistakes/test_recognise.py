@@ -1,11 +1,13 @@
 """A wrong answer of any kind: compared with changes of the solution, or by how its numbers follow from the right ones."""
 
+import math
+
 import numpy as np
 import pytest
 
 from lnlib.exercises import Call, Exercise, Ran, each, expect, expect_close, registry
 from lnlib.exercises.run import plainly, reply
-from lnlib.mistakes import change
+from lnlib.mistakes import Diagnosis, change
 from lnlib.mistakes.change import changed, function_of
 from lnlib.mistakes.compare import agree
 from lnlib.mistakes.relation import relation
@@ -143,6 +145,14 @@ def test_known_mistakes_are_replayed_in_the_quicker_way(monkeypatch):
                    replay=lambda answer, arguments: answer(**arguments))
     assert told(monkeypatch, lambda x: 6.0, [("x * x", "3 * x", "Thrice.")], (check,)).sentence == "Thrice."
     assert len(slow) == 1
+
+
+def test_a_change_that_agrees_comes_before_the_nearest_entry(monkeypatch):
+    near = Diagnosis("nearest", (), "Near.")
+    exercise = Exercise("an-exercise", 5, "derive", square, (asking(2.5),), lambda answer: near, (change(*FIRST),))
+    monkeypatch.setattr(registry, "exercises", lambda: {exercise.id: exercise})
+    assert registry.check("an-exercise", lambda x: x + x).diagnosis.sentence == "First."
+    assert registry.check("an-exercise", lambda x: math.pi).diagnosis == near
 
 
 def test_a_diagnosis_that_crashes_is_a_defect_that_costs_no_report(monkeypatch):

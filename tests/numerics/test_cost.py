@@ -342,7 +342,7 @@ def test_bad_rooflines():
     with pytest.raises(ValueError, match="^pattern: found 'scale', expected one of copy, triad"):
         cost.roofline(1, 1, MACHINE, "scale")
     for bad in (0, -1, math.nan):
-        with pytest.raises(ValueError, match="^machine: found .*expected three positive rates"):
+        with pytest.raises(ValueError, match="^machine.triad: found .*expected a finite number > 0"):
             cost.roofline(1, 1, MACHINE._replace(triad=bad))
         with pytest.raises(ValueError, match="^machine: found .*expected three positive rates"):
             cost.roofline(1, 1, MACHINE._replace(copy=bad))

@@ -103,7 +103,7 @@ def test_richardson_levels():
     # The default step grows with the order; at the right one, four levels still reach 1e-12.
     assert abs(METHODS["richardson"](loss, x, levels=4) - np.exp(x)).max() < 1e-12
     for bad in (0, 2.5, -1):
-        with pytest.raises(ValueError, match="levels: found"):
+        with pytest.raises((TypeError, ValueError), match="levels: found"):
             METHODS["richardson"](loss, x, levels=bad)
 
 
@@ -242,7 +242,7 @@ def test_bad_input_is_named():
             with pytest.raises(TypeError, match="x: found dtype"):
                 method(loss, bad)
         for bad in (0, -1e-5, math.nan, math.inf, np.ones(3), 1j):
-            with pytest.raises(ValueError, match="h: found"):
+            with pytest.raises((TypeError, ValueError), match="h: found"):
                 method(loss, x, bad)
         with pytest.raises(ValueError, match="x: found NaN or Inf"):
             method(loss, np.array([1.0, math.nan]))
@@ -307,6 +307,9 @@ def test_the_tolerance_adds_up_its_three_parts():
     row, = check_gradients(cube, (x,), np.array(1.0), (np.array(3.0),), method="one_sided").rows
     noise, change = 2 * 4 * U * 2.0**24 / numeric, abs(again - numeric) / numeric
     assert row.tolerance == pytest.approx(tolerance("float64", 1) + noise + 10 * change, rel=1e-12)
+    for one in (x, np.ones(0)):  # the complex step of a line has neither of the others
+        row, = check_gradients(lambda z: z, (one,), np.ones_like(one), (np.ones_like(one),), method="complex").rows
+        assert row.tolerance == tolerance("float64", 1)
 
 
 def test_adjoint_test_in_null_directions_and_corners():
@@ -542,7 +545,7 @@ HERE = np.ones((4, 16))
     (lambda: adjoint_test(lambda u: u[0], np.copy, HERE, HERE), ValueError,
      r"jvp\(u\): found shape \(16,\), expected \(4, 16\), the shape of dy"),
     (lambda: adjoint_test(np.copy, np.copy, np.arange(4), HERE), TypeError, "u: found dtype int64"),
-    (lambda: tolerance("int64", 8), TypeError, "dtype: found int64"),
+    (lambda: tolerance("int64", 8), ValueError, "dtype: found 'int64'"),
     (lambda: tolerance("float64", 0), ValueError, "D: found 0"),
     (lambda: tolerance("float64", 8, math.nan), ValueError, "condition: found nan"),
     (lambda: check_gradients(f, ARGS, DY, GRADS, names=["dx"]), ValueError, "names: found 1, expected 3"),

@@ -7,7 +7,7 @@ import cases
 import numpy as np
 import pytest
 
-from lnlib.rounding import FORMATS, TAU, find, round_to
+from lnlib.rounding import FORMATS, TYPICAL, find, round_to
 
 HALVES = ("bfloat16", "float16")
 CARRIERS = ("float32", "float64")
@@ -58,7 +58,7 @@ def test_typical_is_the_rms_of_roundings():
     for name in (*HALVES, "float32"):
         relative = (round_to(a, name) - a) / a / FORMATS[name].u
         assert np.abs(relative).max() <= 1
-        assert np.sqrt(np.mean(relative**2)) == pytest.approx(TAU, rel=0.01)
+        assert np.sqrt(np.mean(relative**2)) == pytest.approx(TYPICAL, rel=0.01)
 
 
 # Every number, every midpoint, and what lies next to the midpoints
@@ -155,9 +155,9 @@ def test_nan_and_inf():
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="format: found 'float8', expected one of bfloat16, float16"):
+    with pytest.raises(ValueError, match="dtype: found 'float8', expected one of bfloat16, float16"):
         round_to(np.ones(2), "float8")
-    with pytest.raises(ValueError, match="format: found 'half'"):
+    with pytest.raises(ValueError, match="dtype: found 'half'"):
         find("half")
     for bad in (np.ones(2, int), np.ones(2, np.float16), np.ones(2, complex)):
         with pytest.raises(TypeError, match="a: found dtype .* expected one of float32, float64"):

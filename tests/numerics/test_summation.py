@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from lnlib.rounding import FORMATS, TAU, round_to
+from lnlib.rounding import FORMATS, TYPICAL, round_to
 from lnlib.summation import ROW_ORDERS, row_sum_bound, row_sum_errors, row_sum_loss, running_sums, sum_rows
 
 DTYPES = ("float32", "bfloat16")
@@ -149,7 +149,7 @@ def test_the_bound_counts_the_roundings_of_a_term(order, roundings):
 
 
 def test_blocks_lose_as_a_block_does_and_one_rounding_for_each_doubling_of_their_number():
-    lost = (row_sum_loss(N[:4], "blocks") / (TAU * FORMATS["float32"].u)) ** 2
+    lost = (row_sum_loss(N[:4], "blocks") / (TYPICAL * FORMATS["float32"].u)) ** 2
     assert lost == pytest.approx([1 / 2, 50, 64, 65])
 
 
@@ -177,7 +177,7 @@ def test_with_a_mean_the_sum_is_well_conditioned():
     (lambda a: sum_rows(a[:0], "wide"), ValueError, "a: found shape .* expected at least one row"),
     (lambda a: sum_rows(np.float32(1), "wide"), ValueError, "a: found shape .* expected at least one row"),
     (lambda a: sum_rows(a + np.inf, "wide"), ValueError, "a: found NaN or Inf"),
-    (lambda a: sum_rows(a, "random"), ValueError, "rng: found None, expected a numpy.random.Generator"),
+    (lambda a: sum_rows(a, "random"), TypeError, "rng: found NoneType, expected a numpy.random.Generator"),
     (lambda a: row_sum_loss(10, "tree"), ValueError, "order: found 'tree'"),
     (lambda a: row_sum_bound(10, "tree"), ValueError, "order: found 'tree'"),
 ])

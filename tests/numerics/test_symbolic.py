@@ -258,17 +258,15 @@ def test_compiled_code_takes_a_complex_step():
 
 def test_compiled_once_per_D():
     symbolic.numeric_jacobian(3)
-    misses = symbolic.to_numpy.cache_info().misses
-    symbolic.numeric_jacobian(3)(np.arange(3.0), 1e-5)
-    assert symbolic.to_numpy.cache_info().misses == misses
+    assert symbolic.to_numpy(3) is symbolic.to_numpy(3)
 
 
 # --- bad input, time ---------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("call, error, message", [
-    (lambda: symbolic.row(1), ValueError, "D: found 1, expected an int >= 2"),
-    (lambda: symbolic.row(2.5), ValueError, "D: found 2.5"),
-    (lambda: symbolic.numeric_jacobian(1), ValueError, "D: found 1, expected an int from 2 to 8"),
+    (lambda: symbolic.row(1), ValueError, "D: found 1, expected an integer >= 2"),
+    (lambda: symbolic.row(2.5), TypeError, "D: found float"),
+    (lambda: symbolic.numeric_jacobian(1), ValueError, "D: found 1, expected an integer from 2 to 8"),
     (lambda: symbolic.numeric_jacobian(9), ValueError, "D: found 9"),
     (lambda: symbolic.numeric_jacobian(3)(np.ones(4), 1e-5), ValueError, r"x: found shape \(4,\)"),
     (lambda: symbolic.numeric_jacobian(3)(np.float64(1.0), 1e-5), ValueError, r"x: found shape \(\)"),

@@ -117,7 +117,7 @@ def _other_format(found, D, largest):
 def rescued_solution(row, eps=1e-5):
     exponent = max(int(np.frexp(np.abs(row).max())[1]), 0)
     scale = 2.0**-exponent
-    tiny = float(np.finfo(row.dtype).tiny)
+    tiny = np.finfo(row.dtype).tiny
     scaled = row * row.dtype.type(scale)
     return normalise(scaled, eps=max(eps * scale**2, tiny))
 

@@ -306,8 +306,7 @@ ENTRIES = (
     Mistake("product-of-means", "the mean of a product is taken for the product of the means",
             "Work out both for (1, -1) times (1, -1).", missing_projection),  # which gives the same numbers
     Mistake("exact-projection", "all of g along xhat is removed; eps lets a little of it through",
-            "At eps > 0, how long is xhat?", _with_dx(lambda g, xhat, r, *_: r * (
-                g - row_mean(g) - xhat * row_mean(g * xhat) / row_mean(xhat * xhat)))),
+            "At eps > 0, how long is xhat?"),
     Mistake("dgamma-without-xhat", "dgamma is summed from dy alone, without xhat",
             "Which intermediate does gamma multiply?"),
     Mistake("dbeta-with-xhat", "dbeta has xhat in it", "Move beta by a little: by how much does y move?"),

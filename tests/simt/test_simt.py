@@ -696,3 +696,12 @@ def test_arrays_made_in_one_line():
     assert (out == 3).all() and {access.array for access in run.accesses} == {"a", "b", "out"}
     with pytest.raises(simt.OutOfBounds, match="cuda.local.array"):
         simt.launch(unnamed, 1, 32, out)
+
+
+@pytest.mark.parametrize("where", ["shared", "local"])
+@pytest.mark.parametrize("asked, found", [("0, float32", "shape 0"), ("(2, 2), float32", r"shape \(2, 2\)"),
+                                          ("2.0, float32", "shape np.float64"), ("4, float", "dtype <class 'float'>")])
+def test_arrays_that_cannot_be_had(where, asked, found):
+    kernel = written(f"s = cuda.{where}.array({asked})", "x")
+    with pytest.raises(TypeError, match=f"found .*{found}.*expected a positive integer and one of"):
+        simt.launch(kernel, 1, 1, np.zeros(1, f32))

@@ -700,7 +700,7 @@ def test_arrays_made_in_one_line():
 
 @pytest.mark.parametrize("where", ["shared", "local"])
 @pytest.mark.parametrize("asked, found", [("0, float32", "shape 0"), ("(2, 2), float32", r"shape \(2, 2\)"),
-                                          ("2.0, float32", "shape np.float64"), ("4, float", "dtype <class 'float'>")])
+                                          ("2.0, float32", "shape np.float64"), ("4, np.int8", "dtype <class .numpy.int8.>")])
 def test_arrays_that_cannot_be_had(where, asked, found):
     kernel = written(f"s = cuda.{where}.array({asked})", "x")
     with pytest.raises(TypeError, match=f"found .*{found}.*expected a positive integer and one of"):

@@ -68,12 +68,6 @@ def _checked(x, gamma, beta, eps):
     return x, gamma, beta, contract.require_eps(eps)
 
 
-def _checked_out(out, x):
-    if not (type(out) is np.ndarray and out.dtype is x.dtype and out.shape == x.shape and out.flags.carray):
-        contract.require_out(out, x, rows_in_order=True)
-    return out
-
-
 def _refuse_overlap(out, *inputs):
     """For inputs that are copied before the compiled functions, which look themselves, see them."""
     if any(np.shares_memory(out, a) for a in inputs):
@@ -105,12 +99,13 @@ def _changed_rows(rows, statistics, mine):
     return np.count_nonzero((found != recorded) & ~both_nan) + np.count_nonzero(now_nan)
 
 
-# float16 and bfloat16 are storage: float32 in between.
+# float16 and bfloat16 are storage: float32 in between, or float64 if precise. Results are rounded once, from there.
 
 
 def _half_forward(x, gamma, beta, eps, precise, y):
     _refuse_overlap(y, x, gamma, beta)
-    wide, cache = layer_norm_forward(*(a.astype(_FLOAT32) for a in (x, gamma, beta)), eps, precise=precise)
+    compute = _FLOAT64 if precise else _FLOAT32
+    wide, cache = layer_norm_forward(*(a.astype(compute) for a in (x, gamma, beta)), eps)
     with np.errstate(all="ignore"):
         y[...] = wide
     return y, cache._replace(x=x if x.flags.carray else x.copy(), dtype=gamma.dtype)
@@ -119,7 +114,8 @@ def _half_forward(x, gamma, beta, eps, precise, y):
 def _half_backward(dy, cache, dx):
     _require_parts(cache)
     _refuse_overlap(dx, cache.x, cache.saved, dy)
-    wide, *parameters = layer_norm_backward(dy.astype(_FLOAT32), cache._replace(x=cache.x.astype(_FLOAT32)))
+    compute = cache.saved.dtype
+    wide, *parameters = layer_norm_backward(dy.astype(compute), cache._replace(x=cache.x.astype(compute)))
     with np.errstate(all="ignore"):
         dx[...] = wide
         return dx, *(a.astype(cache.dtype) for a in parameters)
@@ -130,8 +126,8 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
 
     Formula, units, errors and source as there; parameters too, but for these. Returns y and a CpuLayerNormCache.
 
-    * ``x`` is float64, float32, float16 or bfloat16 (half precision is converted to float32 and back). Never
-      modified, and kept by the cache: see :class:`CpuLayerNormCache`.
+    * ``x`` is float64, float32, float16 or bfloat16 (half precision is converted to float32 and back, or float64 if
+      ``precise``). Never modified, and kept by the cache: see :class:`CpuLayerNormCache`.
     * ``precise``: arithmetic of both passes in float64, for float32 and half-precision x.
     * ``out``, of x's shape and dtype and C-contiguous, receives y, and is returned as y. It may not overlap x, gamma
       or beta.
@@ -143,7 +139,12 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
     if precise is not False:
         contract.require_precise(precise, x)
     dtype = x.dtype
-    y = np.empty(x.shape, dtype) if out is None else _checked_out(out, x)
+    if out is None:
+        y = np.empty(x.shape, dtype)
+    else:
+        y = out
+        if not (type(out) is np.ndarray and out.dtype is dtype and out.shape == x.shape and out.flags.carray):
+            contract.require_out(out, x, rows_in_order=True)
     if dtype not in _FLOATS:
         return _half_forward(x, gamma, beta, eps, precise, y)
     if not x.flags.carray:
@@ -189,7 +190,12 @@ def layer_norm_backward(dy, cache, *, out=None):
         _require_parts(cache)
         dy = contract.require_like_x("dy", dy, shape, dtype)
         contract.require_dtype("dy", dy.dtype, _REAL, f"{dtype.name}, the dtype of x")
-    dx = np.empty(shape, dtype) if out is None else _checked_out(out, x)
+    if out is None:
+        dx = np.empty(shape, dtype)
+    else:
+        dx = out
+        if not (type(out) is np.ndarray and out.dtype is dtype and out.shape == shape and out.flags.carray):
+            contract.require_out(out, x, rows_in_order=True)
     if dtype not in _FLOATS:
         return _half_backward(dy, cache, dx)
     D = shape[-1]
@@ -219,14 +225,8 @@ def layer_norm_backward(dy, cache, *, out=None):
 
 
 def _backward_of_the_rest(upstream, cache, rows, mine, dx, dgamma, dbeta):
-    """The rows ``mine`` of dx, and their part of dgamma and dbeta, by the NumPy backend."""
-    again, gamma = mine, cache.gamma.astype(rows.dtype)
-    if np.isnan(dgamma[0]):  # all sums over rows again; dx stays as it is
-        again, dgamma[:], dbeta[:] = np.ones_like(mine), 0, 0
-    _, rest = layernorm.layer_norm_forward(rows[again], gamma, gamma, cache.eps,
-                                           precise=cache.saved.dtype != rows.dtype)
-    dx_left, dgamma_left, dbeta_left = layernorm.layer_norm_backward(upstream[again], rest)
-    dx[mine] = dx_left[mine[again]]
-    with np.errstate(all="ignore"):
-        dgamma += dgamma_left
-        dbeta += dbeta_left
+    """The rows ``mine`` of dx, and all of dgamma and dbeta, by the NumPy backend: parts rounded apart lose digits."""
+    gamma = cache.gamma.astype(rows.dtype)
+    _, again = layernorm.layer_norm_forward(rows, gamma, gamma, cache.eps, precise=cache.saved.dtype != rows.dtype)
+    all_dx, dgamma[:], dbeta[:] = layernorm.layer_norm_backward(upstream, again)
+    dx[mine] = all_dx[mine]

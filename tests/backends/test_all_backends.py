@@ -11,7 +11,7 @@ import cases
 import numpy as np
 import pytest
 
-from lnlib import cpu, gpu, layernorm
+from lnlib import cpu, gpu, layernorm, reference
 from lnlib.gradcheck import central_difference, complex_step
 from lnlib.symbolic import to_numpy
 
@@ -151,6 +151,63 @@ ROWS = [pytest.param(implementation, case, id=f"{name} | {case.name}", marks=mar
 def test_gradients(implementation, case):
     judged = cases.judge(case)
     cases.check(implementation.results(judged.arrays, case.eps), judged.exact, implementation.bars(case, judged))
+
+
+def repeated(kind, dtype, distinct):
+    """Rows that will stand one below the other many times: the exact sums are those of one copy, times that."""
+    rng = np.random.default_rng(5)
+    x, dy = rng.standard_normal((2, distinct, 3))
+    dy = {"either sign": dy, "one sign": np.abs(dy) + 0.1, "constant": np.full_like(dy, 0.1)}[kind]
+    return x.astype(dtype), np.ones(3, dtype), np.zeros(3, dtype), dy.astype(dtype)
+
+
+LONG = {"NumPy": (layernorm, 1, {}), "CPU": (cpu, 1, {}), "CPU, threads": (cpu, 3, {}),
+        "CPU, precise": (cpu, 1, {"precise": True})}
+
+
+@pytest.mark.parametrize("rows, distinct", [(100_000, 1), (100_000, 1000),
+                                            *(pytest.param(10**6, n, marks=pytest.mark.slow) for n in (1, 1000))])
+@pytest.mark.parametrize("kind", ["either sign", "one sign", "constant"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", LONG)
+def test_sums_do_not_lose_more_over_more_rows(name, dtype, kind, rows, distinct):
+    """The bars are those of few rows. Errors of equal rows are equal, so their condition is that of one copy."""
+    backend, threads, options = LONG[name]
+    if options and dtype == "float64":
+        pytest.skip("float64 is precise")
+    x, gamma, beta, dy = repeated(kind, dtype, distinct)
+    copies = rows // distinct
+    tall = np.tile(x, (copies, 1)), gamma, beta, np.tile(dy, (copies, 1))
+    with cases.threads(threads):
+        *_, dgamma, dbeta = cases.run(backend, *tall, **options)
+    exact = reference.layer_norm(x, gamma, beta, dy)
+    bars = cases.bars(exact, gamma, dy, dtype)
+    exact = exact._replace(dgamma=exact.dgamma * copies, dbeta=exact.dbeta * copies)
+    cases.check({"dgamma": dgamma, "dbeta": dbeta}, exact, bars)
+
+
+INFINITE = {"x": lambda a: a.x[2, 1:2], "dy": lambda a: a.dy[2, 1:2], "gamma": lambda a: a.gamma[1:2]}
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("where", INFINITE)
+@pytest.mark.parametrize("D", [5, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("options", [{}, {"precise": True}])
+@pytest.mark.parametrize("backend", [layernorm, cpu, gpu])
+def test_nan_and_inf_go_no_further(backend, options, D, where, value):
+    """What lnlib.contract promises, at every element of y, dx, dgamma and dbeta; the others keep their bits."""
+    a = cases.Case("nan and inf", (4, D), "float32").arrays()
+    clean = cases.run(backend, *a, **options)
+    INFINITE[where](a)[:] = value
+    row, column = np.arange(4)[:, None] == 2, np.arange(D) == 1
+    lost = {"x": (row, row, True, False), "dy": (False, row, column, column),
+            "gamma": (column, True, False, False)}[where]
+    for found, before, place in zip(cases.run(backend, *a, **options), clean, lost, strict=True):
+        place = np.broadcast_to(place, found.shape)
+        assert not np.isfinite(found[place]).any() and np.isfinite(found[~place]).all()
+        assert not where == "x" or np.isnan(found[place]).all()
+        if not (backend is cpu and found.ndim == 1):  # adds in another order where a row is left to NumPy
+            assert np.array_equal(found[~place], before[~place])
 
 
 def test_the_table_is_not_empty():

@@ -222,6 +222,33 @@ def test_sums_over_rows_in_range_and_out_of_range(backend, threads):
     assert np.abs(dbeta - 1e38).max() <= 11 * cases.U["float32"] * 7e38
 
 
+@pytest.mark.parametrize("backend, threads", [(ln, 1), (cpu, 1), (cpu, 3)])
+@pytest.mark.parametrize("precise", [False, True])
+def test_sums_over_rows_in_range_and_out_of_range_that_cancel(backend, threads, precise):
+    """What 1000 rows in range add 1000 others take away; the last row is left. Neither part may be rounded alone.
+
+    Rounded once, or by 4 u of the root of the sum of squares (see cases.judge).
+    """
+    factor = np.array([1, np.nan if precise else 1e30], "f4")  # float64 has room for 1e30
+    x = rows(1.0, "float32", 7)[:1] * np.repeat(factor, [1000, 1001])[:, None]
+    half = np.abs(np.random.default_rng(8).standard_normal((1000, 7))) + 1
+    dy = np.concatenate([half, -half[::-1], half[:1]]).astype("f4")
+    one = np.ones(7, "f4")
+    with cases.threads(threads):
+        dbeta = cases.run(backend, x, one, one, dy, precise=precise)[3]
+    bound = 0.0 if precise else 4 * cases.U["float32"] * np.linalg.norm(dy, axis=0)
+    assert (np.abs(dbeta - dy[-1]) <= bound).all()
+
+
+@pytest.mark.parametrize("backend", [ln, cpu])
+def test_precise_halves_are_rounded_once(backend):
+    """1 + 2^-11 + 2^-30 lies above the middle of two float16, by less than float32 can tell from 1."""
+    x, one = np.array([[1, -1]] * 3, "f2"), np.ones(2, "f4")
+    tiny = np.float32(2.0**-11 + 2.0**-30)
+    y = cases.run(backend, x, one, one * tiny, x, 0.0, precise=True)[0]
+    assert (y[:, 0] == 1 + 2.0**-10).all()
+
+
 def test_rms_norm_out_of_range():
     """The same rescue; y of a scaled row is y of the row."""
     x = rows(1.0, "float32")

@@ -1,5 +1,7 @@
 """Figures of the part Derive: losses, a row in three dimensions, the paths to xhat."""
 
+import re
+
 import numpy as np
 
 from .style import COLOURS, figure, styles
@@ -104,6 +106,16 @@ def paths_to_xhat():
     ax.set(xlim=(-0.2, 3.6), ylim=(-1.0, 1.0))
     ax.set_axis_off()
     return fig
+
+
+def first_lines(lines):
+    """Those lines of :func:`lnlib.symbolic.graph` or ``graph_steps`` whose name has no index above 1, as a formula."""
+    from IPython.display import Math
+    from sympy import latex
+
+    shown = [f"{latex(name)} &= {latex(value)}" for name, value in lines.items() if not re.search("_{?[2-9]", str(name))]
+    body = r" \\[4pt] ".join(shown)
+    return Math(rf"\begin{{aligned}}{body}\end{{aligned}}")
 
 
 def split_of_g(xhat, g, dx_over_r):

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from . import contract
 from .layernorm import layer_norm_forward
 
 
@@ -11,6 +12,9 @@ def train(backward, steps=200, lr=0.3):
     A linear layer and a layer norm, 16 inputs to 96 features, fit 64 rows that another such network made. Forward is
     right; ``backward`` takes (dy, cache) and returns (dx, dgamma, dbeta), rightly or not.
     """
+    contract.require_callable("backward", backward)
+    contract.require_count("steps", steps, least=0)
+    lr = contract.require_number("lr", lr, least=0)
     rng = np.random.default_rng(1)
     h = rng.standard_normal((64, 16))
     teacher = np.tanh(h @ rng.standard_normal((16, 96)) / 2)

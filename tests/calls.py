@@ -414,6 +414,8 @@ add("symbolic",
 
 # Mistakes and exercises.
 
+add("training", train={"backward": function(layernorm.layer_norm_backward), "steps": count(1, 0),
+                       "lr": number(0.3, least=0)})
 MISTAKE = mistakes.MUTANTS[0]
 add("mistakes",
     entry__Mistake__of={"self": free(mistakes.change("return x", "return 2 * x", ""), "the mistake itself"),

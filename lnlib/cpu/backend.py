@@ -182,8 +182,7 @@ def layer_norm_backward(dy, cache, *, out=None):
     if type(cache) is not CpuLayerNormCache:
         contract.require_cache(cache, CpuLayerNormCache)
     x, saved, _, _ = cache
-    if not (type(x) is type(saved) is np.ndarray and saved.dtype in _FLOATS and saved.ndim == 1
-            and saved.flags.c_contiguous and (shape := x.shape)):
+    if not (type(x) is type(saved) is np.ndarray and saved.dtype in _FLOATS and (shape := x.shape)):
         _require_parts(cache)
     dtype = x.dtype
     if not (type(dy) is np.ndarray and dy.dtype is dtype and dy.shape == shape):
@@ -204,11 +203,15 @@ def layer_norm_backward(dy, cache, *, out=None):
         dy = dy.copy()
     upstream, rows, dx_rows = dy.reshape(-1, D), x.reshape(-1, D), dx.reshape(-1, D)
     dgamma, dbeta = np.empty(D, dtype), np.empty(D, dtype)
-    if x.size < PARALLEL_SIZE or (threads := usable_threads()) == 1:
-        left, changed = backward_serial(upstream, rows, saved, dx_rows, dgamma, dbeta)
-    else:
-        with turn():
-            left, changed = backward_threads(upstream, rows, saved, dx_rows, dgamma, dbeta, threads)
+    try:
+        if x.size < PARALLEL_SIZE or (threads := usable_threads()) == 1:
+            left, changed = backward_serial(upstream, rows, saved, dx_rows, dgamma, dbeta)
+        else:
+            with turn():
+                left, changed = backward_threads(upstream, rows, saved, dx_rows, dgamma, dbeta, threads)
+    except Exception:  # for example of other axes or strides than forward's: to look before would cost a call more
+        _require_parts(cache)
+        raise
     if left == -2:
         _require_parts(cache)
     if left < 0:

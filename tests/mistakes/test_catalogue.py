@@ -107,6 +107,15 @@ def test_what_recipes_let_through(recipe, survivors):
     assert {m.name for m in MUTANTS if test.run(m.backward)} == survivors
 
 
+def test_the_largest_relative_error_is_of_the_smallest_number():
+    relative_to_each = {c.id: c for c in RECIPES}["broadcasting-relative-error"]
+
+    def off_by(error):
+        return lambda dy, cache: [a + error for a in layer_norm_backward(dy, cache)]
+
+    assert not relative_to_each.run(off_by(1e-7)) and relative_to_each.run(off_by(1e-12))
+
+
 def test_every_recipe_is_counted():
     counted = test_what_recipes_let_through.pytestmark[0].args[1]
     assert [id for id, _ in counted] == [c.id for c in RECIPES]

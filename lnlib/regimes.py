@@ -9,16 +9,16 @@ and an upstream gradient a third, kappa, which says how much of it is subtracted
 .. math:: \kappa = \|r g\| / \|dx\|.
 
 Maps are measured against exact arithmetic (:mod:`lnlib.reference`). Theory lines count roundings: n independent
-roundings of equal size leave a relative error of :math:`t u \sqrt n`, where u is the unit roundoff and
-t = 0.42 (:data:`lnlib.rounding.TYPICAL`) makes one rounding typical instead of worst. For rows like random ones
-medians of the error agree with them to a factor of about two, and they say which errors grow with what.
+roundings of equal size leave a relative error of :math:`\tau u \sqrt n`, where u is the unit roundoff and
+:math:`\tau = 0.42` (:data:`lnlib.rounding.TAU`) makes one rounding typical instead of worst. For rows like random
+ones medians of the error agree with them to a factor of about two, and they say which errors grow with what.
 """
 
 import numpy as np
 
 from . import contract, reference
 from .layernorm import layer_norm_forward
-from .rounding import TYPICAL, find, round_to
+from .rounding import TAU, find, round_to
 
 _FLOATS = "float32", "float64"
 _TOWARDS = "ones", "along"
@@ -204,7 +204,7 @@ def backward_errors(algorithms, kappas, ratios, energies, towards, D=256, count=
 
 
 def sum_roundings(D, order):
-    r"""How many roundings of the result's own size the sum of D numbers of one sign amounts to: n in t u sqrt(n).
+    r"""How many roundings of the result's own size the sum of D numbers of one sign amounts to: n in tau u sqrt(n).
 
     A partial sum of k terms is k/D of the total, and so is its rounding error.
 
@@ -226,30 +226,30 @@ def naive_loss(ratio, energy, D, order, dtype="float32"):
 
     Both are close to :math:`\mu^2`. With n = :func:`sum_roundings`, the mean square carries n roundings of that
     size; so does the mean, twice over when it is squared (4 n); and the square itself is one. So the variance
-    is off by :math:`t u \mu^2 \sqrt{5 n + 1}`. The root halves a relative error, and it sees eps too:
+    is off by :math:`\tau u \mu^2 \sqrt{5 n + 1}`. The root halves a relative error, and it sees eps too:
 
-    .. math:: \tfrac12\, t u \sqrt{5 n + 1}\; \text{ratio}^2 \;\frac{\sigma^2}{\sigma^2 + \varepsilon}
+    .. math:: \tfrac12\, \tau u \sqrt{5 n + 1}\; \text{ratio}^2 \;\frac{\sigma^2}{\sigma^2 + \varepsilon}
 
     That is 0.7 u ratio^2 pairwise, and :math:`0.27 \sqrt D\, u\, \text{ratio}^2` in sequence.
     """
     ratio, energy = contract.require_numbers("ratio", ratio), contract.require_numbers("energy", energy, least=0)
     roundings = 5 * sum_roundings(D, order) + 1
-    return TYPICAL * find(dtype).u / 2 * np.sqrt(roundings) * np.square(ratio) * energy / (1 + energy)
+    return TAU * find(dtype).u / 2 * np.sqrt(roundings) * np.square(ratio) * energy / (1 + energy)
 
 
 def mean_loss(ratio, D, order, dtype="float32"):
     r"""Theory line: relative error of y when a rounded mean is subtracted, whatever the variance.
 
-    The mean is off by :math:`t u |\mu| \sqrt n`, n = :func:`sum_roundings`. x - m is exact where the two are close,
-    so all of xhat is shifted by that over s. Its root mean square is sigma/s: eps cancels, and
-    :math:`t u \sqrt n\; |\text{ratio}|` is left.
+    The mean is off by :math:`\tau u |\mu| \sqrt n`, n = :func:`sum_roundings`. x - m is exact where the two are
+    close, so all of xhat is shifted by that over s. Its root mean square is sigma/s: eps cancels, and
+    :math:`\tau u \sqrt n\; |\text{ratio}|` is left.
     """
     ratio = contract.require_numbers("ratio", ratio)
-    return TYPICAL * find(dtype).u * np.sqrt(sum_roundings(D, order)) * np.abs(ratio)
+    return TAU * find(dtype).u * np.sqrt(sum_roundings(D, order)) * np.abs(ratio)
 
 
 def backward_loss(kappa, towards, dtype="float32", wide=False):
-    r"""Theory line: relative error of dx, :math:`t u \kappa \sqrt n`.
+    r"""Theory line: relative error of dx, :math:`\tau u \kappa \sqrt n`.
 
     What cancels has the size of r g, kappa times that of dx, and its roundings stay. Those of elements and
     those of whole rows count alike. Towards "ones", n = 3: gamma * dy is rounded (1), and the pairwise mean of g is
@@ -262,7 +262,7 @@ def backward_loss(kappa, towards, dtype="float32", wide=False):
     """
     contract.require_choice("towards", towards, _TOWARDS)
     n = {"ones": 3, "along": 5 if contract.require_bool("wide", wide) else 19}[towards]
-    return TYPICAL * find(dtype).u * np.sqrt(n) * contract.require_numbers("kappa", kappa, least=0)
+    return TAU * find(dtype).u * np.sqrt(n) * contract.require_numbers("kappa", kappa, least=0)
 
 
 def agreement(measured, predicted, dtype="float32"):

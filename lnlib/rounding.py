@@ -17,7 +17,7 @@ from . import contract
 #: Root mean square of the relative error of one rounding, in units of u. The error is uniform within half a spacing,
 #: so u / sqrt(3) at 1 and u / sqrt(3) / m at m; 1/m**2 averages to 3 / (8 ln 2) where numbers in [1, 2) are spread
 #: evenly on a logarithmic scale.
-TYPICAL = (8 * math.log(2)) ** -0.5
+TAU = (8 * math.log(2)) ** -0.5
 
 
 class Format(NamedTuple):

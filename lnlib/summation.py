@@ -146,16 +146,16 @@ def row_sum_loss(n, order, dtype="float32"):
     r"""Theory line: the typical relative error of a sum of n terms of random signs.
 
     The terms are independent, of mean zero and size one. A partial sum of k has size :math:`\sqrt k`, and so the
-    total has size :math:`\sqrt n`. With t u the typical error of one rounding (:data:`lnlib.rounding.TYPICAL`) and
-    independent errors:
+    total has size :math:`\sqrt n`. With :math:`\tau u` the typical error of one rounding
+    (:data:`lnlib.rounding.TAU`) and independent errors:
 
-    * sequential and random: :math:`t u \sqrt{\sum_k k} / \sqrt n = t u \sqrt{n/2}`;
+    * sequential and random: :math:`\tau u \sqrt{\sum_k k} / \sqrt n = \tau u \sqrt{n/2}`;
     * pairwise: each of :math:`\log_2 n` levels has partial sums of total size :math:`\sqrt n`, so
-      :math:`t u \sqrt{\log_2 n}`;
-    * blocks of b: :math:`t u \sqrt{b/2 + \log_2 (n/b)}`;
-    * wide: the last rounding, :math:`t u`;
-    * Neumaier: the same, and the n errors, of size :math:`t u \sqrt k` each, are themselves summed in
-      sequence: :math:`t u \sqrt{1 + (t u n)^2 / 6}`. In bfloat16 that shows from a thousand rows on.
+      :math:`\tau u \sqrt{\log_2 n}`;
+    * blocks of b: :math:`\tau u \sqrt{b/2 + \log_2 (n/b)}`;
+    * wide: the last rounding, :math:`\tau u`;
+    * Neumaier: the same, and the n errors, of size :math:`\tau u \sqrt k` each, are themselves summed in
+      sequence: :math:`\tau u \sqrt{1 + (\tau u n)^2 / 6}`. In bfloat16 that shows from a thousand rows on.
 
     They hold while they are small. In bfloat16, from 10\ :sup:`5` rows on, a running sum is so large that about
     half of the terms are below half a spacing and vanish; its error then nears 1, while the line goes on.
@@ -163,7 +163,7 @@ def row_sum_loss(n, order, dtype="float32"):
     ``n`` is a number or an array. See :func:`row_sum_bound` for the worst case.
     """
     _check(order, dtype)
-    n, tu = contract.require_numbers("n", n, least=1), rounding.TYPICAL * rounding.find(dtype).u
+    n, tu = contract.require_numbers("n", n, least=1), rounding.TAU * rounding.find(dtype).u
     roundings = {"sequential": n / 2, "random": n / 2, "pairwise": np.log2(n),
                  "blocks": np.minimum(n, BLOCK) / 2 + np.log2(np.maximum(n / BLOCK, 1)),
                  "neumaier": 1 + (tu * n) ** 2 / 6, "wide": np.ones_like(n)}[order]

@@ -28,7 +28,10 @@ PLACES = {
     "rows far from zero": ((100.0, 1e5, 4.8, 1024, ["two-pass", "recentred"]),
                            (-1e4, 1e3, 6, 256, ["recentred"]),
                            (-2e3, 1e3, 3, 64, ["two-pass", "recentred"])),
-    "eps hides a wrong variance": ((1e3, 1e-4, 3.5, 256, ["naive", "two-pass", "recentred"]),),
+    "eps hides a wrong variance": ((1e3, 1e-4, 3.5, 256, ["naive", "two-pass", "recentred"]),
+                                   (1e3, 1e-13, 3.5, 256, ["naive", "two-pass", "recentred"])),
+    # sigma = 1e-25, whose square is no float32.
+    "a row of tiny numbers": ((10.0, 1e-45, 5, 256, ["naive", "two-pass", "recentred"]),),
     "the naive formula subtracts a rounded mean as well": ((1e4, 1e-7, 5, 256, ["recentred"]),),
 }
 
@@ -169,9 +172,13 @@ EXERCISES = (
          "An algorithm is promised an error of 0, and another one less than u. What does every float32 result lose?"),
         ("var / eps", "eps / var",
          "Your energy is upside down. Is it large where eps hides the variance, or where it does not?",
+         "np.sqrt(var) / eps",
+         "The standard deviation is divided by eps. With which quantity, of which unit, is eps added?",
          "var / 1e-30",
          "The naive variance is judged as if eps were 0. What does a wrong variance do where eps is much larger?",
          "var / 1e-5", "The energy is computed with the default eps, whatever eps is given."),
+        ("row.astype(np.float64)", "row",
+         "Mean and variance are computed in float32. Can it hold the square of every number of every row?"),
         ("np.sqrt(var)", "var", "The ratio is mean over variance. Multiply the row by 10: should it change?"))),
     Exercise("safe-eps", 5, "derive", safe_eps_solution,
              (_formats("eps is a normal number", [(dtype, 1e6) for dtype in _DTYPES], _eps_is_normal),

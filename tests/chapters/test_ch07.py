@@ -17,7 +17,7 @@ from lnlib import layer_norm_forward, recreations, reference, regimes, results, 
 from lnlib.exercises import ch07
 from lnlib.figures import breaking
 from lnlib.reference import relative_error
-from lnlib.rounding import FORMATS, TYPICAL, round_to
+from lnlib.rounding import FORMATS, TAU, round_to
 from lnlib.variance import normalise
 
 
@@ -37,12 +37,12 @@ def test_who_survives_is_what_is_measured(description):
         assert [name for name in names if maps[name][0, 0] <= 10.0**-digits] == expected
 
 
-def survivors(order="pairwise"):
+def survivors(order="pairwise", dtype="float64", energy=np.divide):
     def candidate(row, digits, eps=1e-5):
-        var = row.astype(np.float64).var()
-        ratio = row.astype(np.float64).mean() / np.sqrt(var)
+        var = row.astype(dtype).var()
+        ratio = row.astype(dtype).mean() / np.sqrt(var)
         rounded = regimes.mean_loss(ratio, len(row), order)
-        naive = regimes.naive_loss(ratio, var / eps, len(row), order)
+        naive = regimes.naive_loss(ratio, energy(var, eps), len(row), order)
         losses = {"naive": max(naive, rounded), "two-pass": rounded, "recentred": 2**-24}
         return [name for name, loss in losses.items() if max(loss, 2**-24) <= 10.0**-digits]
     return candidate
@@ -64,6 +64,10 @@ def rescue(scale=lambda row: 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0)
 @pytest.mark.parametrize("id, answer, check, words", [
     ("survivors", survivors(), None, ""),
     ("survivors", survivors("sequential"), "rows far from zero", ""),
+    # Statistics in float32, by NumPy and by hand.
+    ("survivors", survivors(dtype="float32"), "a row of tiny numbers", "computed in float32"),
+    ("survivors", survivors(energy=lambda var, eps: np.sqrt(var) / eps), "eps hides a wrong variance",
+     "standard deviation is divided by eps"),
     ("survivors", lambda row, digits, eps=1e-5: ["recentred"], "an ordinary row", ""),
     ("survivors", lambda row, digits, eps=1e-5: "naive", "an ordinary row", "found 'naive', expected a list"),
     ("safe-eps", lambda dtype, gain: 1.0, "no larger than needed", ""),
@@ -324,7 +328,7 @@ def test_question_2_a_spike():
 def test_question_3_stored_in_bfloat16():
     x = regimes.rows(np.random.default_rng(3), 50, 768, 100, dtype="float64")
     storing, naive = regimes.mean_loss(100, 768, "exact", "bfloat16"), regimes.naive_loss(100, 1e9, 768, "pairwise")
-    t = round(TYPICAL, 2)
+    t = round(TAU, 2)
     says("7.3", f"About {t * 2**-8 * 100:.2f}", f"= {t * 2**-8 * 100:.2f}$", f"{t / 2 * math.sqrt(11):.1f}\\,",
          power(naive), f"{storing / naive:.0e}".replace("4e+02", "400"))
     stored = round_to(x, "bfloat16")

@@ -13,7 +13,7 @@ from lnlib.exercises import ch08
 from lnlib.figures import breaking
 from lnlib.gradcheck import complex_step
 from lnlib.reference import relative_error
-from lnlib.rounding import FORMATS, TYPICAL, round_to
+from lnlib.rounding import FORMATS, TAU, round_to
 from lnlib.summation import sum_rows
 
 U = 2.0**-24
@@ -147,8 +147,8 @@ def test_rounded_statistics_spoil_dgamma_more_than_dx(rng, dtype, ratio):
     exact = reference.layer_norm(x, *parameters(D), g)
     dgamma = relative_error((g * xhat).sum(axis=0, dtype=float), exact.dgamma)
     dx = relative_error(forms.centred(g, xhat, rstd), exact.dx)
-    assert 0.5 < dgamma / (TYPICAL * u * np.hypot(1, ratio)) < 2
-    assert 0.5 < dx / (TYPICAL * u * np.hypot(1, ratio * np.sqrt(2 / D))) < 2
+    assert 0.5 < dgamma / (TAU * u * np.hypot(1, ratio)) < 2
+    assert 0.5 < dx / (TAU * u * np.hypot(1, ratio * np.sqrt(2 / D))) < 2
 
 
 def test_the_affine_form_loses_more_to_the_same_mean(rng):
@@ -160,7 +160,7 @@ def test_the_affine_form_loses_more_to_the_same_mean(rng):
         exact = reference.layer_norm(x, *parameters(D), g).dx
         centred = relative_error(forms.centred(g, (x - mean) * rstd, rstd), exact)
         # The mean is rounded once, g is random: delta sqrt(2 / D), beside a few roundings.
-        assert 0.5 < centred / (TYPICAL * U * np.hypot(2, ratio * np.sqrt(2 / D))) < 2
+        assert 0.5 < centred / (TAU * U * np.hypot(2, ratio * np.sqrt(2 / D))) < 2
         assert low < relative_error(forms.affine(g, x, mean, rstd), exact) / centred < high
         assert relative_error(library(x, *parameters(D), g)[0], exact) < 2e-7
 
@@ -217,7 +217,7 @@ def test_centring_costs_only_what_has_a_mean(rng):
             dy = (g / gamma).astype(F4)
             exact = reference.layer_norm(x, gamma, 0 * gamma, dy).dx
             error = relative_error(library(x, gamma, 0 * gamma, dy)[0], exact)
-            squares.append((error / (TYPICAL * U * kappa)) ** 2)
+            squares.append((error / (TAU * U * kappa)) ** 2)
         counts[ones] = np.mean(squares)
     assert 1.5 < counts[0] < 3 < counts[1e3] < 5
 
@@ -231,7 +231,7 @@ def test_xhat_from_a_saved_y_and_its_gradients(rng, gamma):
     y, cache = layer_norm_forward(x, gamma * parameters(D)[0], beta)
     again = (round_to(y, "bfloat16") - beta) / gamma
     exact = reference.layer_norm(x, gamma * parameters(D)[0], beta, g)
-    assert 0.8 < relative_error(again, exact.xhat) / (TYPICAL * 2**-8 * np.hypot(1, 1 / gamma)) < 1.25
+    assert 0.8 < relative_error(again, exact.xhat) / (TAU * 2**-8 * np.hypot(1, 1 / gamma)) < 1.25
     dx = relative_error(forms.centred(gamma * g, again, cache.rstd), exact.dx)
     # dx meets two means of a random g, 1 / sqrt(D) = 1/16 each.
     if gamma < 1:
@@ -343,7 +343,7 @@ def rows_of(sequence=lambda roundings: 2 * roundings, pairs=np.exp2, t=0.42):
     ("rows-until", rows_of(pairs=lambda roundings: 2 ** (roundings - 1)), "by theory", ""),
     ("rows-until", rows_of(pairs=lambda roundings: 2 ** (roundings + 1)), "by theory", ""),
     ("rows-until", rows_of(), None, ""),  # NumPy's 2 to a large power overflows
-    ("rows-until", rows_of(t=TYPICAL), None, ""),
+    ("rows-until", rows_of(t=TAU), None, ""),
     ("rows-until", rows_of(lambda roundings: int(2 * roundings), lambda roundings: int(2**roundings)), None, ""),
 ])
 def test_an_answer_is_judged(id, answer, check, words):
@@ -406,10 +406,10 @@ def test_question_2_statistics_in_bfloat16():
     exact = reference.layer_norm(x, *plain(x), dy)
     mean, rstd = forms.saved_statistics(x, "bfloat16")
     xhat = (x - mean) * rstd
-    one = TYPICAL * FORMATS["bfloat16"].u
+    one = TAU * FORMATS["bfloat16"].u
     shift = 50 * one
     in_dx = shift * math.sqrt(2 / D), one
-    printed = [part / TYPICAL * 0.42 for part in in_dx]  # the answer rounds t
+    printed = [part / TAU * 0.42 for part in in_dx]  # the answer rounds t
     says("8.2", f"{shift:.2f}", percent(shift), *(f"{part:.4f}" for part in printed), f"{math.hypot(*printed):.4f}")
     # 64 roundings of a mean and of rstd scatter their root mean square by some 10 %.
     assert 0.7 < relative_error((dy * xhat).sum(axis=0, dtype=float), exact.dgamma) / shift < 1.4

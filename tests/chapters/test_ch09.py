@@ -11,7 +11,7 @@ from questions import of, says
 from lnlib import cost, results
 from lnlib.exercises import ch09
 from lnlib.figures import fusing
-from lnlib.rounding import TYPICAL
+from lnlib.rounding import TAU
 
 # Exercises
 
@@ -173,6 +173,6 @@ def test_question_4_what_a_network_keeps():
     lost = abs((gamma * xhat + beta - beta) / gamma - xhat)
     for size in np.unique(gamma):
         # The rounding of y, of size |beta| + |gamma xhat|, is t u in the root mean square, divided by gamma.
-        wanted = TYPICAL * 2.0**-24 * np.sqrt(beta / size**2 + 1)
+        wanted = TAU * 2.0**-24 * np.sqrt(beta / size**2 + 1)
         assert 0.5 < np.sqrt(np.mean(lost[gamma == size] ** 2)) / wanted < 3
     says("9.4", "\\beta/\\gamma|$ roundings")

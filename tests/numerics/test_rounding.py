@@ -7,7 +7,7 @@ import cases
 import numpy as np
 import pytest
 
-from lnlib.rounding import FORMATS, TYPICAL, find, round_to
+from lnlib.rounding import FORMATS, TAU, find, round_to
 
 HALVES = ("bfloat16", "float16")
 CARRIERS = ("float32", "float64")
@@ -58,7 +58,7 @@ def test_typical_is_the_rms_of_roundings():
     for name in (*HALVES, "float32"):
         relative = (round_to(a, name) - a) / a / FORMATS[name].u
         assert np.abs(relative).max() <= 1
-        assert np.sqrt(np.mean(relative**2)) == pytest.approx(TYPICAL, rel=0.01)
+        assert np.sqrt(np.mean(relative**2)) == pytest.approx(TAU, rel=0.01)
 
 
 # Every number, every midpoint, and what lies next to the midpoints

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from lnlib.rounding import FORMATS, TYPICAL, round_to
+from lnlib.rounding import FORMATS, TAU, round_to
 from lnlib.summation import ROW_ORDERS, row_sum_bound, row_sum_errors, row_sum_loss, running_sums, sum_rows
 
 DTYPES = ("float32", "bfloat16")
@@ -149,16 +149,16 @@ def test_the_bound_counts_the_roundings_of_a_term(order, roundings):
 
 
 def test_blocks_lose_as_a_block_does_and_one_rounding_for_each_doubling_of_their_number():
-    lost = (row_sum_loss(N[:4], "blocks") / (TYPICAL * FORMATS["float32"].u)) ** 2
+    lost = (row_sum_loss(N[:4], "blocks") / (TAU * FORMATS["float32"].u)) ** 2
     assert lost == pytest.approx([1 / 2, 50, 64, 65])
 
 
 def test_neumaier_loses_what_its_errors_lose_in_sequence():
     """Errors of size t u sqrt(k), and a rounding of each of their partial sums, beside one of the total."""
-    n, tu = 10_000, TYPICAL * FORMATS["bfloat16"].u
+    n, tu = 10_000, TAU * FORMATS["bfloat16"].u
     errors = tu**2 * np.cumsum(np.arange(1.0, n + 1))  # of the partial sums, squared
     assert row_sum_loss(n, "neumaier", "bfloat16") == pytest.approx(tu * np.sqrt(1 + errors.sum() / n), rel=1e-3)
-    assert np.array_equal(row_sum_loss(N, "wide"), np.full(5, TYPICAL * FORMATS["float32"].u))
+    assert np.array_equal(row_sum_loss(N, "wide"), np.full(5, TAU * FORMATS["float32"].u))
 
 
 def test_with_a_mean_the_sum_is_well_conditioned():

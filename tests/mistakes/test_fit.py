@@ -102,6 +102,15 @@ def again(h):
     return 1 / np.sqrt(m(h * h) + 1e-5)
 
 
+def sigma(h, r):
+    return np.sqrt(m((h / r) ** 2))
+
+
+def outside_root(h, r):
+    """sigma + eps."""
+    return sigma(h, r) + 1e-5
+
+
 PAIRS = [
     (lambda d, g, h, r: g * r * (d - m(d) - h * rows(d * h)), {"gamma-outside", "batch-axis-second"}),
     (lambda d, g, h, r: g * r * (d - rows(d) - h * m(d * h)), {"gamma-outside", "batch-axis-first"}),
@@ -133,13 +142,15 @@ PAIRS = [
     (lambda d, g, h, r: r * (d - m(d) - h * m(d * h)) / d[..., 0].size, {"gamma-missing", "dx-over-rows"}),
     (lambda d, g, h, r: again(h) * (g * d - m(g * d) - 2 * h * again(h) * m(g * d * h * again(h))),
      {"statistics-of-xhat", "projection-times-two"}),
+    (lambda d, g, h, r: (g * d - m(g * d) - 2 * h / r / sigma(h, r) * m(g * d * h / r / outside_root(h, r)))
+     / outside_root(h, r), {"eps-outside-root", "projection-times-two"}),
 ]
 
 
 # Where sigma is 3e-3, squares of x - mean are below the digits of float32: nothing of the projection is left to read.
 # An eps beside a mean of xhat^2 of 1 is not much above them.
 _IN_FLOAT32 = [pytest.param(*pair, np.float32, marks=pytest.mark.slow) for pair in PAIRS
-               if not {"centred-for-xhat", "statistics-of-xhat"} & pair[1]]
+               if not {"centred-for-xhat", "statistics-of-xhat", "eps-outside-root"} & pair[1]]
 
 
 @pytest.mark.parametrize("dx, names, dtype", [(*pair, np.float64) for pair in PAIRS] + _IN_FLOAT32,

@@ -1,0 +1,63 @@
+"""The examples of chapter 3 in PyTorch and JAX, where these are installed: their gradients are lnlib's."""
+
+import os
+import runpy
+
+import numpy as np
+import pytest
+from pages import BOOK
+
+from lnlib import layer_norm_backward, layer_norm_forward
+
+# float64, rows near zero, D = 16: both sides make fewer than 50 roundings, each of at most u of terms up to 4 times
+# the result: 50 * 4 * 2**-53 = 2e-14.
+RTOL = 2e-14
+
+
+def problem(shape=(2, 3, 16)):
+    rng = np.random.default_rng(8)
+    x, dy = rng.standard_normal((2, *shape))
+    return x, *rng.uniform(0.5, 1.5, (2, shape[-1])), dy
+
+
+def close(found, x, gamma, beta, dy):
+    y, cache = layer_norm_forward(x, gamma, beta)
+    for a, b in zip(found, (y, *layer_norm_backward(dy, cache)), strict=True):
+        assert a.shape == b.shape and np.linalg.norm(a - b) <= RTOL * np.linalg.norm(b)
+
+
+def test_the_examples_are_short():
+    for path in (BOOK / "examples").glob("*.py"):
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        assert len(lines) <= 15 and max(map(len, lines)) <= 76, path.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(2, 3, 16), (4, 16), (16,)])
+def test_pytorch(shape):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    LayerNorm = runpy.run_path(BOOK / "examples/layer_norm_torch.py")["LayerNorm"]
+
+    def gradients(function, arrays, dy):
+        leaves = [torch.tensor(a.tolist(), dtype=torch.float64, requires_grad=True) for a in arrays]
+        y = function(*leaves)
+        y.backward(torch.tensor(dy.tolist(), dtype=torch.float64))
+        return [np.array(a.tolist()) for a in (y, *(leaf.grad for leaf in leaves))]
+
+    *arrays, dy = problem(shape)
+    close(gradients(LayerNorm.apply, arrays, dy), *arrays, dy)
+    close(gradients(lambda x, *p: torch.nn.functional.layer_norm(x, shape[-1:], *p), arrays, dy), *arrays, dy)
+    assert torch.autograd.gradcheck(LayerNorm.apply, [torch.tensor(a.tolist(), dtype=torch.float64, requires_grad=True)
+                                                      for a in arrays])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(2, 3, 16), (4, 16), (16,)])
+def test_jax(shape):
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    jax.config.update("jax_enable_x64", True)
+    layer_norm = runpy.run_path(BOOK / "examples/layer_norm_jax.py")["layer_norm"]
+    *arrays, dy = problem(shape)
+    y, pull_back = jax.vjp(layer_norm, *arrays)
+    close([np.asarray(a) for a in (y, *pull_back(jax.numpy.asarray(dy)))], *arrays, dy)

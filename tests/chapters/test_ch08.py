@@ -90,7 +90,7 @@ def test_the_lines_lie_on_the_map(rng):
     rows = maps["lnlib"]["dx"][2:11]
     assert (rows.max(axis=1) < 3 * rows.min(axis=1)).all()
     assert (maps["affine"]["dx"][2:11, -1] > 1e4 * maps["affine"]["dx"][2:11, 0]).all()
-    # At kappa 1 the g of the map is random, mean(g xhat) is small, and so is the shift.
+    # At kappa 1 the g of the map has no part along xhat: the shift costs nothing, the affine form something.
     assert (maps["affine"]["dx"][0, 6:11] < 0.5 * shifted[0, 6:11]).all()
 
 
@@ -138,7 +138,7 @@ def test_the_kink_of_a_clipped_variance():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("ratio", [8, 64])
 def test_rounded_statistics_spoil_dgamma_more_than_dx(rng, dtype, ratio):
-    """dgamma is off by delta = t u ratio, dx by delta sqrt(2 / D), both besides t u for rstd; to a factor of 2."""
+    """dgamma is off by delta = tau u ratio, dx by delta sqrt(2 / D), both besides tau u for rstd; to a factor of 2."""
     D, u = 256, FORMATS[dtype].u
     g = rng.standard_normal((64, D)).astype(F4)
     x = rng.uniform(1, 2, (64, 1)).astype(F4) * regimes.rows(rng, 64, D, ratio)
@@ -204,7 +204,7 @@ def test_a_long_running_sum_in_bfloat16_stagnates(rng):
 
 
 def test_centring_costs_only_what_has_a_mean(rng):
-    """Roundings counted, n = (error / (t u kappa))**2: at most 5, fewer where g has no mean to subtract."""
+    """Roundings counted, n = (error / (tau u kappa))**2: at most 5, fewer where g has no mean to subtract."""
     D, kappa = 256, 1e3
     counts = {}
     for ones in (0, 1e3):
@@ -224,7 +224,7 @@ def test_centring_costs_only_what_has_a_mean(rng):
 
 @pytest.mark.parametrize("gamma", [1, 0.1, 0.01, 0.001])
 def test_xhat_from_a_saved_y_and_its_gradients(rng, gamma):
-    """t u sqrt(1 + 1/gamma**2) with beta normal; 16384 independent roundings, so theory is good to a tenth."""
+    """tau u sqrt(1 + 1/gamma**2) with beta normal; 16384 independent roundings, so theory is good to a tenth."""
     D, gamma = 256, F4(gamma)
     x, beta = regimes.rows(rng, 64, D, 0), rng.standard_normal(D).astype(F4)
     g = rng.standard_normal((64, D)).astype(F4)
@@ -409,7 +409,7 @@ def test_question_2_statistics_in_bfloat16():
     one = TAU * FORMATS["bfloat16"].u
     shift = 50 * one
     in_dx = shift * math.sqrt(2 / D), one
-    printed = [part / TAU * 0.42 for part in in_dx]  # the answer rounds t
+    printed = [part / TAU * 0.42 for part in in_dx]  # the answer rounds tau
     says("8.2", f"{shift:.2f}", percent(shift), *(f"{part:.4f}" for part in printed), f"{math.hypot(*printed):.4f}")
     # 64 roundings of a mean and of rstd scatter their root mean square by some 10 %.
     assert 0.7 < relative_error((dy * xhat).sum(axis=0, dtype=float), exact.dgamma) / shift < 1.4

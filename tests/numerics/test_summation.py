@@ -154,7 +154,7 @@ def test_blocks_lose_as_a_block_does_and_one_rounding_for_each_doubling_of_their
 
 
 def test_neumaier_loses_what_its_errors_lose_in_sequence():
-    """Errors of size t u sqrt(k), and a rounding of each of their partial sums, beside one of the total."""
+    """Errors of size tau u sqrt(k), and a rounding of each of their partial sums, beside one of the total."""
     n, tu = 10_000, TAU * FORMATS["bfloat16"].u
     errors = tu**2 * np.cumsum(np.arange(1.0, n + 1))  # of the partial sums, squared
     assert row_sum_loss(n, "neumaier", "bfloat16") == pytest.approx(tu * np.sqrt(1 + errors.sum() / n), rel=1e-3)

@@ -612,3 +612,12 @@ print(json.dumps([[b.tolist() for b in test_cpu.run(*test_cpu.arrays((3, D), "fl
     for D, found in zip((7, 300, 1100), child(code, tmp_path, NUMBA_DISABLE_JIT="1"), strict=True):
         for a, b in zip(found, run(*arrays((3, D), "float64")), strict=True):
             assert np.linalg.norm(a - b) <= 2 * cases.BAR["float64"] * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_out_may_not_lie_in_what_the_cache_keeps(dtype):
+    x, gamma = np.arange(6, dtype=dtype).reshape(2, 3), np.ones(3, dtype)
+    cache = cpu.layer_norm_forward(x, gamma, gamma)[1]
+    inside = cache.saved.view(dtype)[:6].reshape(2, 3)
+    with pytest.raises(ValueError, match="^out: found memory that an input uses too"):
+        cpu.layer_norm_backward(x, cache, out=inside)

@@ -4,30 +4,30 @@ A numeric derivative looks along a line: with :math:`\varphi(t) = f(x + t v)` it
 :math:`\varphi'(0)` from a few values of :math:`\varphi`. With v one unit vector after the other that is
 a whole gradient; with one random v it is a test of all gradients at once.
 
-==========  ============================================  ==============================  ======================
+==========  ============================================  ==============================  =========================
 rule        derivative at 0                               truncation error                rounding error
-==========  ============================================  ==============================  ======================
-one_sided   (phi(h) - phi(0)) / h                         :math:`h\, \varphi''/2`         :math:`2\, w/h`
-central     (phi(h) - phi(-h)) / 2h                       :math:`h^2\, \varphi'''/6`      :math:`w/h`
-five_point  (4 central(h) - central(2h)) / 3              :math:`h^4\, \varphi^{(5)}/30`  :math:`1.5\, w/h`
-richardson  central at h, h/2, ... (L of them), combined  of order 2L                     :math:`2^{L-1}\, w/h`
+==========  ============================================  ==============================  =========================
+one_sided   (phi(h) - phi(0)) / h                         :math:`h\, \varphi''/2`         :math:`2\, \eta/h`
+central     (phi(h) - phi(-h)) / 2h                       :math:`h^2\, \varphi'''/6`      :math:`\eta/h`
+five_point  (4 central(h) - central(2h)) / 3              :math:`h^4\, \varphi^{(5)}/30`  :math:`1.5\, \eta/h`
+richardson  central at h, h/2, ... (L of them), combined  of order 2L                     :math:`2^{L-1}\, \eta/h`
 complex     Im phi(ih) / h                                :math:`h^2\, \varphi'''/6`      does not grow with 1/h
-==========  ============================================  ==============================  ======================
+==========  ============================================  ==============================  =========================
 
-**The default step.** A rule of order p has a truncation error :math:`C h^p \varphi^{(p+1)}` and a rounding
-error :math:`R w / h`, where w is the rounding error of one value of phi: :math:`w = 4 u |\varphi|`, since a
-value is the result of several roundings, each at most the unit roundoff u. If phi changes by its own size
-over a length l, then :math:`\varphi^{(p+1)}` is about :math:`\varphi / l^{p+1}`, and the sum of the errors is
-smallest at
+**The default step.** A rule of order q has a truncation error :math:`C h^q \varphi^{(q+1)}` and a rounding
+error :math:`R\, \eta / h`, where :math:`\eta` is the rounding error of one value of phi: :math:`\eta = 4 u |\varphi|`,
+since a value is the result of several roundings, each at most the unit roundoff u. Suppose that phi changes by its own
+size over a length :math:`\ell`, so that :math:`\varphi^{(q+1)}` is about :math:`\varphi / \ell^{q+1}`. The sum of the
+errors is then smallest at
 
-.. math:: h = l \left(\frac{R}{p\, C}\, 4u\right)^{1/(p+1)},
+.. math:: h = \ell \left(\frac{R}{q\, C}\, 4u\right)^{1/(q+1)},
 
-which is :math:`u^{1/2}, u^{1/3}, u^{1/5}, \ldots` times l and a small number. Here l is the standard deviation
-of all elements of x, or 1 where that is zero: layer norm does not notice a common offset of x, so the size of
-x is not its length. h is rounded up to a power of two, so that x + h and x - h lose nothing: at an offset of
+which is :math:`u^{1/2}, u^{1/3}, u^{1/5}, \ldots` times :math:`\ell` and a small number. Here :math:`\ell` is the
+standard deviation of all elements of x, or 1 where that is zero: layer norm does not notice a common offset of x, so the
+size of x is not its length. h is rounded up to a power of two, so that x + h and x - h lose nothing: at an offset of
 1e8 a step of 1e-5 is no longer 1e-5 once added, and that ruins the quotient even of a forward that is accurate
 there. (One that rounds its mean, and only once, ruins it by as much again.) A parameter whose elements are all
-nearly the same has a short l for no reason: pass a larger h there.
+nearly the same has a short length for no reason: pass a larger h there.
 
 Numeric differences run in x's dtype: float64 to check a gradient, float32 to see why one should not. A wrong
 argument raises ``TypeError`` or ``ValueError``, naming it, what was found and what was expected.
@@ -56,10 +56,10 @@ USELESS = 1e-2
 
 
 class Rule(NamedTuple):
-    """How to estimate phi'(0), and the p, C and R of the errors of that, C h^p and R w / h."""
+    """How to estimate phi'(0), and the q, C and R of the errors of that, C h^q and R eta / h."""
 
     derivative: Callable  #: (phi, h) -> phi'(0)
-    order: int  #: p
+    order: int  #: q
     truncation: float  #: C
     rounding: float  #: R
     dtypes: tuple = _REAL  #: of x
@@ -262,31 +262,31 @@ def _mismatch(left, right):
     return 0.0 if size == 0 else float(abs(terms[0].sum() - terms[1].sum()) / size)
 
 
-def adjoint_test(jvp, vjp, u, dy):
+def adjoint_test(jvp, vjp, v, dy):
     r"""How far a vector-Jacobian product is from being the adjoint of a Jacobian-vector product.
 
     .. math::
 
-        \frac{|\langle dy, Ju\rangle - \langle J^T dy, u\rangle|}{S(dy, Ju) + S(J^T dy, u)}, \qquad
+        \frac{|\langle dy, Jv\rangle - \langle J^T dy, v\rangle|}{S(dy, Jv) + S(J^T dy, v)}, \qquad
         S(a, b) = \max\bigl(|\langle a, b\rangle|, \|a \odot b\|\bigr).
 
     S is the size of a sum: N terms of random sign add up to about their L2 norm, and their rounding errors to
     about u times it. So a right pair gives a few u, a wrong one a number that does not fall with N. (Divided by
-    :math:`\|dy\|\,\|Ju\|` instead, an upper bound of the sum, the wrong one gives about :math:`1/\sqrt N`.) S is
+    :math:`\|dy\|\,\|Jv\|` instead, an upper bound of the sum, the wrong one gives about :math:`1/\sqrt N`.) S is
     not zero where the sum cancels, as it does for dy in a null direction.
 
-    ``jvp`` takes u and returns Ju, of dy's shape; ``vjp`` takes dy and returns J^T dy, of u's shape. The arrays ``u``
+    ``jvp`` takes v and returns Jv, of dy's shape; ``vjp`` takes dy and returns J^T dy, of v's shape. The arrays ``v``
     and ``dy`` should be random: a fixed direction may be one that the mistake does not touch. The result is NaN if
     anything is NaN. Compare it with :func:`tolerance`: the size of both sums bounds the condition number.
     """
     contract.require_callable("jvp", jvp)
     contract.require_callable("vjp", vjp)
-    u, dy = contract.require_finite("u", u), contract.require_finite("dy", dy)
-    Ju = contract.as_array("jvp(u)", jvp(u), _REAL)
+    v, dy = contract.require_finite("v", v), contract.require_finite("dy", dy)
+    Jv = contract.as_array("jvp(v)", jvp(v), _REAL)
     JTdy = contract.as_array("vjp(dy)", vjp(dy), _REAL)
-    contract.require_shape("jvp(u)", Ju.shape, dy.shape, ", the shape of dy")
-    contract.require_shape("vjp(dy)", JTdy.shape, u.shape, ", the shape of u")
-    return _mismatch((dy, Ju), (JTdy, u))
+    contract.require_shape("jvp(v)", Jv.shape, dy.shape, ", the shape of dy")
+    contract.require_shape("vjp(dy)", JTdy.shape, v.shape, ", the shape of v")
+    return _mismatch((dy, Jv), (JTdy, v))
 
 
 def _check_lists(f, args, dy, grads, method):
@@ -301,7 +301,7 @@ def _check_lists(f, args, dy, grads, method):
     return args, contract.require_finite("dy", dy), grads, rule
 
 
-def random_projection(f, args, dy, grads, *, rng, method="complex"):
+def direction_test(f, args, dy, grads, *, rng, method="complex"):
     r"""Check all gradients of :math:`\langle dy, f(args) \rangle` at once, along one random direction.
 
     .. math::
@@ -334,11 +334,18 @@ def random_projection(f, args, dy, grads, *, rng, method="complex"):
 
 
 def longest_chain(D):
-    """Longest chain of additions in NumPy's sum of D numbers: 8 accumulators in blocks of 128, then a tree."""
+    """Longest chain of additions in NumPy's sum of D numbers that lie side by side.
+
+    Fewer than 8 are added in turn. Up to 128 have eight running sums, which are then added in pairs, and what 8 does
+    not divide comes last, in turn. More are cut into two parts, the first a multiple of 8.
+    """
     contract.require_count("D", D)
     if D < 8:
         return D - 1
-    return math.ceil(min(D, 128) / 8) + 3 + max(0, math.ceil(math.log2(D / 128)))
+    if D <= 128:
+        return D // 8 - 1 + 3 + D % 8
+    half = D // 2 - D // 2 % 8
+    return 1 + max(longest_chain(half), longest_chain(D - half))
 
 
 def tolerance(dtype, D, condition=1.0):
@@ -347,11 +354,12 @@ def tolerance(dtype, D, condition=1.0):
     .. math:: \bigl(8 + 2\sqrt{p(D)}\bigr)\, \kappa\, u.
 
     *8*: an element of :math:`r (g - \overline g - \hat x\, \overline{g \hat x})` goes through two
-    roundings in :math:`\hat x`, one in g, one or two in each difference, one in each product: eight, each
-    at most u times a part of size :math:`|r g|`. *p(D)*: the longest chain of additions in a sum over D,
-    D - 1 below 8, at most 16 + 3 up to 128, one more for each doubling. Their rounding errors
-    have random signs, so p of them amount to :math:`\sqrt p\, u`; the factor 2 counts the variance and the
-    two sums of backward. :math:`\kappa`, the condition number, is how much larger the parts are than what is
+    roundings in :math:`\hat x`, one in g, three in the products with :math:`\hat x` and r, two in the differences, each
+    at most u times a part of size :math:`|r g|`; so few are added up as if all pointed one way. *p(D)*:
+    :func:`longest_chain`. The rounding errors of a sum have random signs, so p of them amount to :math:`\sqrt p\, u`
+    times the mean size of its terms. The variance and the two means of backward each move dx by at most that times
+    :math:`\|r g\|`; three such errors, independent, are :math:`\sqrt 3` of one, and 2 is that rounded up.
+    :math:`\kappa`, the condition number, is how much larger the parts are than what is
     left after their subtraction. Storage in half precision adds one rounding of the result (above its
     subnormal numbers). Source of the square root: Higham and Mary, *A new approach to probabilistic rounding error
     analysis*, SIAM J. Sci. Comput. 41 (2019), A2815-A2835.
@@ -447,7 +455,7 @@ def check_gradients(f, args, dy, grads, *, names=None, method="central", rtol=No
     The default tolerance adds up, relative to the same size,
 
     - what the analytic gradient may have lost: :func:`tolerance` for as many terms as dy has;
-    - the rounding error of the differences, :math:`R w / h` (head of this module) with w from those terms
+    - the rounding error of the differences, :math:`R \eta / h` (head of this module) with :math:`\eta` from those terms
       of the loss that an element reaches; nothing for ``"complex"``; for ``"central"`` it is of order
       :math:`u^{2/3}`;
     - ten times the change of the numeric gradient when it is computed again with 1.5 h. A truncation error
@@ -458,7 +466,7 @@ def check_gradients(f, args, dy, grads, *, names=None, method="central", rtol=No
     that rounds its mean is not when the offset of x is large; pass ``rtol`` there. At D = 2 layer norm is
     nearly constant, its dx the tiny rest of a subtraction, and a right dx may fail.
 
-    Arguments as in :func:`random_projection`, but for these.
+    Arguments as in :func:`direction_test`, but for these.
 
     * ``args`` are of float64, or float32 to see what it does. Never modified.
     * ``dy`` should be random. With ones, much goes unnoticed.

@@ -64,8 +64,8 @@ def _differentiable(found, x, dy):
     expect_close(found, exact, 64 * _U, "the gradient that the complex step finds")
 
 
-def adjoint_mismatch_solution(jvp, vjp, u, dy):
-    left, right = dy * jvp(u), vjp(dy) * u
+def adjoint_mismatch_solution(jvp, vjp, v, dy):
+    left, right = dy * jvp(v), vjp(dy) * v
     size = sum(max(abs(t.sum()), np.linalg.norm(t)) for t in (left, right))
     return abs(left.sum() - right.sum()) / size
 
@@ -75,8 +75,8 @@ def _maps(wrong):
     def one(rng):
         A = rng.standard_normal((6, 4))
         B = rng.standard_normal((6, 4)) if wrong else A
-        return Call({"jvp": lambda u: A @ u, "vjp": lambda d: B.T @ d,
-                     "u": rng.standard_normal(4), "dy": rng.standard_normal(6)})
+        return Call({"jvp": lambda v: A @ v, "vjp": lambda d: B.T @ d,
+                     "v": rng.standard_normal(4), "dy": rng.standard_normal(6)})
     return lambda rng: [one(rng) for _ in range(5)]
 
 
@@ -125,7 +125,7 @@ def _any_unit(found, asked):
     expect(abs(other / one - 1000) < 1e-9, "x in grams or kilograms: the step must grow as the length does")
 
 
-def project_solution(f, args, dy, grads, rng):
+def two_slopes_solution(f, args, dy, grads, rng):
     directions = [rng.standard_normal(a.shape) for a in args]
     moved = [a + 1e-30j * v for a, v in zip(args, directions)]
     derivative = (dy * f(*moved)).sum().imag / 1e-30
@@ -249,8 +249,8 @@ EXERCISES = (
     Exercise("adjoint-pair", 10, "test", adjoint_mismatch_solution,
              (each("a matrix and its transpose", _maps(wrong=False), _is_a_pair),
               each("two unrelated matrices", _maps(wrong=True), _is_no_pair),
-              each("sums that cancel", lambda rng: Call({"jvp": lambda u: u, "vjp": lambda d: 1.5 * d,
-                                                        "u": np.ones(2), "dy": np.array([1.0, -1.0])}), _is_zero)),
+              each("sums that cancel", lambda rng: Call({"jvp": lambda v: v, "vjp": lambda d: 1.5 * d,
+                                                        "v": np.ones(2), "dy": np.array([1.0, -1.0])}), _is_zero)),
              mistakes=changes(
         ("max(abs(t.sum()), np.linalg.norm(t))", "abs(t.sum())",
          "You divide by the sums alone. What if both cancel to 0?",
@@ -258,10 +258,10 @@ EXERCISES = (
          "abs(t).sum()", "You divide by the sum of absolute values, which is larger than either size asked for."),
         ("abs(left.sum() - right.sum())", "(left.sum() - right.sum())",
          "Your result can be negative. Which of two sums is larger says nothing about a pair."),
-        (" / size", "", "Your result has a size of its own: make u a thousand times larger, and it grows."),
-        ("abs(left.sum() - right.sum())", "np.linalg.norm(dy * jvp(u)) - np.linalg.norm(vjp(dy) * u)",
+        (" / size", "", "Your result has a size of its own: make v a thousand times larger, and it grows."),
+        ("abs(left.sum() - right.sum())", "np.linalg.norm(dy * jvp(v)) - np.linalg.norm(vjp(dy) * v)",
          "You compare two norms. The two sums are what must agree."))),
-    Exercise("random-projection", 15, "test", project_solution,
+    Exercise("one-direction", 15, "test", two_slopes_solution,
              (Check("right gradients agree", _right_gradients, _agrees),
               each("mistakes in each gradient", _wrong_gradients, _shows),
               each("one call of f", lambda rng: _right_gradients(rng)[0], call=_counted,

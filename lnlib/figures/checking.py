@@ -6,6 +6,25 @@ from matplotlib.colors import ListedColormap
 from .style import COLOURS, draw_lines, figure, styles, with_key
 
 
+def two_claims(moved, loss, h, claims):
+    """The loss along one element of x, the chord of two points 2h apart, and the slopes that backwards claim for it.
+
+    moved: how far x moved, odd length, 0 in the middle. loss: function of that. claims: name -> slope at 0.
+    """
+    fig, ax = figure(5.2, 3.6)
+    here = loss(0.0)
+    values = np.array([loss(t) for t in moved]) - here
+    ax.plot(moved, values, color="black", linewidth=2.4, label="the loss")
+    for (name, slope), (_, _, style) in zip(claims.items(), styles(claims)):
+        ax.plot(moved, slope * moved, **{**style, "marker": ""}, label=f"slope by {name}")
+    ends = np.array([loss(-h), loss(h)]) - here
+    ax.plot([-h, h], ends, "o-", color=COLOURS["green"], linewidth=1.4, markersize=7, label="chord of two values")
+    ax.set(xlabel="how far one element of $x$ moves", ylabel="change of the loss")
+    room = 0.1 * np.ptp(values)
+    ax.set(xlim=(moved[0], moved[-1]), ylim=(values.min() - room, values.max() + room))
+    return with_key(fig, 2)
+
+
 def step_curves(steps, errors):
     """Error of numeric derivatives over the step size, one line for each rule, with the theory of the central one.
 

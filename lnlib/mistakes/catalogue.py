@@ -27,7 +27,7 @@ _ORTHOGONAL = frozenset({"dx-orthogonal-xhat"})
 _ROWS = frozenset({"row-independence"})
 _SHAPE = frozenset({"shape"})
 _EVERY_GRADIENT = _UNIT | _TWO_D | {"ones-random-gamma", "random", "standardised", "small-sigma",
-                                    "broadcasting-compare", "projection"}
+                                    "broadcasting-compare", "one-direction"}
 _DX = _EVERY_GRADIENT | {"adjoint"}  # the tests that compare dx with numbers
 _PARAMETERS = _EVERY_GRADIENT | {"dgamma-dbeta-only"}  # and dgamma, dbeta
 
@@ -198,7 +198,7 @@ _in_dx("norm-of-gradient", "dy is normalised, as if backward were forward again"
        lambda g, xhat, r, dy, gamma: gamma * _less_mean(dy) / np.sqrt(row_mean(_less_mean(dy) ** 2) + 1e-5))
 
 
-@_register("backward computes s again without eps", {"small-sigma", "adjoint", "projection"},
+@_register("backward computes s again without eps", {"small-sigma", "adjoint", "one-direction"},
            "Make sigma as small as sqrt(eps).")
 def eps_dropped(dy, cache):
     c, var, _ = _centred(cache)
@@ -207,7 +207,7 @@ def eps_dropped(dy, cache):
 
 
 @_register("backward belongs to s = sqrt(var) + eps, forward has sqrt(var + eps)",
-           {"small-sigma", "adjoint", "projection"},
+           {"small-sigma", "adjoint", "one-direction"},
            "Make sigma as small as sqrt(eps).")
 def eps_outside_root(dy, cache):
     (c, var, eps), g = _centred(cache), dy * cache.gamma
@@ -281,12 +281,12 @@ HARMLESS = tuple(_harmless)
 
 #: Where a factor may be wrong, and what it may be; :func:`slip` has the name of a pair.
 PLACES = {"dx": "the whole of dx", "means": "each of the two means", "mean": "the term with the mean of g",
-           "projection": "the projection"}
+           "one-direction": "the projection"}
 # Names that the catalogue has for a place and a factor.
 _CATALOGUE = {("means", "d"): "sums-for-means", ("means", "over-d"): "means-over-d-again",
               ("means", "d-over-rows"): "rows-for-features", ("dx", "over-d"): "dx-over-d",
-              ("projection", "two"): "projection-times-two", ("projection", "half"): "projection-halved",
-              ("projection", "sign"): "projection-added", ("projection", "ddof"): "ddof-mismatch",
+              ("one-direction", "two"): "projection-times-two", ("one-direction", "half"): "projection-halved",
+              ("one-direction", "sign"): "projection-added", ("one-direction", "ddof"): "ddof-mismatch",
               ("dx", "sign"): "dx-negated"}
 FACTORS = {"sign": "has the wrong sign", "two": "counts twice", "half": "counts half", "d": "is multiplied by D",
             "over-d": "is divided by D once too often", "d-over-rows": "is divided by the number of rows, not by D",

@@ -13,7 +13,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 
 from .. import contract
-from ..gradcheck import adjoint_test, central_difference, random_projection
+from ..gradcheck import adjoint_test, central_difference, direction_test
 from ..layernorm import layer_norm_forward
 from .catalogue import MUTANTS
 from .entry import Mistake
@@ -132,19 +132,19 @@ def _shapes_and_dtypes(backward):
 def _adjoint(backward):
     p = problem()
 
-    def jvp(u):  # the complex step in the direction u: no difference, so no truncation error
-        return layer_norm_forward(p.x + 1e-30j * u, p.gamma, p.beta, p.eps)[0].imag / 1e-30
+    def jvp(v):  # the complex step in the direction v: no difference, so no truncation error
+        return layer_norm_forward(p.x + 1e-30j * v, p.gamma, p.beta, p.eps)[0].imag / 1e-30
 
-    u = np.random.default_rng(6).standard_normal(p.x.shape)
-    return adjoint_test(jvp, lambda dy: backward(dy, p.cache)[0], u, p.dy) <= EXACT
+    v = np.random.default_rng(6).standard_normal(p.x.shape)
+    return adjoint_test(jvp, lambda dy: backward(dy, p.cache)[0], v, p.dy) <= EXACT
 
 
-def _projection(backward):
+def _one_direction(backward):
     p = problem()
     args, gradients = (p.x, p.gamma, p.beta), backward(p.dy, p.cache)
     if any(a.shape != g.shape for a, g in zip(args, gradients)):
         return False  # a product that broadcasts would hide (1, D), and even (T, D)
-    return random_projection(lambda *args: layer_norm_forward(*args, p.eps)[0], args, p.dy, gradients,
+    return direction_test(lambda *args: layer_norm_forward(*args, p.eps)[0], args, p.dy, gradients,
                              rng=np.random.default_rng(6)) <= EXACT
 
 
@@ -181,9 +181,9 @@ TESTS = (
     GradientTest("shape", "shapes and dtypes only", _shapes_and_dtypes),
     GradientTest("row-independence", f"another row's x and dy must not change this row's dx, to {EXACT:.0e}",
           _rows_are_independent),
-    GradientTest("adjoint", f"<dy, J u> = <dx, u> for one random u, J u by the complex step, to {EXACT:.0e}", _adjoint),
-    GradientTest("projection", f"one random direction in x, gamma and beta together, complex step, to {EXACT:.0e}",
-          _projection),
+    GradientTest("adjoint", f"<dy, J v> = <dx, v> for one random v, J v by the complex step, to {EXACT:.0e}", _adjoint),
+    GradientTest("one-direction", f"one random direction in x, gamma and beta together, complex step, to {EXACT:.0e}",
+          _one_direction),
 )
 
 

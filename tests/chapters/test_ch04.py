@@ -4,7 +4,7 @@ import numpy as np
 from questions import norm, says
 
 from lnlib import layer_norm_backward, layer_norm_forward
-from lnlib.gradcheck import adjoint_test, central_difference, random_projection, tolerance
+from lnlib.gradcheck import adjoint_test, central_difference, direction_test, tolerance
 from lnlib.mistakes import MUTANTS
 
 U = 2.0**-53
@@ -18,7 +18,7 @@ def test_what_the_answers_say(rng):
     assert 0.9e-5 < best < 1.2e-5 and f"{best**2 / 6 + 4 * U / best:.0e}" == "6e-11"
     says("4.1", "$10^{-3}$", "near $10^{-5}$", r"$6 \cdot 10^{-11}$")
 
-    x, dy, u = rng.standard_normal((3, 4, 8))  # 4.2
+    x, dy, v = rng.standard_normal((3, 4, 8))  # 4.2
     gamma, beta = rng.uniform(0.5, 1.5, 8), rng.standard_normal(8)
     y, cache = layer_norm_forward(x, gamma, beta)
     dx, dgamma, dbeta = layer_norm_backward(dy, cache)
@@ -33,10 +33,10 @@ def test_what_the_answers_say(rng):
     upwards = np.where((gamma * dy).mean(axis=-1, keepdims=True) > 0, dy, -dy)
     assert (layer_norm_backward(upwards, cache)[0] - MUTANT["missing-mean"](upwards, cache)[0]).max() < 1e-6
 
-    def centred(v):  # 4.4
-        return cache.rstd * (v - v.mean(axis=-1, keepdims=True))
+    def centred(a):  # 4.4
+        return cache.rstd * (a - a.mean(axis=-1, keepdims=True))
 
     limit = tolerance("float64", x.size)
-    assert adjoint_test(lambda u: gamma * centred(u), lambda dy: centred(gamma * dy), u, dy) <= limit
+    assert adjoint_test(lambda v: gamma * centred(v), lambda dy: centred(gamma * dy), v, dy) <= limit
     wrong = centred(gamma * dy), dgamma, dbeta
-    assert random_projection(lambda *a: layer_norm_forward(*a)[0], (x, gamma, beta), dy, wrong, rng=rng) > 1e-3
+    assert direction_test(lambda *a: layer_norm_forward(*a)[0], (x, gamma, beta), dy, wrong, rng=rng) > 1e-3

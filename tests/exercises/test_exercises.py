@@ -97,7 +97,7 @@ def test_an_exception_is_a_failed_check():
 def test_a_kept_axis_is_named_only_where_a_shape_lacks_its_last():
     lost = check("backward-dx", lambda dy, xhat, rstd, gamma: dy - dy.mean(axis=-1)).failed[1]
     assert "keepdims=True" in lost
-    other = check("adjoint-pair", lambda jvp, vjp, u, dy: jvp(u) - vjp(dy)).failed[1]
+    other = check("adjoint-pair", lambda jvp, vjp, v, dy: jvp(v) - vjp(dy)).failed[1]
     assert "could not be broadcast" in other and "keepdims" not in other
 
 
@@ -229,8 +229,8 @@ def var_with_ddof(x, groups, eps=1e-5):
     return ((parts - m(parts)) / np.sqrt(parts.var(axis=-1, keepdims=True, ddof=1) + eps)).reshape(x.shape)
 
 
-def no_absolute_value(jvp, vjp, u, dy):
-    a, b = dy * jvp(u), vjp(dy) * u
+def no_absolute_value(jvp, vjp, v, dy):
+    a, b = dy * jvp(v), vjp(dy) * v
     size = max(np.linalg.norm(a), abs(np.sum(a))) + max(np.linalg.norm(b), abs(np.sum(b)))
     return (np.sum(a) - np.sum(b)) / size
 

@@ -75,7 +75,7 @@ def test_losses_that_test_almost_nothing(killed):
 
 def test_tests_that_are_enough(killed):
     rows = np.array(list(killed.values()))
-    assert rows[:, IDS.index("projection")].all()
+    assert rows[:, IDS.index("one-direction")].all()
     assert rows[:, IDS.index("small-sigma")].all()
     assert not {"eps-dropped", "eps-outside-root"} & killed_by(rows, IDS.index("random"))
 

@@ -121,4 +121,4 @@ def names_nobody_has_shown(page):
     return sorted(set(missing))
 
 
-NOTEBOOKS = [path for path in PAGES if "kernelspec" in read(path).front]
+NOTEBOOKS = [path for path in PAGES if path.stem != "index" and "kernelspec" in read(path).front]

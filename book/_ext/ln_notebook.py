@@ -55,8 +55,8 @@ def without_glue(code):
 
 
 def is_notebook(env, docname):
-    """Whether a page has cells: its front matter then names a kernel."""
-    return "kernelspec" in env.metadata.get(docname, {})
+    """Whether a page has cells: its front matter then names a kernel. The front page has a picture, and no notebook."""
+    return docname != env.config.root_doc and "kernelspec" in env.metadata.get(docname, {})
 
 
 def formula(node):

@@ -315,15 +315,22 @@ def compact_steps(row):
             **dict(zip(map(gradient_of, [*row.x, *row.gamma, *row.beta]), [*dx, *_times(row.dy, h), *row.dy]))}
 
 
-def equal(a, b, row):
-    r"""Prove that ``a`` and ``b`` are the same function of the symbols of ``row``.
-
-    They are expressions, matrices of one shape, or equally long tuples of these. True is a proof. False means that
-    the simplified difference is not 0.
+def vanishes(difference, row):
+    r"""Whether an expression, or every entry of a matrix, is 0 as a function of the symbols of ``row``.
 
     The root :math:`s = \sqrt{\sigma^2 + \varepsilon}` is removed first, by putting
     :math:`\varepsilon = s^2 - \sigma^2` with s a new free symbol. What is left is a ratio of
     polynomials, for which reducing to lowest terms decides.
+    """
+    difference = Matrix([difference]).subs(row.epsilon, s**2 - row.var)
+    return all(cancel(entry) == 0 for entry in difference)
+
+
+def equal(a, b, row):
+    r"""Prove that ``a`` and ``b`` are the same function of the symbols of ``row``.
+
+    They are expressions, matrices of one shape, or equally long tuples of these. True is a proof, by
+    :func:`vanishes`. False means that the simplified difference is not 0.
     """
     _require_row(row)
     for name, value in (("a", a), ("b", b)):
@@ -331,8 +338,7 @@ def equal(a, b, row):
     if isinstance(a, tuple):
         proofs = [equal(p, q, row) for p, q in zip(a, b)]
         return len(a) == len(b) and all(proofs)
-    difference = Matrix([a - b]).subs(row.epsilon, s**2 - row.var)
-    return all(cancel(entry) == 0 for entry in difference)
+    return vanishes(a - b, row)
 
 
 def prove_spectrum(row):

@@ -40,7 +40,7 @@ class WrongDigits:
         def cell(right, wrong):
             # The style is for notebooks; the site's stylesheet has the class, for its dark theme too.
             marked = f'<u class="ln-wrong" style="color: #c62828">{wrong}</u>' if wrong else ""
-            return f'<td style="text-align: right; font-family: monospace">{right}{marked}</td>'
+            return f'<td style="text-align: right; font-family: monospace; padding: 0 0.6em">{right}{marked}</td>'
 
         body = "".join(f'<tr><th scope="row">{html.escape(title)}</th>{"".join(cell(*pair) for pair in row)}</tr>'
                        for title, row in self.rows.items())

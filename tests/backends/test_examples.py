@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pages import BOOK
 
-from lnlib import layer_norm_backward, layer_norm_forward
+from lnlib import layer_norm_backward, layer_norm_forward, reference
 
 # float64, rows near zero, D = 16: both sides make fewer than 50 roundings, each of at most u of terms up to 4 times
 # the result: 50 * 4 * 2**-53 = 2e-14.
@@ -49,6 +49,38 @@ def test_pytorch(shape):
     close(gradients(lambda x, *p: torch.nn.functional.layer_norm(x, shape[-1:], *p), arrays, dy), *arrays, dy)
     assert torch.autograd.gradcheck(LayerNorm.apply, [torch.tensor(a.tolist(), dtype=torch.float64, requires_grad=True)
                                                       for a in arrays])
+
+
+def far():
+    """Rows of 64 float32 numbers at 1e4, gamma = 1, and their dx in exact arithmetic."""
+    rng = np.random.default_rng(9)
+    x = (1e4 + rng.standard_normal((8, 64))).astype(np.float32)
+    one, zero, dy = np.ones(64, np.float32), np.zeros(64, np.float32), rng.standard_normal((8, 64)).astype(np.float32)
+    return x, one, zero, dy, reference.layer_norm(x, one, zero, dy).dx
+
+
+@pytest.mark.slow
+def test_far_from_zero_the_example_keeps_what_pytorch_loses():
+    """About ten roundings of 2**-24 and kappa near 1 are 1e-6; a mean rounded to half of 2**-10 is worth 1e-4."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    *arrays, dy, exact = far()
+
+    def error(function):
+        x, *parameters = (torch.tensor(a.tolist(), requires_grad=True) for a in arrays)
+        function(x, *parameters).backward(torch.tensor(dy.tolist()))
+        return reference.relative_error(np.array(x.grad.tolist()), exact)
+
+    ours = error(runpy.run_path(BOOK / "examples/layer_norm_torch.py")["LayerNorm"].apply)
+    theirs = error(lambda x, *parameters: torch.nn.functional.layer_norm(x, (64,), *parameters))
+    assert ours <= 1e-6 < 1e-5 <= theirs
+
+
+@pytest.mark.slow
+def test_far_from_zero_in_jax():
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    *arrays, dy, exact = far()
+    _, pull_back = jax.vjp(runpy.run_path(BOOK / "examples/layer_norm_jax.py")["layer_norm"], *arrays)
+    assert reference.relative_error(np.asarray(pull_back(jax.numpy.asarray(dy))[0]), exact) <= 1e-6
 
 
 @pytest.mark.slow

@@ -24,6 +24,33 @@ def lane_sum_solution(x, lanes):
     return total
 
 
+_LAST = """total = x.dtype.type(0)
+    for lane in sums:
+        total += lane"""
+_IN_FLOAT64 = "The sum is taken in float64. In which dtype do the lanes add?"
+_STEPS = """for start in range(0, len(x), lanes):
+        step = x[start:start + lanes]
+        sums[:len(step)] += step"""
+
+
+def _wrong_lanes():
+    """Other loops in place of ``_STEPS``: a block of neighbours for each lane, however cut, or NumPy's sums."""
+    neighbours = "Each lane gets a block of neighbours. How far apart are the numbers of one lane?"
+    blocks = "np.array_split(x, lanes)", *(
+        f"np.split(x, [{n} * k for k in range(1, lanes)])" for n in ("-(-len(x) // lanes)", "(len(x) // lanes)"))
+    for cut in blocks:
+        for adds in ("for number in part:\n            sums[k] += number", "sums[k] = part.sum()"):
+            yield _STEPS, f"for k, part in enumerate({cut}):\n        {adds}", neighbours
+    numpy = "A lane's numbers are the right ones, but NumPy adds them, in an order of its own. In which order?"
+    yield _STEPS, "for k in range(lanes):\n        sums[k] = x[k::lanes].sum()", numpy
+    steps = f"{_STEPS}\n    {_LAST}"
+    yield steps, "total = np.array([x[k::lanes].sum() for k in range(lanes)]).sum()", numpy
+    yield steps, f"total = np.array([part.sum() for part in {blocks[0]}]).sum()", neighbours
+    for adds in ("for number in step:\n            sums[0] += number", "sums[0] += step.sum()"):
+        yield (_STEPS, _STEPS.replace("sums[:len(step)] += step", adds),
+               "One running sum takes all numbers. What do the other lanes add?")
+
+
 def _integers(rng):
     return [Call({"x": rng.integers(-50, 50, n).astype(np.float32), "lanes": lanes})
             for n, lanes in ((12, 4), (13, 4), (3, 8), (5, 1))]
@@ -232,15 +259,8 @@ EXERCISES = (
               each("to the last bit", _numbers, _to_the_bit, unchanged=True)), mistakes=changes(
         ("range(0, len(x), lanes)", "range(0, len(x) - lanes + 1, lanes)",
          "Only whole steps are taken: what is left over at the end is not added."),
-        ("for start in range(0, len(x), lanes):\n        step = x[start:start + lanes]\n"
-         "        sums[:len(step)] += step",
-         "for k, part in enumerate(np.array_split(x, lanes)):\n        for number in part:\n"
-         "            sums[k] += number",
-         "Each lane gets a block of neighbours. How far apart are the numbers of one lane?"),
-        ("sums[:len(step)] += step", "for number in step:\n            sums[0] += number",
-         "One running sum takes all numbers. What do the other lanes add?"),
-        ("np.zeros(lanes, x.dtype)", "np.zeros(lanes)",
-         "The lanes add in float64. Which dtype have zeros where none is named?"),
+        *_wrong_lanes(),
+        ("np.zeros(lanes, x.dtype)", "np.zeros(lanes)", _IN_FLOAT64),
         ("for lane in sums", "for lane in sums[::-1]",
          "The lanes' sums are added from the last to the first. Are the bits the same?"),
         ("for start in range(0, len(x), lanes):\n        step = x[start:start + lanes]\n"
@@ -250,8 +270,12 @@ EXERCISES = (
          "What is left over after the whole steps comes after all lanes. Which lanes does it belong to?"),
         ("for lane in sums:\n        total += lane", "total = sums.sum()",
          "The lanes' sums are added by NumPy, in an order of its own."),
+        *((_LAST, f"while len(sums) > 1:\n        sums = {pairs}\n    total = sums[0]",
+           "The lanes' sums are added in pairs, and the pairs in pairs. Which order has the docstring?")
+          for pairs in ("[sum(sums[k:k + 2]) for k in range(0, len(sums), 2)]",
+                        "sums[:len(sums) // 2] + sums[len(sums) // 2:]")),
         ("return total", "return x.sum()", "This is the sum in NumPy's order. Which numbers does a lane add?",
-         "return x.sum(dtype=float)", "This is the sum in float64. In which dtype do the lanes add?"))),
+         "return x.sum(dtype=float)", _IN_FLOAT64, "return x.dtype.type(x.sum(dtype=float))", _IN_FLOAT64))),
     Exercise("shared-lines", 25, "measure", shared_lines_solution,
              (_lines("side by side", *(
                  (f"{parts} parts, D = {D}, {offset} bytes into a line", _Placed((parts, 2, D), offset), 64)

@@ -20,11 +20,34 @@ from lnlib.summation import sum_rows
 
 # Exercises: each attempt is a mistake a reader may make
 
+def in_order(numbers):
+    return list(itertools.accumulate(numbers, initial=np.float32(0)))[-1]
+
+
+def in_blocks(x, size, add):
+    return in_order([add(x[start:start + size]) for start in range(0, len(x), size)])
+
+
+def in_pairs(sums):
+    while len(sums) > 1:
+        sums = [in_order(sums[k:k + 2]) for k in range(0, len(sums), 2)]
+    return sums[0]
+
+
 @pytest.mark.parametrize("attempt, check, words", [
     (lambda x, lanes: x[:, None], "whole numbers, with a remainder", "expected one number"),
     (lambda x, lanes: np.array([ch10.lane_sum_solution(x[k::lanes], 1) for k in range(lanes)]).sum(),
      "to the last bit", "in an order of its own"),
     (lambda x, lanes: ch10.lane_sum_solution(x[::-1], lanes), "to the last bit", "to the last bit"),
+    (lambda x, lanes: in_blocks(x, -(-len(x) // lanes), in_order), "to the last bit", "a block of neighbours"),
+    (lambda x, lanes: in_blocks(x, -(-len(x) // lanes), np.sum), "to the last bit", "a block of neighbours"),
+    (lambda x, lanes: np.array([part.sum() for part in np.array_split(x, lanes)]).sum(), "to the last bit",
+     "a block of neighbours"),
+    (lambda x, lanes: in_order([x[k::lanes].sum() for k in range(lanes)]), "to the last bit", "NumPy adds them"),
+    (lambda x, lanes: np.array([x[k::lanes].sum() for k in range(lanes)]).sum(), "to the last bit", "NumPy adds them"),
+    (lambda x, lanes: in_pairs([in_order(x[k::lanes]) for k in range(lanes)]), "to the last bit", "added in pairs"),
+    (lambda x, lanes: np.float32(sum(x[k::lanes].astype(float).sum() for k in range(lanes))), "to the last bit",
+     "in float64"),
 ])
 def test_lane_sum_refuses(attempt, check, words):
     assert failed("lane-sum", attempt, words) == check

@@ -107,41 +107,42 @@ def _few_sectors(ran, M, D, **arguments):
 
 def threads_for_solution(D):
     plans = []
-    for T in range(32, 1025, 32):
-        V = -(-D // (T * 4))
+    for threads in range(32, 1025, 32):
+        V = -(-D // (threads * 4))
         if V * 4 <= 16:
-            plans.append((T * V * 4 - D, T, V))
-    _, T, V = min(plans)
-    return T, V, 4, 4 if T == 32 else 1
+            plans.append((threads * V * 4 - D, threads, V))
+    _, threads, V = min(plans)
+    return threads, V, 4, 4 if threads == 32 else 1
 
 
 def _fits(plan, D):
     """The plan, if it covers a row."""
-    plan = expect_parts(plan, 4, "numbers T, V, W, R")
+    plan = expect_parts(plan, 4, "numbers threads, V, W, R")
     expect(all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in plan),
            f"D = {D}: found {plan}, expected whole numbers")
-    T, V, W, R = plan
-    expect(T % 32 == 0 and 32 <= T <= 1024, f"D = {D}: T is {T}, expected a multiple of 32 up to 1024")
+    threads, V, W, R = plan
+    expect(threads % 32 == 0 and 32 <= threads <= 1024,
+           f"D = {D}: {threads} threads, expected a multiple of 32 up to 1024")
     expect(W == 4, f"D = {D}: W is {W}, expected 4 neighbours, which are read at once")
-    expect(T * V * W >= D, f"D = {D}: {T} threads with {V} chunks of {W} keep {T * V * W} numbers, "
-                           f"{D - T * V * W} too few")
+    expect(threads * V * W >= D, f"D = {D}: {threads} threads with {V} chunks of {W} keep {threads * V * W} numbers, "
+                                 f"{D - threads * V * W} too few")
     expect(V * W <= 16, f"D = {D}: a thread keeps {V * W} numbers, expected 16 at most")
-    expect(R == (4 if T == 32 else 1), f"D = {D}: R is {R} for T = {T}")
-    return T, V, W, R
+    expect(R == (4 if threads == 32 else 1), f"D = {D}: R is {R} for {threads} threads")
+    return threads, V, W, R
 
 
 def _none_left(plan, D):
-    T, V, W, _ = _fits(plan, D)
-    idle = T * V * W - D
-    expect(not idle, f"{idle} of {T * V * W} places are beyond the row; there is a plan without any")
+    threads, V, W, _ = _fits(plan, D)
+    idle = threads * V * W - D
+    expect(not idle, f"{idle} of {threads * V * W} places are beyond the row; there is a plan without any")
 
 
 def _fewest(plan, D):
     found, right = _fits(plan, D), threads_for_solution(D)
-    idle = [T * V * W - D for T, V, W, _ in (found, right)]
+    idle = [threads * V * W - D for threads, V, W, _ in (found, right)]
     expect(idle[0] == idle[1],
-           f"D = {D}: T, V, W = {found[:3]} has {idle[0]} places beyond the row, expected {idle[1]}")
-    expect(found == right, f"D = {D}: T is {found[0]}; {right[0]} threads can do it as well")
+           f"D = {D}: threads, V, W = {found[:3]} has {idle[0]} places beyond the row, expected {idle[1]}")
+    expect(found == right, f"D = {D}: found {found[0]} threads; {right[0]} can do it as well")
 
 
 def _rows(rng):
@@ -150,12 +151,12 @@ def _rows(rng):
 
 
 def _kernel_of_the_plan(plan, D, rows):
-    T, V, W, R = _fits(plan, D)
+    threads, V, W, R = _fits(plan, D)
     x, gamma, beta = rows
     y, statistics = simt.uninitialised(3 * D, np.float32), simt.uninitialised(12, np.float32)
     eps = np.float32([0.1, 0, 0])  # the others are for rows out of range
-    simt.launch(gpu.kernels.forward(T, V, W, R), -(-3 // R), T * R, x.reshape(-1), gamma, beta, y, statistics,
-                3, D, *eps)
+    simt.launch(gpu.kernels.forward(threads, V, W, R), -(-3 // R), threads * R, x.reshape(-1), gamma, beta, y,
+                statistics, 3, D, *eps)
     # The row statistics err by at most (D + 4) u, and y by twice that, and a few roundings.
     expect_close(y.reshape(3, D), layer_norm_forward(x, gamma, beta, 0.1)[0], (2 * D + 20) * U, f"y for D = {D}")
 
@@ -204,6 +205,8 @@ EXERCISES = (
              mistakes=changes(
         ("width // 2", "16",
          "The first exchange is over half a warp, whatever the width. Does its partner belong to the group?"),
+        ("distance = width // 2\n", "distance = min(width, 16)\n",
+         "The first partner is `width` lanes away. Does a distance of `width` stay in the group?"),
         ("distance > 0", "distance > 1", "One exchange is missing: neighbours never hear of each other."),
         ("cuda.shfl_xor_sync(FULL, value, distance)", "cuda.shfl_down_sync(FULL, value, distance)",
          "Each lane takes from a higher one only. Which lanes have the whole sum at the end?"),
@@ -228,20 +231,21 @@ EXERCISES = (
          "The first number of each row is added twice: what does the sum begin with?"),
         ("row = cuda.grid(1)\n    if row < M", "slow_means(x, mean, M, D)\n    row = M\n    if row < M",
          "A warp does a row, as in slow_means: its lanes ask for numbers that lie M apart."))),
-    Exercise("threads-for-768", 20, "implement", threads_for_solution,
-             (each("640 numbers", lambda rng: Call({"D": 640}), _none_left),
+    Exercise("threads-for-640", 20, "implement", threads_for_solution,
+             # At 640 alone the smallest power of two is also the fewest threads of all.
+             (each("640 and 1280 numbers", lambda rng: [Call({"D": D}) for D in (640, 1280)], _none_left),
               each("other rows", lambda rng: [Call({"D": D}) for D in (
                   768, 64, 100, 4, 1000, 5120, 16384, *(4 * rng.integers(1, 4096, 20)).tolist())], _fewest),
               each("the kernel of the plan", _rows, _kernel_of_the_plan)), mistakes=changes(
-        ("range(32, 1025, 32)", "(32, 64, 128, 256, 512, 1024)", "Only powers of two are tried as T."),
+        ("range(32, 1025, 32)", "(32, 64, 128, 256, 512, 1024)", "Only powers of two are tried."),
         ("min(plans)", "min(plans, key=lambda plan: plan[1])",
-         "The fewest threads come first in your choice. What does the docstring count before it counts threads?"),
+         "The fewest threads come first in your choice. What does the docstring count before it counts threads?",
+         "min(plans, key=lambda plan: (plan[0], plan[2]))",
+         "Among plans equally good, the one with the most threads is taken."),
         ("range(32, 1025, 32)", "range(32, 1024, 32)", "The largest block is never tried. Where does range stop?"),
-        ("V = -(-D // (T * 4))", "V = D // (T * 4)",
+        ("V = -(-D // (threads * 4))", "V = D // (threads * 4)",
          "The number of chunks is rounded down, and the end of the row is left to nobody."),
-        ("V * 4 <= 16", "V <= 16", "The limit is applied to chunks. What is it a limit of?"),
-        ("(T * V * 4 - D, T, V)", "(T * V * 4 - D, -T, V)",
-         "Among plans equally good, the one with the most threads is taken."))),
+        ("V * 4 <= 16", "V <= 16", "The limit is applied to chunks. What is it a limit of?"))),
     Exercise("no-conflicts", 20, "implement", transpose_solution,
              (_transpose("the transpose"),
               _transpose("neighbours in global memory", lambda run: expect_few_sectors(run, ("x", "y"))),

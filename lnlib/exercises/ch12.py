@@ -177,10 +177,10 @@ def _which_mistake(answer):
 
 
 def choose_partials_solution(M, D, multiprocessors):
-    T = 32
-    while 16 * T < D:
-        T *= 2
-    groups = multiprocessors * (512 // T)
+    threads = 32
+    while 16 * threads < D:
+        threads *= 2
+    groups = multiprocessors * (512 // threads)
     G = groups
     while 64 * G < M:
         G += groups
@@ -288,7 +288,7 @@ EXERCISES = (
          "Each row overwrites the part of the rows before it."))),
     Exercise("choose-partials", 20, "derive", choose_partials_solution,
              (_partials("few rows", _few_rows, (1, 128, 40), (100, 128, 40), (100, 512, 132)),
-              # A T above 512 makes no group run, and a loop over multiples of none never ends. So a wrong T has to
+              # More than 512 threads make no group run, and a loop over multiples of none never ends. So a wrong one has to
               # fail on short rows, where it is no larger than that: with one number for a thread it is 512.
               _partials("many rows", _many_rows, (10**6, 512, 132), (65536, 128, 40), (135168, 256, 132)),
               _partials("many long rows", _many_rows, (10**6, 1024, 132), (65536, 516, 108), (16896, 4096, 132),
@@ -299,7 +299,7 @@ EXERCISES = (
          "Where each sum has just 64 rows, you make more sums. Is 64 too many?",
          "while 64 * (G + groups) <= M",
          "The number of rounds is rounded down. How many rows has a sum then, at most?"),
-        ("multiprocessors * (512 // T)", "multiprocessors * 512",
+        ("multiprocessors * (512 // threads)", "multiprocessors * 512",
          "A group is counted as one thread. How many has it?",
          "multiprocessors", "One group is counted for each multiprocessor. How many run on it at once?"),
         ("G += groups", "G *= 2", "Your G is doubled until it suffices. Which multiples are skipped?"),

@@ -1,13 +1,13 @@
 r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA.
 
-* **One read, one write.** T threads share a row. Each keeps its part in registers, so what is needed twice is read
+* **One read, one write.** Threads share a row. Each keeps its part in registers, so what is needed twice is read
   once: forward moves 8 bytes an element in float32, backward 12. Where D is a multiple of 4 every access to them is
   of 16 bytes. Rows that do not fit in the registers of a block (more than 16384 numbers in forward, 8192 in
   backward; a quarter less where 4 does not divide D) have kernels of their own, whose second reading comes from
   cache.
 * **Statistics.** As in :mod:`lnlib.cpu`, by a guess at the mean. The first is 0, and m + residual the next one. The
   row is in registers: another round costs no memory traffic.
-* **Parameter gradients.** A group of T threads goes through many rows and adds their dgamma and dbeta in registers,
+* **Parameter gradients.** A group of threads goes through many rows and adds their dgamma and dbeta in registers,
   at most :data:`~lnlib.gpu.plans.ROWS_ADDED` of them. The sums go to one row of partial sums each, and a second
   kernel adds these. No atomic operation takes part: the results are the same bit for bit in every run.
 * **Range.** A row whose variance leaves the range is done again, scaled by a power of two, and so is an upstream
@@ -36,7 +36,7 @@ ROUNDS = 6
 # Parts of kernels. A device function is compiled into the kernel that calls it. Some are made by a factory: its
 # arguments are constants when the kernel is compiled.
 #   real is the dtype of the arithmetic, storage that of y and dx (of dgamma and dbeta in the second stage).
-#   T threads share a row, and W neighbours are a chunk of it.
+#   threads is how many share a row, and W neighbours are a chunk of it.
 
 
 @device
@@ -110,13 +110,13 @@ def block_sums(a, b, flag, shared, start, thread, warps):
     return a, b, flag
 
 
-def row_statistics(T, sums, real):
+def row_statistics(threads, sums, real):
     """Make the device function that finds the statistics of a row.
 
     It calls ``sums(x, base, v, thread, D, scale, mean)``, which are a thread's sums of d and of d^2 for
     d = scale * x - mean. Kernels differ in where x is then: in registers v, or in memory.
     """
-    warps = T // 32
+    warps = threads // 32
     ends = contract.RANGE["float32" if real is float32 else "float64"]
     smallest, largest, hardly = real(ends[0]), real(ends[1]), real(0.25 * DOWN**2 * ends[1])
     down, back, up, quarter = real(DOWN), real(1 / DOWN), real(UP), real(0.25)
@@ -214,13 +214,13 @@ def chunks_of_backward(W, real, storage):
     return read, add, write
 
 
-def means_of_g(T, sums, real):
+def means_of_g(threads, sums, real):
     """Make the device function that finds the means of g and g * xhat of a row, and the scale they are of.
 
     It calls ``sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first)``, which are a
     thread's sums for g = gamma * dy * small, and whether any g is not ``first``.
     """
-    warps, times = T // 32, TIMES[real]
+    warps, times = threads // 32, TIMES[real]
     down, back = real(DOWN), real(1 / DOWN)
 
     @device
@@ -250,25 +250,25 @@ def means_of_g(T, sums, real):
 
 # Kernels. A factory makes them: its arguments are constants when the kernel is compiled, so that loops over them
 # are unrolled and arrays of their size are registers.
-#   A thread has V chunks of a row; R rows are in a block (1 if T > 32).
+#   A thread has V chunks of a row; R rows are in a block (1 if threads > 32).
 
 
-def forward(T, V, W, R, real=float32, storage=float32):
-    """Make the forward kernel for rows of at most T * V * W numbers."""
-    fetch, slots, kept, pair = ACCESS[W][0], T // 8, V * W, 2 * W
+def forward(threads, V, W, R, real=float32, storage=float32):
+    """Make the forward kernel for rows of at most threads * V * W numbers."""
+    fetch, slots, kept, pair = ACCESS[W][0], threads // 8, V * W, 2 * W
 
     @device
     def sums(x, base, v, thread, D, scale, mean):
         total, squares = real(0), real(0)
         for j in range(V):
-            if (thread + int32(j * T)) * int32(W) < D:
+            if (thread + int32(j * threads)) * int32(W) < D:
                 for k in range(j * W, j * W + W):
                     d = v[k] * scale - mean
                     total += d
                     squares += d * d
         return total, squares
 
-    find_statistics = row_statistics(T, sums, real)
+    find_statistics = row_statistics(threads, sums, real)
     write_y = y_of_chunk(W, storage)
 
     def kernel(x, gamma, beta, y, statistics, rows, D, eps, eps_down, eps_up):
@@ -283,7 +283,7 @@ def forward(T, V, W, R, real=float32, storage=float32):
         if row < rows:
             base = int64(row) * int64(D)
             for j in range(V):
-                column = (thread + int32(j * T)) * int32(W)
+                column = (thread + int32(j * threads)) * int32(W)
                 if column < D:
                     fetch(x, base + column, v, j * W)
 
@@ -291,21 +291,21 @@ def forward(T, V, W, R, real=float32, storage=float32):
             if thread == 0:
                 store4(statistics, int64(row) * 4, found[0], found[1], found[2], found[3])
             for j in range(V):
-                column = (thread + int32(j * T)) * int32(W)
+                column = (thread + int32(j * threads)) * int32(W)
                 if column < D:
                     write_y(gamma, beta, y, base, column, v, j * W, weights, found)
 
     return kernel
 
 
-def forward_long(T, W, real=float32, storage=float32):
+def forward_long(threads, W, real=float32, storage=float32):
     """Make the forward kernel for rows of any length: one block a row, which is read once for every round."""
-    fetch, slots, pair = ACCESS[W][0], T // 8, 2 * W
+    fetch, slots, pair = ACCESS[W][0], threads // 8, 2 * W
 
     @device
     def sums(x, base, v, thread, D, scale, mean):
         total, squares = real(0), real(0)
-        for column in range(thread * int32(W), D, int32(T * W)):
+        for column in range(thread * int32(W), D, int32(threads * W)):
             fetch(x, base + column, v, 0)
             for k in range(W):
                 d = v[k] * scale - mean
@@ -313,7 +313,7 @@ def forward_long(T, W, real=float32, storage=float32):
                 squares += d * d
         return total, squares
 
-    find_statistics = row_statistics(T, sums, real)
+    find_statistics = row_statistics(threads, sums, real)
     write_y = y_of_chunk(W, storage)
 
     def kernel(x, gamma, beta, y, statistics, rows, D, eps, eps_down, eps_up):
@@ -326,20 +326,20 @@ def forward_long(T, W, real=float32, storage=float32):
         found = find_statistics(x, base, v, thread, D, shared, eps, eps_down, eps_up)
         if thread == 0:
             store4(statistics, int64(row) * 4, found[0], found[1], found[2], found[3])
-        for column in range(thread * int32(W), D, int32(T * W)):
+        for column in range(thread * int32(W), D, int32(threads * W)):
             fetch(x, base + column, v, 0)
             write_y(gamma, beta, y, base, column, v, 0, weights, found)
 
     return kernel
 
 
-def sums_of_kept(T, V, W, add, real):
+def sums_of_kept(threads, V, W, add, real):
     """Make the ``sums`` of :func:`means_of_g` for a thread that keeps V chunks of xhat and dy."""
     @device
     def sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first):
         g_sum, gx_sum, differs = real(0), real(0), 0
         for j in range(V):
-            column = (thread + int32(j * T)) * int32(W)
+            column = (thread + int32(j * threads)) * int32(W)
             if column < D:
                 g_sum, gx_sum, differs = add(gamma, column, xhat, upstream, j * W, weights, small, first,
                                              g_sum, gx_sum, differs)
@@ -348,12 +348,12 @@ def sums_of_kept(T, V, W, add, real):
     return sums
 
 
-def backward(T, V, W, R, real=float32, storage=float32):
-    """Make the backward kernel for rows of at most T * V * W numbers: dx, and rows of partial sums."""
-    put, slots, kept = ACCESS[W][1], T // 8, V * W
+def backward(threads, V, W, R, real=float32, storage=float32):
+    """Make the backward kernel for rows of at most threads * V * W numbers: dx, and rows of partial sums."""
+    put, slots, kept = ACCESS[W][1], threads // 8, V * W
     read, add, write_dx = chunks_of_backward(W, real, storage)
 
-    find_means = means_of_g(T, sums_of_kept(T, V, W, add, real), real)
+    find_means = means_of_g(threads, sums_of_kept(threads, V, W, add, real), real)
 
     def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
         xhat = cuda.local.array(kept, real)
@@ -380,7 +380,7 @@ def backward(T, V, W, R, real=float32, storage=float32):
                 base = int64(row) * int64(D)
                 found = load4(statistics, int64(row) * 4)
                 for j in range(V):
-                    column = (thread + int32(j * T)) * int32(W)
+                    column = (thread + int32(j * threads)) * int32(W)
                     if column < D:
                         read(x, dy, base + column, xhat, upstream, j * W, found)
                         for k in range(j * W, j * W + W):
@@ -389,14 +389,14 @@ def backward(T, V, W, R, real=float32, storage=float32):
 
                 means, side = find_means(dy, x, gamma, base, xhat, upstream, weights, thread, D, found, shared, side)
                 for j in range(V):
-                    column = (thread + int32(j * T)) * int32(W)
+                    column = (thread + int32(j * threads)) * int32(W)
                     if column < D:
                         write_dx(gamma, dx, base, column, xhat, upstream, j * W, weights, found, means)
                 row += partials
 
             base = int64(partial) * int64(D)
             for j in range(V):
-                column = (thread + int32(j * T)) * int32(W)
+                column = (thread + int32(j * threads)) * int32(W)
                 if column < D:
                     put(partial_dgamma, base + column, dgamma, j * W, real)
                     put(partial_dbeta, base + column, dbeta, j * W, real)
@@ -405,21 +405,21 @@ def backward(T, V, W, R, real=float32, storage=float32):
     return kernel
 
 
-def backward_long(T, W, real=float32, storage=float32):
+def backward_long(threads, W, real=float32, storage=float32):
     """Make the backward kernel for rows of any length. Its partial sums grow in memory, row after row."""
-    (fetch, put), slots = ACCESS[W], T // 8
+    (fetch, put), slots = ACCESS[W], threads // 8
     read, add, write_dx = chunks_of_backward(W, real, storage)
 
     @device
     def sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first):
         g_sum, gx_sum, differs = real(0), real(0), 0
-        for column in range(thread * int32(W), D, int32(T * W)):
+        for column in range(thread * int32(W), D, int32(threads * W)):
             read(x, dy, base + column, xhat, upstream, 0, statistics)
             g_sum, gx_sum, differs = add(gamma, column, xhat, upstream, 0, weights, small, first,
                                          g_sum, gx_sum, differs)
         return g_sum, gx_sum, differs
 
-    find_means = means_of_g(T, sums, real)
+    find_means = means_of_g(threads, sums, real)
 
     def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
         xhat = cuda.local.array(W, real)
@@ -438,7 +438,7 @@ def backward_long(T, W, real=float32, storage=float32):
                 found = load4(statistics, int64(row) * 4)
                 means, side = find_means(dy, x, gamma, base, xhat, upstream, weights, thread, D, found, shared, side)
                 here = int64(partial) * int64(D)
-                for column in range(thread * int32(W), D, int32(T * W)):
+                for column in range(thread * int32(W), D, int32(threads * W)):
                     read(x, dy, base + column, xhat, upstream, 0, found)
                     for k in range(W):
                         dgamma[k] = real(0)

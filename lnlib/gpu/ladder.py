@@ -4,7 +4,7 @@ Every kernel works on flat float32 arrays in which M rows of D numbers lie one a
 ``(x, gamma, beta, y, mean, rstd, M, D, eps)``, a backward ``(dy, x, mean, rstd, gamma, dx, ..., M, D)``. The formulas
 are those of :mod:`lnlib.layernorm`, but with one rounded mean: nothing is recentred, and no row is done again.
 
-A kernel that needs constants when it is compiled (the number T of threads in a block, say) is made by a function of
+A kernel that needs constants when it is compiled (the number of threads in a block, say) is made by a function of
 them. :mod:`lnlib.simt` interprets a kernel as it stands. :mod:`lnlib.gpu.steps` says which kernels make a step of the
 ladder, with how many threads, and what they ask of memory.
 
@@ -93,20 +93,20 @@ def thread_per_row(x, gamma, beta, y, mean, rstd, M, D, eps):
 
 
 @functools.cache
-def block_per_row(T):
-    """A block of T threads does a row: neighbouring threads take neighbouring numbers, and add up in a tree."""
+def block_per_row(threads):
+    """A block does a row: neighbouring threads take neighbouring numbers, and add up in a tree."""
     def kernel(x, gamma, beta, y, mean, rstd, M, D, eps):
-        tree = cuda.shared.array(T, float32)
+        tree = cuda.shared.array(threads, float32)
         row, t = cuda.blockIdx.x, cuda.threadIdx.x
         base, total, squares = row * D, float32(0), float32(0)
-        for c in range(t, D, T):
+        for c in range(t, D, threads):
             total += x[base + c]
         m = tree_sum(total, tree) / float32(D)
-        for c in range(t, D, T):
+        for c in range(t, D, threads):
             d = x[base + c] - m
             squares += d * d
         r = float32(1) / math.sqrt(tree_sum(squares, tree) / float32(D) + eps)
-        for c in range(t, D, T):
+        for c in range(t, D, threads):
             y[base + c] = (x[base + c] - m) * r * gamma[c] + beta[c]
         if t == 0:
             mean[row] = m
@@ -134,17 +134,17 @@ def warp_per_row(x, gamma, beta, y, mean, rstd, M, D, eps):
 
 
 @functools.cache
-def row_access(T, V, W):
+def row_access(threads, V, W):
     """``read`` and ``write``, for a row of D numbers of which a thread keeps V chunks of W neighbours.
 
-    W is 4, where 4 divides D, or 1. The T threads t of a block take turns: chunk j of thread t begins at column
-    (j T + t) W. Past the end of the row, zeros are kept. The loops have constant bounds, so the compiler can unroll
-    them, and can give each number a register.
+    W is 4, where 4 divides D, or 1. The threads t of a block take turns: chunk j of thread t begins at column
+    (j * threads + t) * W. Past the end of the row, zeros are kept. The loops have constant bounds, so the compiler
+    can unroll them, and can give each number a register.
     """
     @device
     def read(array, start, t, D, kept):
         for j in range(V):
-            c = (j * T + t) * W
+            c = (j * threads + t) * W
             if c >= D:
                 for k in range(j * W, j * W + W):
                     kept[k] = float32(0)
@@ -156,7 +156,7 @@ def row_access(T, V, W):
     @device
     def write(array, start, t, D, kept):
         for j in range(V):
-            c = (j * T + t) * W
+            c = (j * threads + t) * W
             if c < D:
                 if W == 4:
                     store4(array, start + c, kept[4 * j], kept[4 * j + 1], kept[4 * j + 2], kept[4 * j + 3])
@@ -167,9 +167,9 @@ def row_access(T, V, W):
 
 
 @functools.cache
-def row_in_registers(T, V, W):
-    """A block does a row of up to T V W numbers, reads it once, W numbers in an access, and keeps it in registers."""
-    N, (read, write) = V * W, row_access(T, V, W)
+def row_in_registers(threads, V, W):
+    """A block does a row of up to threads * V * W numbers, reads it once, W at a time, and keeps it."""
+    N, (read, write) = V * W, row_access(threads, V, W)
 
     def kernel(x, gamma, beta, y, mean, rstd, M, D, eps):
         parts = cuda.shared.array(32, float32)
@@ -184,7 +184,7 @@ def row_in_registers(T, V, W):
         m = block_sum(total, parts) / float32(D)
         for k in range(N):
             kept[k] -= m
-            if (k // W * T + t) * W < D:  # none from past the end of the row
+            if (k // W * threads + t) * W < D:  # none from past the end of the row
                 squares += kept[k] * kept[k]
         variance = block_sum(squares, parts) / float32(D)
         r = float32(1) / math.sqrt(variance + eps)
@@ -218,15 +218,15 @@ def dx_per_warp(dy, x, mean, rstd, gamma, dx, M, D):
 
 
 @functools.cache
-def column_sums(T):
+def column_sums(threads):
     """The second of two kernels: a block adds up 32 columns. A warp reads 32 neighbours of a row, then of another."""
     def kernel(dy, x, mean, rstd, dgamma, dbeta, M, D):
-        parts = cuda.shared.array(T, float32)
+        parts = cuda.shared.array(threads, float32)
         warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
         c = cuda.blockIdx.x * 32 + lane
         gamma_sum, beta_sum = float32(0), float32(0)
         if c < D:
-            for row in range(warp, M, T // 32):
+            for row in range(warp, M, threads // 32):
                 d = dy[row * D + c]
                 gamma_sum += d * ((x[row * D + c] - mean[row]) * rstd[row])
                 beta_sum += d
@@ -241,10 +241,10 @@ def column_sums(T):
 def fused_atomics(dy, x, mean, rstd, gamma, dx, dgamma, dbeta, M, D):
     """A block does a row, and adds what the row has for dgamma and dbeta to theirs, in whatever order blocks come."""
     parts = cuda.shared.array(32, float32)
-    row, t, T = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
+    row, t, threads = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
     base, m, r = row * D, mean[row], rstd[row]
     g_sum, gx_sum = float32(0), float32(0)
-    for c in range(t, D, T):
+    for c in range(t, D, threads):
         d, xhat = dy[base + c], (x[base + c] - m) * r
         cuda.atomic.add(dgamma, c, d * xhat)
         cuda.atomic.add(dbeta, c, d)
@@ -252,15 +252,15 @@ def fused_atomics(dy, x, mean, rstd, gamma, dx, dgamma, dbeta, M, D):
         gx_sum += gamma[c] * d * xhat
     a = block_sum(g_sum, parts) / float32(D)
     b = block_sum(gx_sum, parts) / float32(D)
-    for c in range(t, D, T):
+    for c in range(t, D, threads):
         xhat = (x[base + c] - m) * r
         dx[base + c] = r * (gamma[c] * dy[base + c] - (a + xhat * b))
 
 
 @functools.cache
-def fused_partials(T, V, W):
-    """A block does row after row, of up to T V W numbers; its parts of dgamma and dbeta stay in registers."""
-    N, (read, write) = V * W, row_access(T, V, W)
+def fused_partials(threads, V, W):
+    """A block does row after row of up to threads * V * W numbers, and keeps its parts of dgamma and dbeta."""
+    N, (read, write) = V * W, row_access(threads, V, W)
 
     def kernel(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, M, D):
         parts = cuda.shared.array(32, float32)
@@ -298,17 +298,17 @@ def fused_partials(T, V, W):
 def fused_partials_long(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, M, D):
     """As :func:`fused_partials`, for rows of any length: reads a row twice, and its parts stay in global memory."""
     parts = cuda.shared.array(32, float32)
-    t, T, mine = cuda.threadIdx.x, cuda.blockDim.x, cuda.blockIdx.x * D
-    for c in range(t, D, T):
+    t, threads, mine = cuda.threadIdx.x, cuda.blockDim.x, cuda.blockIdx.x * D
+    for c in range(t, D, threads):
         dgamma_parts[mine + c] = dbeta_parts[mine + c] = float32(0)
     for row in range(cuda.blockIdx.x, M, cuda.gridDim.x):
         base, m, r, g_sum, gx_sum = row * D, mean[row], rstd[row], float32(0), float32(0)
-        for c in range(t, D, T):
+        for c in range(t, D, threads):
             g = gamma[c] * dy[base + c]
             g_sum += g
             gx_sum += g * ((x[base + c] - m) * r)
         a, b = block_sum(g_sum, parts) / float32(D), block_sum(gx_sum, parts) / float32(D)
-        for c in range(t, D, T):
+        for c in range(t, D, threads):
             d, xhat = dy[base + c], (x[base + c] - m) * r
             dx[base + c] = r * (gamma[c] * d - (a + xhat * b))
             dgamma_parts[mine + c] += d * xhat
@@ -316,15 +316,15 @@ def fused_partials_long(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts,
 
 
 @functools.cache
-def second_stage(T):
+def second_stage(threads):
     """The second of two stages: a block adds up 32 columns of the G rows of parts, as :func:`column_sums` does."""
     def kernel(dgamma_parts, dbeta_parts, dgamma, dbeta, G, D):
-        parts = cuda.shared.array(T, float32)
+        parts = cuda.shared.array(threads, float32)
         warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
         c = cuda.blockIdx.x * 32 + lane
         gamma_sum, beta_sum = float32(0), float32(0)
         if c < D:
-            for part in range(warp, G, T // 32):
+            for part in range(warp, G, threads // 32):
                 gamma_sum += dgamma_parts[part * D + c]
                 beta_sum += dbeta_parts[part * D + c]
         gamma_sum = sum_over_warps(gamma_sum, parts)

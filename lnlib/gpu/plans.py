@@ -17,7 +17,7 @@ RESIDENT = 512
 class Plan(NamedTuple):
     """How many threads do what."""
 
-    threads: int  #: T, threads that share a row, a power of two from 32 to 1024
+    threads: int  #: threads that share a row, a power of two from 32 to 1024
     chunks: int  #: V, chunks of a row that each thread keeps; 0 for the kernels for long rows, which keep none
     width: int  #: W, neighbours in a chunk, 4 or 1
     rows: int  #: R, rows in a block

@@ -78,38 +78,38 @@ def _backward(kernel, grid, block, sectors_per_request, readings, **arrays):
 
 
 def _plan_thread_per_row(M, D, G):
-    T = _power(M, most=128)
-    return _forward(ladder.thread_per_row, -(-M // T), T, a_row_apart(M, D), 3)
+    threads = _power(M, most=128)
+    return _forward(ladder.thread_per_row, -(-M // threads), threads, a_row_apart(M, D), 3)
 
 
 def _plan_block_per_row(M, D, G):
-    T = _power(D, most=256)
-    return _forward(ladder.block_per_row(T), M, T, side_by_side(D), 3)
+    threads = _power(D, most=256)
+    return _forward(ladder.block_per_row(threads), M, threads, side_by_side(D), 3)
 
 
 def _plan_warp_per_row(M, D, G):
-    T = 32 * min(M, 8)
-    return _forward(ladder.warp_per_row, -(-32 * M // T), T, side_by_side(D), 3)
+    threads = 32 * min(M, 8)
+    return _forward(ladder.warp_per_row, -(-32 * M // threads), threads, side_by_side(D), 3)
 
 
 def chunks_of_row(D, most_threads):
-    """T, V and W for a row in registers: W = 4 where 4 divides D, V = 4 at most unless there are too few threads."""
+    """Threads, V and W for a row in registers: W = 4 where 4 divides D, V = 4 at most unless threads are too few."""
     W = 4 if contract.require_count("D", D) % 4 == 0 else 1
     contract.require_count("most_threads", most_threads)
-    T = _power(-(-D // (4 * W)), most=most_threads)
-    return T, -(-D // (T * W)), W
+    threads = _power(-(-D // (4 * W)), most=most_threads)
+    return threads, -(-D // (threads * W)), W
 
 
 def _plan_row_in_registers(M, D, G):
-    T, V, W = chunks_of_row(D, 512)
+    threads, V, W = chunks_of_row(D, 512)
     if V * W > 16:
         raise ValueError(f"D: found {D}, expected at most {512 * 16}: 512 threads keep 16 numbers each")
-    return _forward(ladder.row_in_registers(T, V, W), M, T, side_by_side(D, W), 1)
+    return _forward(ladder.row_in_registers(threads, V, W), M, threads, side_by_side(D, W), 1)
 
 
 def _plan_two_kernels(M, D, G):
-    T, warps = 32 * min(M, 8), min(M, 32)
-    return [_backward(ladder.dx_per_warp, -(-32 * M // T), T, side_by_side(D), 2, writes=("dx",)),
+    threads, warps = 32 * min(M, 8), min(M, 32)
+    return [_backward(ladder.dx_per_warp, -(-32 * M // threads), threads, side_by_side(D), 2, writes=("dx",)),
             Launch(ladder.column_sums(32 * warps), -(-D // 32), 32 * warps, ("dy", "x", "mean", "rstd"),
                    ("dgamma", "dbeta"), sectors_per_request=side_by_side(D), readings=1)]
 
@@ -121,11 +121,12 @@ def _plan_fused_atomics(M, D, G):
 
 def _plan_fused_partials(M, D, G):
     parts, G = ("dgamma_parts", "dbeta_parts"), min(G, M)
-    T, V, W = chunks_of_row(D, 256)
+    threads, V, W = chunks_of_row(D, 256)
     if V * W <= 16:
-        first = _backward(ladder.fused_partials(T, V, W), G, T, side_by_side(D, W), 1, writes=("dx", *parts))
+        first = _backward(ladder.fused_partials(threads, V, W), G, threads, side_by_side(D, W), 1,
+                          writes=("dx", *parts))
     else:
-        first = _backward(ladder.fused_partials_long, G, T, side_by_side(D), 2, writes=("dx",), updates=parts)
+        first = _backward(ladder.fused_partials_long, G, threads, side_by_side(D), 2, writes=("dx",), updates=parts)
     warps = min(G, 32)
     return [first, Launch(ladder.second_stage(32 * warps), -(-D // 32), 32 * warps, parts, ("dgamma", "dbeta"),
                           numbers=("G", "D"))]

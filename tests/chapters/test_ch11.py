@@ -41,6 +41,13 @@ def in_a_circle(value, width):
     return value
 
 
+def with_its_width(value, width):
+    for distance in (16, 8, 4, 2, 1):
+        if distance <= width:
+            value += cuda.shfl_xor_sync(FULL, value, distance)
+    return value
+
+
 SMALLEST_FIRST = ("width // 2", "1"), ("distance > 0", "distance < width"), ("//= 2", "*= 2")
 
 
@@ -50,6 +57,7 @@ SMALLEST_FIRST = ("width // 2", "1"), ("distance > 0", "distance < width"), ("//
     (solution_with("warp-sum", ("width // 2", "16")), "parts of a warp", "width 8"),
     (one_by_one, "the same bits, in few exchanges", "found 32 exchanges, expected 5"),
     (in_a_circle, "the same bits, in few exchanges", "sums of a group's lanes differ in the last bits"),
+    (with_its_width, "parts of a warp", "Does a distance of `width` stay"),
     (solution_with("warp-sum", *SMALLEST_FIRST), None, ""),
 ])
 def test_group_sum(attempt, check, words):
@@ -79,22 +87,34 @@ def plan_of_the_library(D):
     return tuple(gpu.plans.plan_forward(1, D, 4)[:4])
 
 
+def fewest_threads(D):
+    threads = next(n for n in range(32, 1025, 32) if -(-D // (4 * n)) <= 4)
+    return threads, -(-D // (4 * threads)), 4, 4 if threads == 32 else 1
+
+
+@pytest.mark.parametrize("attempt, words", [(plan_of_the_library, "Only powers of two"),
+                                            (fewest_threads, "The fewest threads come first")])
+def test_one_diagnosis_for_one_mistake(attempt, words):
+    said = str(check("threads-for-640", attempt).diagnosis)
+    assert words in said and " Or: " not in said, said
+
+
 @pytest.mark.parametrize("attempt, check, words", [
-    (plan_of_the_library, "640 numbers", "128 of 768 places are beyond the row"),
-    (lambda D: (32, 5, 4, 4), "640 numbers", "20 numbers, expected 16 at most"),
-    (lambda D: (160, 1, 4, 1), "other rows", "D = 768: 160 threads with 1 chunks of 4 keep 640 numbers, 128 too few"),
-    (lambda D: (160, 1, 4, 1) if D == 640 else (192, 1, 4, 1), "other rows", "64 threads can do it as well"),
-    (lambda D: (160, 1, 4, 1) if D == 640 else (128, 2, 4, 1), "other rows", "256 places beyond the row, expected 0"),
-    (lambda D: (64, 2, 4, 1), "640 numbers", "128 too few"),
-    (lambda D: (80, 2, 4, 1), "640 numbers", "multiple of 32"),
-    (lambda D: (64, 10, 1, 1), "640 numbers", "W is 1"),
-    (lambda D: (160, 1, 4, 4), "640 numbers", "R is 4"),
-    (lambda D: (160, 1, 4), "640 numbers", "expected 4 numbers"),
-    (lambda D: (160.0, 1, 4, 1), "640 numbers", "whole numbers"),
-    (lambda D: None, "640 numbers", "found NoneType"),
+    (plan_of_the_library, "640 and 1280 numbers", "128 of 768 places are beyond the row"),
+    (lambda D: (32, 5, 4, 4), "640 and 1280 numbers", "20 numbers, expected 16 at most"),
+    (lambda D: (160, 1, 4, 1), "640 and 1280 numbers", "160 threads with 1 chunks of 4 keep 640 numbers, 640 too few"),
+    (lambda D: (D // 4, 1, 4, 1), "other rows", "found 192 threads; 64 can do it as well"),
+    (lambda D: (160, D // 640, 4, 1) if D % 640 == 0 else (128, 2, 4, 1), "other rows", "256 places beyond the row, expected 0"),
+    (lambda D: (64, 2, 4, 1), "640 and 1280 numbers", "128 too few"),
+    (lambda D: (80, 2, 4, 1), "640 and 1280 numbers", "multiple of 32"),
+    (lambda D: (64, 10, 1, 1), "640 and 1280 numbers", "W is 1"),
+    (lambda D: (160, 1, 4, 4), "640 and 1280 numbers", "R is 4"),
+    (lambda D: (160, 1, 4), "640 and 1280 numbers", "expected 4 numbers"),
+    (lambda D: (160.0, 1, 4, 1), "640 and 1280 numbers", "whole numbers"),
+    (lambda D: None, "640 and 1280 numbers", "found NoneType"),
 ])
 def test_threads_refuses(attempt, check, words):
-    assert failed("threads-for-768", attempt, words) == check
+    assert failed("threads-for-640", attempt, words) == check
 
 
 STORED, LOADED = "tile[r * 33 + lane]", "tile[lane * 33 + c]"

@@ -50,7 +50,12 @@ def _shows(result, eps):
     _, cache = layer_norm_forward(x, gamma, beta, eps)
     size = np.linalg.norm(cache.rstd * gamma * dy)
     expect(size > 0, "gamma * dy is zero, and so are the right and the wrong dx")
+    expect(np.ptp(gamma * dy, axis=-1).max() > 1e-12 * np.abs(gamma * dy).max(),
+           "gamma * dy is the same all along each row")
     error = np.linalg.norm(_MUTANTS["eps-dropped"](dy, cache)[0] - layer_norm_backward(dy, cache)[0])
+    # From sigma = 2.2 sqrt(eps) on the two s differ by less than a tenth. No number: mistakes are told by the words.
+    expect(error >= 0.1 * size or x.std(axis=-1).min() < 2.2 * eps**0.5,
+           "sigma is more than twice the root of eps, and wrong and right dx differ by less than 1e-01 |r g|")
     expect(error >= 0.1 * size, f"wrong and right dx differ by {error / size:.1e} |r g|, expected at least 1e-01")
 
 
@@ -174,11 +179,14 @@ EXERCISES = (
          "Your dx has a factor too much, and with gamma = 1 that shows."))),
     Exercise("probe-for-eps", 15, "test", probe_solution,
              tuple(each(f"eps = {eps}", lambda rng, eps=eps: Call({"eps": eps}), _shows)
-                   for eps in (1e-5, 1e-20, 1.0)), mistakes=changes(
+                   for eps in (1.0, 1e-5, 1e-20, 100.0)), mistakes=changes(
+        # In this order: two fail at a small eps only, the third at every one, the last at a large one only.
         ("np.sqrt(eps) * ", "",
-         "The size of your x does not depend on eps. When does adding eps to the variance matter?",
+         "Here sigma is too large. Does it become smaller as fast as the root of eps?",
+         "1e-3 * ", "Here sigma is too large. Does it become smaller as fast as the root of eps?",
          "100 * np.sqrt(eps) * ",
-         "Your sigma is much larger than the root of eps. How much does eps add to the variance then?"),
+         "Your sigma is much larger than the root of eps. How much does eps add to the variance then?",
+         "eps * ", "Your sigma grows faster than the root of eps. In which unit is sigma, and in which is eps?"),
         ("np.array([1.0, 2.0, 3.0, 5.0])", "np.ones(4)",
          "Your dy is constant, and gamma too: what is dx then, with eps or without?"),
         ("np.ones(4), np.zeros(4)", "np.zeros(4), np.zeros(4)", "Your gamma is 0, so nothing reaches x."),

@@ -74,6 +74,23 @@ def derived_tolerance(sizes, tolerances, errors):
     return fig
 
 
+def found_by(counts, total):
+    """How many of ``total`` mistakes each test finds, as bars; counts: what a test does -> number, from top down."""
+    fig, ax = figure(5.6, 0.5 + 0.34 * len(counts))
+    places = np.arange(len(counts))
+    ax.barh(places, [total] * len(counts), color="#e3e3e3")
+    ax.barh(places, list(counts.values()), color=COLOURS["blue"])
+    for place, count in zip(places, counts.values()):
+        ax.text(total + 0.5, place, f"{count}", va="center")
+    ax.set(xlabel=f"mistakes found, of {total}", xlim=(0, total + 3))
+    ax.set_yticks(places, counts)
+    ax.invert_yaxis()
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    return fig
+
+
 def kill_matrix(killed, mutants, checks):
     """Mutants against checks: a filled square where the check kills the mutant.
 

@@ -26,6 +26,26 @@ def test_constant_verdicts(answer, description):
     assert failed("write-the-test", lambda backward: answer) == description
 
 
+NOISE = np.random.default_rng(0).standard_normal((2, 4, 8))
+
+
+@pytest.mark.parametrize("size, dy, title, words", [
+    (np.sqrt, NOISE[1], None, ""),
+    (lambda eps: 0.1 * eps**0.5, NOISE[1], None, ""),
+    (lambda eps: 1.0, NOISE[1], "eps = 1e-05", "as fast as the root"),
+    (lambda eps: 1e-3, NOISE[1], "eps = 1e-20", "as fast as the root"),
+    (lambda eps: eps**0.25, NOISE[1], "eps = 1e-05", "as fast as the root"),
+    (lambda eps: 10 * eps**0.5, NOISE[1], "eps = 1.0", "much larger than the root"),
+    (lambda eps: eps, NOISE[1], "eps = 100.0", "grows faster than the root"),
+    (np.sqrt, np.ones(8), "eps = 1.0", "Your dy is constant"),
+])
+def test_a_probe_is_told_what_its_sigma_is(size, dy, title, words):
+    def probe(eps):
+        return size(eps) * NOISE[0], np.ones(8), np.zeros(8), dy
+
+    assert failed("probe-for-eps", probe, words) == title
+
+
 def test_rms_mutants_are_wrong_and_different():
     rng = np.random.default_rng(1)
     x, dy = rng.standard_normal((2, 3, 4, 7))

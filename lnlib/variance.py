@@ -118,66 +118,66 @@ def _algorithm(function):
 
 @_algorithm
 def naive(x, order="pairwise"):
-    r"""Mean of the squares minus square of the mean: :math:`v = \overline{x^2} - m^2`.
+    r"""Mean of the squares minus square of the mean: :math:`\sigma^2 = \overline{x^2} - m^2`.
 
     Two numbers near :math:`\mu^2` that differ by :math:`\sigma^2` are subtracted: the error is
-    :math:`E \kappa^2 u`. Where that is more than 1, v is any number up to about :math:`E u \mu^2`, of either sign.
+    :math:`E \kappa^2 u`. Where that is more than 1, var is any number up to about :math:`E u \mu^2`, of either sign.
     """
     m = mean(x, order)
-    v = mean(x * x, order) - m * m
-    return m, np.zeros_like(m), v
+    var = mean(x * x, order) - m * m
+    return m, np.zeros_like(m), var
 
 
 @_algorithm
 def naive_clipped(x, order="pairwise"):
-    r""":func:`naive`, with a negative variance replaced by zero: :math:`v = \max(\overline{x^2} - m^2,\, 0)`.
+    r""":func:`naive`, with a negative variance set to zero: :math:`\sigma^2 = \max(\overline{x^2} - m^2,\, 0)`.
 
-    No NaN any more, and no better answer: with v = 0, xhat is :math:`(x - m)/\sqrt\varepsilon`, which is
+    No NaN any more, and no better answer: with var = 0, xhat is :math:`(x - m)/\sqrt\varepsilon`, which is
     :math:`\sqrt{1 + \sigma^2/\varepsilon}` times too large.
     """
-    m, c, v = naive(x, order)
-    return m, c, np.maximum(v, np.zeros_like(v))
+    m, c, var = naive(x, order)
+    return m, c, np.maximum(var, np.zeros_like(var))
 
 
 @_algorithm
 def two_pass(x, order="pairwise"):
-    r"""The definition: first the mean, then the mean square of what is left: :math:`d = x - m, v = \overline{d^2}`.
+    r"""The definition: first the mean, then the mean square of d = x - m: :math:`\sigma^2 = \overline{d^2}`.
 
     The error is :math:`E u + (E \kappa u)^2`; the second term is the square of the error of m. Higham 2002,
     section 1.9.
     """
     m = mean(x, order)
     d = x - m
-    v = mean(d * d, order)
-    return m, np.zeros_like(m), v
+    var = mean(d * d, order)
+    return m, np.zeros_like(m), var
 
 
 @_algorithm
 def corrected_two_pass(x, order="pairwise"):
     r""":func:`two_pass`, with the error of the mean taken out of the variance.
 
-    .. math:: d = x - m, \qquad v = \overline{d^2} - \overline{d}^{\,2}
+    .. math:: d = x - m, \qquad \sigma^2 = \overline{d^2} - \overline{d}^{\,2}
 
-    The error of v is :math:`E u + E^3 \kappa^2 u^3`. xhat is no better than with :func:`two_pass`: m is the same.
-    It can be worse: on a constant row v is now zero, or nearly, and what m is off by is divided by the root of eps.
+    The error of var is :math:`E u + E^3 \kappa^2 u^3`. xhat is no better than with :func:`two_pass`: m is the same.
+    It can be worse: on a constant row var is now zero, or nearly, and what m is off by is divided by the root of eps.
     """
-    m, r, v = recentred_short(x, order)
-    return m, np.zeros_like(r), v
+    m, residual, var = recentred_short(x, order)
+    return m, np.zeros_like(residual), var
 
 
 @_algorithm
 def shifted(x, order="pairwise"):
     r""":func:`naive` on x minus its first element.
 
-    .. math:: d = x - x_0, \qquad m = x_0 + \overline{d}, \qquad v = \overline{d^2} - \overline{d}^{\,2}
+    .. math:: d = x - x_0, \qquad m = x_0 + \overline{d}, \qquad \sigma^2 = \overline{d^2} - \overline{d}^{\,2}
 
     The error is that of :func:`naive` for a row whose mean is :math:`\mu - x_0`: small when :math:`x_0` is near the
     mean. No element is more than :math:`\sigma\sqrt{D - 1}` from it, so the worst is :math:`E D u`. That happens when
     :math:`x_0` is the outlier of its row, even of a row that needed no shift.
     """
     shift = x[..., :1]
-    r, c, v = naive(x - shift, order)
-    return shift + r, c, v
+    rest, c, var = naive(x - shift, order)
+    return shift + rest, c, var
 
 
 @_algorithm
@@ -186,7 +186,7 @@ def welford(x, order="sequential"):
 
     .. math:: d_n = x_n - m_{n-1}, \qquad m_n = m_{n-1} + d_n/n, \qquad S_n = S_{n-1} + d_n (x_n - m_n)
 
-    and v = S / D. The error is :math:`D \kappa u`: the mean is rounded at every step. The order is sequential
+    and var = S / D. The error is :math:`D \kappa u`: the mean is rounded at every step. The order is sequential
     by nature, and ``order`` changes nothing. The loop over D is Python's: mind the time for D above 10000.
     Source: Welford, *Note on a Method for Calculating Corrected Sums of Squares and Products*, Technometrics 4, 1962.
     """
@@ -219,7 +219,7 @@ def merge(a, b):
 
 @_algorithm
 def chan(x, order="pairwise"):
-    r"""Groups of one element, merged with their neighbours until one group is left; v = S / D.
+    r"""Groups of one element, merged with their neighbours until one group is left; var = S / D.
 
     The formula is that of :func:`merge`. The error is :math:`\kappa u \log_2 D`: fewer roundings of the mean than
     in :func:`welford`, and any number of threads may share the work. Pairwise by nature; ``order`` changes nothing.
@@ -243,8 +243,8 @@ def neumaier(x, order="sequential"):
     D = x.shape[-1]
     m = _divide(compensated_total(x), D)
     d = x - m
-    v = _divide(compensated_total(d * d), D)
-    return m, np.zeros_like(m), v
+    var = _divide(compensated_total(d * d), D)
+    return m, np.zeros_like(m), var
 
 
 @_algorithm
@@ -252,58 +252,58 @@ def wide(x, order="pairwise"):
     r""":func:`two_pass` in a wider dtype; the results are rounded to x's dtype.
 
     The wider dtype is float64, and for float64 it is ``numpy.longdouble``. Where that is float64 as well (Windows,
-    and macOS on ARM), this is :func:`two_pass` for float64 x. Mean and v are correctly rounded, nearly always.
+    and macOS on ARM), this is :func:`two_pass` for float64 x. Mean and var are correctly rounded, nearly always.
     xhat is still off by :math:`u |\mu|/\sigma`, because m must be rounded before x - m can be taken in x's dtype.
     """
     w = x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
     m = mean(w, order)
     d = w - m
-    v = mean(d * d, order).astype(x.dtype)
-    return m.astype(x.dtype), np.zeros_like(v), v
+    var = mean(d * d, order).astype(x.dtype)
+    return m.astype(x.dtype), np.zeros_like(var), var
 
 
 @_algorithm
 def recentred(x, order="pairwise"):
     r"""Subtract the mean, then the mean of what is left: the cure.
 
-    .. math:: d = x - m, \qquad r = \overline{d}, \qquad v = \overline{(d - r)^2}
+    .. math:: d = x - m, \qquad c = d - \overline{d}, \qquad \sigma^2 = \overline{c^2}
 
-    m only has to be close: then x - m is exact where it is small, and r is the part of the mean that m could not
-    hold. It is returned as the correction, because m + r would be rounded to m again. What is left of the mean in
-    xhat is at most :math:`\delta = E u\,(1 + E u |\mu|/\sigma)`, and the error of v is :math:`E u + \delta^2`. Both
-    are a few E u while :math:`E u |\mu|/\sigma` is below 1. Chains of additions must be short for that: pairwise will
-    do where sigma is at least the spacing of the elements, one running sum over D = 65536 will not. Below the spacing
-    the rounding of r shows: with one element of 10007 a neighbour of all the others, r is 100 sigma or more, and xhat
-    is off by about 50 u.
+    m only has to be close: then x - m is exact where it is small, and the residual, the mean of d, is the part of
+    the mean that m could not hold. It is returned as the correction, because m + residual would be rounded to m
+    again. What is left of the mean in xhat is at most :math:`\delta = E u\,(1 + E u |\mu|/\sigma)`, and the error of
+    the variance is :math:`E u + \delta^2`. Both are a few E u while :math:`E u |\mu|/\sigma` is below 1. Chains of
+    additions must be short for that: pairwise will do where sigma is at least the spacing of the elements, one
+    running sum over D = 65536 will not. Below the spacing the rounding of the residual shows: with one element of
+    10007 a neighbour of all the others, it is 100 sigma or more, and xhat is off by about 50 u.
 
     A constant row comes out as exact zeros. If all x are k, then d is a small whole number j of units in the last
     place of k, the same for all, and its partial sums are multiples of that unit up to D j. Those need no
-    rounding while D j < 1/u, so r = d.
+    rounding while D j < 1/u, so the residual is d.
 
-    Adding r to the mean is an old technique: Neely, *Comparison of Several Algorithms for Computation of Means,
+    Adding it to the mean is an old technique: Neely, *Comparison of Several Algorithms for Computation of Means,
     Standard Deviations and Correlation Coefficients*, Communications of the ACM 9, 1966. Here the two stay apart.
     """
     m = mean(x, order)
     d = x - m
-    r = mean(d, order)
-    c = d - r
-    v = mean(c * c, order)
-    return m, r, v
+    residual = mean(d, order)
+    c = d - residual
+    var = mean(c * c, order)
+    return m, residual, var
 
 
 @_algorithm
 def recentred_short(x, order="pairwise"):
     r""":func:`recentred`, one pass shorter: the sums of d and of d**2 are taken together.
 
-    .. math:: d = x - m, \qquad r = \overline{d}, \qquad v = \overline{d^2} - r^2
+    .. math:: d = x - m, \qquad \sigma^2 = \overline{d^2} - \overline d^{\,2}
 
-    The error of v is :math:`E u\,(1 + r^2/\sigma^2)`. It is safe while :math:`|r|` is below sigma, as it is for
-    a pairwise mean where sigma is well above the spacing of the elements. A mean summed with few accumulators may
-    leave r hundreds of sigma large, and then this is :func:`naive` again: v is wrong, and may be negative.
+    The error is :math:`E u\,(1 + \overline d^{\,2}/\sigma^2)`. It is safe while the residual is below sigma, as it is
+    for a pairwise mean where sigma is well above the spacing of the elements. A mean summed with few accumulators may
+    leave a residual of hundreds of sigma, and then this is :func:`naive` again: var is wrong, and may be negative.
     """
     m = mean(x, order)
-    r, _, v = naive(x - m, order)
-    return m, r, v
+    residual, _, var = naive(x - m, order)
+    return m, residual, var
 
 
 # ---- The catalogue ----------------------------------------------------------------------------------

@@ -86,7 +86,8 @@ def _as_measured(found, rows, **_):
     for name, digits in zip(("naive", "two-pass"), expect_parts(found, 2, "numbers")):
         measured = reference.correct_digits(normalise(rows, name), exact)
         digits = float(digits)
-        expect(0 <= digits <= -np.log10(_U) + 1e-9,
+        # An answer in float32 may round its logarithm, and u inside it, up: a few u of 7 digits.
+        expect(0 <= digits <= -np.log10(_U) + 1e-5,
                f"{name}: predicted {digits:.1f} digits, expected 0 to {-np.log10(_U):.1f}")
         # The loss is a bound up to small factors: 16 rows measured within 0.3 and 3 times it, half a digit.
         expect(abs(digits - measured) <= 0.8, f"{name}: predicted {digits:.1f} digits, measured {measured:.1f}")
@@ -99,10 +100,10 @@ def _all_digits(found, **_):
 
 
 def repaired_solution(x, eps=1e-5):
-    m, _, v = wide(x)
+    m, _, var = wide(x)
     d = x - m
     c = d - d.mean(axis=-1, keepdims=True)
-    return c / np.sqrt(v + np.float32(eps))
+    return c / np.sqrt(var + np.float32(eps))
 
 
 def _repaired(title, *offsets, sigma=1.0, eps=1e-5, shape=(16, 256)):
@@ -116,17 +117,17 @@ def _repaired(title, *offsets, sigma=1.0, eps=1e-5, shape=(16, 256)):
 
 def _to_a_few_u(found, x, eps):
     found = expect_array(found, x.shape, "float32")
-    m, _, v = wide(x)
-    plain = (x - m) / np.sqrt(v + np.float32(eps))
+    m, _, var = wide(x)
+    plain = (x - m) / np.sqrt(var + np.float32(eps))
     error, unrepaired = (reference.relative_error(a, _exact(x, eps)) for a in (found, plain))
-    # Six roundings (d, its mean, c, v + eps, the root, the quotient) of at most u each; a sum adds a few.
+    # Six roundings (d, its mean, c, var + eps, the root, the quotient) of at most u each; a sum adds a few.
     expect(error <= 8 * _U, f"the result is off by {error:.1e}, expected a few u = {_U:.0e}; "
-                            f"what (x - m) / sqrt(v + eps) gives is off by {unrepaired:.1e}")
+                            f"what (x - m) / sqrt(var + eps) gives is off by {unrepaired:.1e}")
 
 
 def short_form_is_safe_solution(x, order):
-    _, r, v = recentred_short(x, order)
-    return bool(r[0] ** 2 < v[0])
+    _, residual, var = recentred_short(x, order)
+    return bool(residual[0] ** 2 < var[0])
 
 
 def _safe_or_not(order, offset, D, sigma=1.0):
@@ -137,7 +138,7 @@ def _safe_or_not(order, offset, D, sigma=1.0):
         expect(np.asarray(found).dtype == bool and np.size(found) == 1,
                f"found {type(found).__name__}, expected True or False")
         ratio = recentred_short(x, order)[1].item() / x.std(dtype=float)
-        expect(bool(found) == (abs(ratio) < 1), f"here r is {ratio:.2g} sigma, and you say {bool(found)}")
+        expect(bool(found) == (abs(ratio) < 1), f"here the residual is {ratio:.2g} sigma, and you say {bool(found)}")
     return each(f"{order}, D = {D}, offset {offset:g} sigma, sigma {sigma:g}", ask, judge)
 
 
@@ -176,27 +177,28 @@ EXERCISES = (
          "One mean over all rows is taken off. Does every row have the same left over?"),
         ("d - d.mean(axis=-1, keepdims=True)", "d + d.mean(axis=-1, keepdims=True)",
          "What is left of the mean is added: the error is doubled, and not removed."),
-        ("np.sqrt(v + np.float32(eps))", "(np.sqrt(v) + np.float32(eps))",
+        ("np.sqrt(var + np.float32(eps))", "(np.sqrt(var) + np.float32(eps))",
          "Your eps is added to sigma. Does layer norm add it before or after the root?"),
         ("d = x - m", "d = x.astype(float) - m",
-         "The work leaves float32 for float64. The exercise asks for what float32 can do by itself."))),
+         "The digits are there, in a float64 result. Which dtype does the exercise ask for?"))),
     Exercise("short-form", 10, "test", short_form_is_safe_solution,
-             # r, in sigma: far below 1, below 1, -900, 190; 17 and -17 with a positive v; the rest in other units,
-             # two with |r| = 3 sigma below v and |r| = 0.03 to 0.3 sigma above it; the last with a negative v.
+             # The residual r, in sigma: far below 1, below 1; 17 with a positive variance v, and 190: an answer that
+             # forgets the sign is right here, as no other mistake is; -900; -17 with a positive v; the rest in other
+             # units, two with |r| = 3 sigma below v and |r| = 0.03 to 0.3 sigma above it; the last with a negative v.
              tuple(_safe_or_not(*row) for row in (
-                 ("pairwise", 1e2, 1024), ("pairwise", 1e7, 65536), ("sequential", 1e7, 65536),
-                 ("accumulators", 1e7, 65536), ("sequential", 3e4, 65536), ("sequential", -3e4, 65536),
+                 ("pairwise", 1e2, 1024), ("pairwise", 1e7, 65536), ("sequential", 3e4, 65536),
+                 ("accumulators", 1e7, 65536), ("sequential", 1e7, 65536), ("sequential", -3e4, 65536),
                  ("sequential", 1e3, 65536, 1e3), ("sequential", 1e7, 65536, 1e-3),
                  ("sequential", 1e4, 65536, 10), ("accumulators", 1e4, 65536, 1e-3), ("accumulators", 6e7, 16384))),
              mistakes=changes(
-        ("return bool(r[0] ** 2 < v[0])", "return True", "Every row is trusted. How large may r become?"),
+        ("return bool(residual[0] ** 2 < var[0])", "return True", "Every row is trusted. How large may the residual become?"),
         ("recentred_short(x, order)", "recentred_short(x)",
          "The order of summation has no part in your answer. Which sum loses more?"),
-        ("r[0] ** 2 < v[0]", "abs(r[0]) < v[0]",
+        ("residual[0] ** 2 < var[0]", "abs(residual[0]) < var[0]",
          "A length is compared with a square. Multiply the row by 10: does the answer stay?",
-         "r[0] * abs(r[0]) < v[0]", "The residual mean keeps its sign: a large negative one counts as small.",
-         "v[0] > 0", "Only the sign of the variance is asked for. Can a wrong variance be positive?",
-         "abs(r[0]) < 1", "The residual mean is compared with 1. In which unit is it to be measured?"),
-        ("_, r, v", "r, _, v",
+         "residual[0] * abs(residual[0]) < var[0]", "The residual keeps its sign: a large negative one counts as small.",
+         "var[0] > 0", "Only the sign of the variance is asked for. Can a wrong variance be positive?",
+         "abs(residual[0]) < 1", "The residual is compared with 1. In which unit is it to be measured?"),
+        ("_, residual, var", "residual, _, var",
          "It is the mean that is compared with sigma, not what is left once the mean has been subtracted."))),
 )

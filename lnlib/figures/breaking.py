@@ -27,7 +27,7 @@ def variance_panels(offsets, var_errors, y_errors, u):
     for i, (ax, name) in enumerate(zip(axes.flat, y_errors)):
         # Two heights for the crosses, so that neither hides the other.
         for errors, label, colour, dash, marker, edge in (
-                (var_errors, "error of $v$", COLOURS["blue"], "-", "o", high / 10),
+                (var_errors, r"error of $\sigma^2$", COLOURS["blue"], "-", "o", high / 10),
                 (y_errors, "error of $y$", COLOURS["orange"], "--", "s", high)):
             error = np.asarray(errors[name])
             shown = np.where(error > high, np.nan, np.maximum(error, 1.5 * low))

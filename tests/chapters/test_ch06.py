@@ -131,7 +131,7 @@ def short(rule):
     ("digits-left", digits(lambda q: U * q**2, low=2 * U), "with mean 0"),
     ("repair-the-mean", solution_with("repair-the-mean", ("(eps)", "(1e-5)")), "is off by"),
     ("repair-the-mean", solution_with("repair-the-mean", ("x - m", "np.subtract(x, m, x)")), "changed its argument"),
-    ("short-form", short(lambda m, r, v: abs(r) < min(v, abs(v)**0.5)), r"r is 0\.\d+ sigma, and you say False"),
+    ("short-form", short(lambda m, r, v: abs(r) < min(v, abs(v)**0.5)), r"residual is 0\.\d+ sigma, and you say False"),
     ("short-form", lambda x, order: recentred_short(x, order)[1], "expected True or False"),
 ])
 def test_a_wrong_answer_is_refused(id, candidate, message):

@@ -141,6 +141,10 @@ def _without_overhead(found, **_):
     expect(abs(found) < 1e-9, f"without overhead: found {found:.4g}, expected 0")
 
 
+# y or dy or dx: the sum does not tell which.
+_ONE_MISSING = "An array of x's size is missing. Forward, loss and backward each make one at least. Are all counted?"
+
+
 EXERCISES = (
     Exercise("rms-norm-cost", 15, "measure", rms_norm_cost_solution,
              (_costs("a large array, per element", _per_element, (10_000, 10_000, 4)),
@@ -175,16 +179,21 @@ EXERCISES = (
     Exercise("step-peak", 15, "measure", step_peak_solution,
              (_steps("arrays of x's size", _whole_arrays, (10_000, 10_000, 4)),
               _steps("all arrays", _small_arrays, (101, 7, 8), (3, 500, 2), (1, 1, 4))), mistakes=changes(
-        ("3 +", "2 +", "One array of x's size is missing. Which array does the loss leave alive?",
+        ("3 +", "2 +", _ONE_MISSING,
          "4 +", "One array of x's size is too many. Is one counted that was there before, or is not kept?"),
         (" - in_place", "", "Whether in_place is set makes no difference in your sum. Where does dx go then?",
          " - (not in_place)",
          "An array is saved where in_place is not set. Over which array is dx written where it is?"),
         ('(keep == "xhat")', "1",
-         'An array is kept in both cases. Which one does keep = "x" add to what was there before?'),
+         'An array is kept in both cases. Which one does keep = "x" add to what was there before?',
+         "0", "Both ways to keep need as much in your sum. Which array is new when xhat is kept?"),
+        ('3 + (keep == "xhat")', "2", "Nothing that forward leaves is in your sum. What does it make of x's size?"),
         ('1 if keep == "xhat" else 2', "2",
          "Two statistics are kept in both cases. What is the mean for, once xhat is there?"),
-        (" + 2 * D", "", "The gradients of the parameters are not counted."))),
+        (" + 2 * D", "", "The gradients of the parameters are not counted.")) + tuple(
+        Mistake("", f"{_ONE_MISSING} And small arrays count, too.", changes=(("3 +", "2 +"), *small))
+        for small in ([(" + 2 * D", "")], [(" + statistics * rows", "")],
+                      [(" + 2 * D", ""), (" + statistics * rows", "")]))),
     Exercise("half-length", 5, "measure", half_length_solution,
              (each("from two calls", _two_calls, _from_two_calls),
               each("no overhead", lambda rng: Call({"n1": 1000, "t1": 1e-6, "n2": 4000, "t2": 4e-6}),

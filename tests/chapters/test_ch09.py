@@ -39,9 +39,9 @@ def rms(numbers=(7, 10, 1), fused=(2, 1, 1)):
     return candidate
 
 
-def peak(statistics=(1, 2), parameters=2):
+def peak(statistics=(1, 2), parameters=2, large=3, xhat=1):
     def candidate(rows, D, itemsize, keep, over):
-        arrays = 3 + (keep == "xhat") - over  # y, dy and dx; in place, y is not a new one
+        arrays = large + xhat * (keep == "xhat") - over  # y, dy and dx; in place, dx is not a new one
         return itemsize * (arrays * rows * D + statistics[keep == "x"] * rows + parameters * D)
     return candidate
 
@@ -60,6 +60,11 @@ def peak(statistics=(1, 2), parameters=2):
     ("step-peak", peak(), None, ""),
     ("step-peak", peak(statistics=(0, 1)), "all arrays", "what is missing grows with rows"),
     ("step-peak", peak(parameters=3), "all arrays", "what is too much grows with D"),
+    ("step-peak", peak(large=2), "arrays of x's size", "Forward, loss and backward each make"),  # y, or dy
+    ("step-peak", peak(large=2, parameters=0), "arrays of x's size", "small arrays count, too"),
+    ("step-peak", peak(large=2, statistics=(0, 0)), "arrays of x's size", "small arrays count, too"),
+    ("step-peak", peak(large=2, xhat=0), "arrays of x's size", "Nothing that forward leaves"),
+    ("step-peak", peak(xhat=0), "arrays of x's size", "Which array is new when xhat is kept?"),
     ("half-length", lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1), None, ""),
     # The smaller array is not always the first.
     ("half-length", lambda n1, t1, n2, t2: abs(t1 * n2 - t2 * n1) / (t2 - t1), "from two calls", "expected"),

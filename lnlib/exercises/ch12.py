@@ -288,8 +288,8 @@ EXERCISES = (
          "Each row overwrites the part of the rows before it."))),
     Exercise("choose-partials", 20, "derive", choose_partials_solution,
              (_partials("few rows", _few_rows, (1, 128, 40), (100, 128, 40), (100, 512, 132)),
-              # More than 512 threads make no group run, and a loop over multiples of none never ends. So a wrong one has to
-              # fail on short rows, where it is no larger than that: with one number for a thread it is 512.
+              # More than 512 threads make no group run, and a loop over multiples of none never ends. So a wrong number
+              # has to fail on short rows, where it is no larger than that: with one number for a thread it is 512.
               _partials("many rows", _many_rows, (10**6, 512, 132), (65536, 128, 40), (135168, 256, 132)),
               _partials("many long rows", _many_rows, (10**6, 1024, 132), (65536, 516, 108), (16896, 4096, 132),
                         (10**5, 8192, 40), (300000, 4100, 108)),
@@ -305,7 +305,10 @@ EXERCISES = (
         ("G += groups", "G *= 2", "Your G is doubled until it suffices. Which multiples are skipped?"),
         ("G = min(G, M)", "pass", "There may be more partial sums than rows: some have nothing to add."),
         ("(12 * M + 16 * G)", "(12 * M)",
-         "The partial sums are compared with the other bytes. A share is a part of which whole?"))),
+         "The partial sums are compared with the other bytes. A share is a part of which whole?",
+         "(20 * M + 16 * G)", "You count 20 bytes an element. How many arrays does a single kernel move?"),
+        ("16 * G / (12 * M + 16 * G)", "8 * G / (12 * M + 8 * G)",
+         "The partial sums are moved once in your count. Who writes them, and who reads them?"))),
     Exercise("second-stage", 15, "implement", second_stage_solution,
              (_stage("sums", _sums, (1, 64), (5, 128), (6, 72)),
               _stage("in order", _in_order, (50, 64)),
@@ -314,6 +317,8 @@ EXERCISES = (
          "The parts are read as if a column's numbers were neighbours. How are they stored?"),
         ("if c < D", "if True",
          "Threads beyond the last column take part. How many threads are there, and how many columns?"),
+        ("        total[c] = value", "    total[c] = value",
+         "Threads beyond the last column write a total, too. What do they have to add?"),
         ("range(G)", "range(1, G)", "The first partial sum is left out.",
          "range(G - 1, -1, -1)", "The parts are added from the last to the first. Does the order change the bits?"),
         ("cuda.grid(1)", "cuda.threadIdx.x",

@@ -91,6 +91,17 @@ def threads_of(D):
     return next(T for T in (32, 64, 128, 256, 512) if 16 * T >= D)
 
 
+@pytest.mark.parametrize("share, words", [
+    (lambda G, M: 16 * G / (20 * M + 16 * G), "20 bytes an element"),
+    (lambda G, M: 2 * G / (3 * M + 2 * G), "moved once")])
+def test_a_share_of_other_bytes_is_told(share, words):
+    def attempt(M, D, multiprocessors):
+        G, _ = ch12.choose_partials_solution(M, D, multiprocessors)
+        return G, share(G, M)
+
+    assert failed("choose-partials", attempt, words) == "their share of the bytes"
+
+
 @pytest.mark.parametrize("attempt, check, words", [
     (with_share(lambda M, P, groups: groups), "few rows", "more than there are rows"),
     (with_share(lambda M, P, groups: min(M, groups)), "many rows", "one of them has"),
@@ -129,6 +140,7 @@ ONCE = "each number once, four sectors a request"
 
 @pytest.mark.parametrize("old, new, check, words", [
     ("range(G)", "range(max(G - 1, 1))", "sums", "is off by"),
+    ("        total[c] = value", "    total[c] = value", "sums", "write a total, too"),
     ("total[c] = value", "total[c] = value * float32(1 + 2**-23)", "sums", "is off by"),  # 2 ulps of 100: 2.6 u
     (VALUE, f"{VALUE} + float32(0) * parts[part * D + c]", ONCE, "loads of parts ask"),
     (VALUE, f"total[c] = value\n            {VALUE}", ONCE, "stores of total ask"),

@@ -281,12 +281,12 @@ HARMLESS = tuple(_harmless)
 
 #: Where a factor may be wrong, and what it may be; :func:`slip` has the name of a pair.
 PLACES = {"dx": "the whole of dx", "means": "each of the two means", "mean": "the term with the mean of g",
-           "one-direction": "the projection"}
+           "projection": "the projection"}
 # Names that the catalogue has for a place and a factor.
 _CATALOGUE = {("means", "d"): "sums-for-means", ("means", "over-d"): "means-over-d-again",
               ("means", "d-over-rows"): "rows-for-features", ("dx", "over-d"): "dx-over-d",
-              ("one-direction", "two"): "projection-times-two", ("one-direction", "half"): "projection-halved",
-              ("one-direction", "sign"): "projection-added", ("one-direction", "ddof"): "ddof-mismatch",
+              ("projection", "two"): "projection-times-two", ("projection", "half"): "projection-halved",
+              ("projection", "sign"): "projection-added", ("projection", "ddof"): "ddof-mismatch",
               ("dx", "sign"): "dx-negated"}
 FACTORS = {"sign": "has the wrong sign", "two": "counts twice", "half": "counts half", "d": "is multiplied by D",
             "over-d": "is divided by D once too often", "d-over-rows": "is divided by the number of rows, not by D",

@@ -108,6 +108,12 @@ def digits(naive_loss, mean_loss=lambda q: U * abs(q), low=U, high=1.0):
     return candidate
 
 
+def in_float32(x):
+    """An answer to digits-left whose u, ratio and logarithm are rounded to float32."""
+    ratio, u = abs(x.mean()) / x.std(), np.float32(U)
+    return tuple(-np.log10(np.clip(loss, u, np.float32(1))) for loss in (u * ratio**2, u * ratio))
+
+
 def in_float64(x, eps=1e-5):
     c = x - mean(x.astype(float))
     return c / np.sqrt(mean(c * c) + eps)
@@ -144,6 +150,7 @@ def test_a_wrong_answer_is_refused(id, candidate, message):
 @pytest.mark.parametrize("id, candidate", [
     ("digits-left", digits(lambda q: U * (1 + q**2), lambda q: U * np.hypot(1, q))),
     ("digits-left", lambda x: digits(lambda q: U * q**2)(np.float64(x.mean()) + x.std() * np.float64([-1, 1]))),
+    ("digits-left", in_float32),
     ("repair-the-mean", lambda x, eps: in_float64(x, eps).astype(np.float32)),
     ("short-form", lambda x, order: abs(recentred_short(x, order)[1]) < x.std()),
     ("short-form", short(lambda m, r, v: abs(r) < abs(v)**0.5)),  # a wrong v is small against r**2, whatever its sign
@@ -153,6 +160,16 @@ def test_a_wrong_answer_is_refused(id, candidate, message):
 def test_another_right_answer_is_accepted(id, candidate, seed):
     report = exercises.check(id, candidate, seed=seed)
     assert report.failed is None, report
+
+
+@pytest.mark.parametrize("id, candidate, words", [
+    ("short-form", short(lambda m, r, v: r < abs(v)**0.5), "keeps its sign"),
+    ("short-form", short(lambda m, r, v: r < np.sqrt(v)), "keeps its sign"),
+    ("repair-the-mean", in_float64, "in a float64 result"),
+])
+def test_one_mistake_is_told_as_itself(id, candidate, words):
+    diagnosis = str(exercises.check(id, candidate).diagnosis)
+    assert words in diagnosis and "Or:" not in diagnosis
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text

@@ -57,6 +57,12 @@ def peak(statistics=(1, 2), parameters=2, large=3, xhat=1):
     ("rms-norm-cost", rms(fused=(2, 1, 2)), "small arrays, to the byte", "what is too much grows with D"),
     ("free-operations", lambda m, size: max(0, 2 * size * m.flops / m.copy - 8), None, ""),
     ("free-operations", lambda m, size: 8 * m.flops / m.copy - 8, "memory is slow", "expected"),  # float32 only
+    # A wrong sign is not told as the operations that the pass does already.
+    ("free-operations", lambda m, size: abs(2 * size * m.flops / m.copy - 8), "arithmetic is slow", "lost its sign"),
+    ("free-operations", lambda m, size: max(0, m.flops / m.copy - 8), "memory is slow", "How many bytes has one?"),
+    ("free-operations", lambda m, size: max(0, 2 * 4 * m.flops / m.copy - 8), "memory is slow", "four bytes"),
+    ("free-operations", lambda m, size: max(0, 2 * size * m.flops // m.copy - 8),
+     "both take as long", "rounded down"),
     ("step-peak", peak(), None, ""),
     ("step-peak", peak(statistics=(0, 1)), "all arrays", "what is missing grows with rows"),
     ("step-peak", peak(parameters=3), "all arrays", "what is too much grows with D"),
@@ -66,6 +72,8 @@ def peak(statistics=(1, 2), parameters=2, large=3, xhat=1):
     ("step-peak", peak(large=2, xhat=0), "arrays of x's size", "Nothing that forward leaves"),
     ("step-peak", peak(xhat=0), "arrays of x's size", "Which array is new when xhat is kept?"),
     ("half-length", lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1), None, ""),
+    ("half-length", lambda n1, t1, n2, t2: t1 * (n2 - n1) / (t2 - t1) + n1, "from two calls", "is added to"),
+    ("half-length", lambda n1, t1, n2, t2: t1 * (n2 - n1) / (t2 - t1) - n2, "from two calls", "Which n belongs"),
     # The smaller array is not always the first.
     ("half-length", lambda n1, t1, n2, t2: abs(t1 * n2 - t2 * n1) / (t2 - t1), "from two calls", "expected"),
     ("rms-norm-cost", lambda rows, D, itemsize: rms()(rows, D, 1), "a large array, per element", "accesses per"),

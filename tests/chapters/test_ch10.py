@@ -44,7 +44,8 @@ def in_pairs(sums):
     (lambda x, lanes: np.array([part.sum() for part in np.array_split(x, lanes)]).sum(), "to the last bit",
      "a block of neighbours"),
     (lambda x, lanes: in_order([x[k::lanes].sum() for k in range(lanes)]), "to the last bit", "NumPy adds them"),
-    (lambda x, lanes: np.array([x[k::lanes].sum() for k in range(lanes)]).sum(), "to the last bit", "NumPy adds them"),
+    (lambda x, lanes: np.array([x[k::lanes].sum() for k in range(lanes)]).sum(), "to the last bit",
+     "NumPy adds them"),
     (lambda x, lanes: in_pairs([in_order(x[k::lanes]) for k in range(lanes)]), "to the last bit", "added in pairs"),
     (lambda x, lanes: np.float32(sum(x[k::lanes].astype(float).sum() for k in range(lanes))), "to the last bit",
      "in float64"),
@@ -119,6 +120,9 @@ IN_STEPS = "row after row, x read twice, y written once"
 
 @pytest.mark.parametrize("answer, check, words", [
     (of_rows(FORWARD, ("range(x.shape[0])", "range(0)")), "y and rstd", "not written"),
+    (of_rows(FORWARD, ("1 / np.sqrt", "np.sqrt")), "y and rstd", "multiplied by the root"),
+    (of_rows(FORWARD, ("squares / D", "squares / (D - 1)")), "y and rstd", "divided by D - 1"),
+    (of_rows(FORWARD, ("x[i, j] ** 2", "np.abs(x[i, j])")), "y and rstd", "Magnitudes"),
     ((FORWARD, vectorised), IN_STEPS, "one number at a time"),
     (of_rows(FORWARD, (Y, f"{Y}\n            x[0, 0]")), IN_STEPS, "come back to a row"),
     (of_rows(FORWARD, (Y, f"y[i, j] = 0\n            {Y}")), IN_STEPS, "written 2 times"),

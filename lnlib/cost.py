@@ -346,7 +346,8 @@ def median_rate(amount, call, rounds=11):
 def measure_machine(threads=1, size=2**27):
     """Measure this CPU's :class:`Machine` in float32: about two seconds once it is compiled.
 
-    It needs Numba; ``ImportError`` without, as in a browser: write down a :class:`Machine` of your own there.
+    It needs Numba; ``ImportError`` without, as in a browser: write down a :class:`Machine` of your own there. In a
+    child forked after Numba had started its threads it is a ``RuntimeError``.
     Each rate is the median of eleven rounds. Bytes are counted as STREAM counts them, two arrays for copy and three
     for triad: the line that a CPU reads before it overwrites part of it is traffic that nobody asked for.
 
@@ -361,7 +362,12 @@ def measure_machine(threads=1, size=2**27):
     except ImportError as error:
         raise ImportError("measure_machine needs Numba, which is not installed here; without it, describe a machine "
                           "by Machine(name, copy, triad, flops)") from error
+    from .cpu.threads import in_forked_child, turn
+
     threads = contract.require_count("threads", threads, most=numba.config.NUMBA_NUM_THREADS)
+    if in_forked_child():
+        raise RuntimeError("found a process forked after Numba had started its threads, expected one of its own "
+                           "(multiprocessing's 'spawn')")
     size = contract.require_count("size", size, least=64)
     copy, triad, multiply_add = kernels(threads > 1)
     n, lanes, repeats, half = size // 4, 512, 2**14, np.float32(0.5)  # 0.1 GFLOP a thread
@@ -370,10 +376,11 @@ def measure_machine(threads=1, size=2**27):
     before = numba.get_num_threads()
     numba.set_num_threads(threads)
     try:
-        return Machine(f"this {platform.machine()} CPU, threads: {threads}, arrays of {size / 1e6:.3g} MB",
-                       copy=median_rate(2 * a.nbytes, lambda: copy(a, b)),
-                       triad=median_rate(3 * a.nbytes, lambda: triad(a, b, c, half)),
-                       flops=median_rate(16 * work.size * repeats,
-                                          lambda: multiply_add(work, half, half, repeats)))
+        with turn():
+            return Machine(f"this {platform.machine()} CPU, threads: {threads}, arrays of {size / 1e6:.3g} MB",
+                           copy=median_rate(2 * a.nbytes, lambda: copy(a, b)),
+                           triad=median_rate(3 * a.nbytes, lambda: triad(a, b, c, half)),
+                           flops=median_rate(16 * work.size * repeats,
+                                             lambda: multiply_add(work, half, half, repeats)))
     finally:
         numba.set_num_threads(before)

@@ -153,10 +153,15 @@ def _check_result(value, dy):
     return value
 
 
+def _wide_norm(a):
+    """L2 norm, in float64: float32's squares overflow from 2e19 on."""
+    return np.linalg.norm(np.abs(a).astype(np.float64))
+
+
 def _differentiate(rule, f, x, h, dy):
     """Gradient of <dy, f(x)>; and for each of its elements the L2 norm of the terms it sums, dy_j df_j/dx_i,
     and of those terms dy_j f_j of the loss that it reaches."""
-    gradient, terms, reached = np.zeros_like(x), np.zeros_like(x), np.zeros_like(x)
+    gradient, terms, reached = np.zeros_like(x), np.zeros(x.shape), np.zeros(x.shape)
     loss = dy * _check_result(f(x.copy()), dy)
     for i in np.ndindex(x.shape):
         def phi(t):
@@ -167,8 +172,8 @@ def _differentiate(rule, f, x, h, dy):
         # The outputs are subtracted before they are summed: those that x_i does not reach add no rounding error.
         products = dy * rule.derivative(phi, h)
         gradient[i] = products.sum()
-        terms[i] = np.linalg.norm(products)
-        reached[i] = np.linalg.norm(loss[products != 0])
+        terms[i] = _wide_norm(products)
+        reached[i] = _wide_norm(loss[products != 0])
     return gradient, terms, reached
 
 

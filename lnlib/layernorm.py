@@ -306,7 +306,8 @@ def layer_norm_backward(dy, cache):
     -----
     The relative error of dx is about kappa * u with kappa = ||r g|| / ||dx||: what g has along **1**
     and along xhat is subtracted away, and its rounding error stays. That of dgamma is about
-    u ||dy sqrt(1 + xhat^2)|| / ||dgamma||: xhat is wrong by about u however small it is, because the mean is.
+    u ||dy sqrt(xhat^2 + mean(xhat^2))|| / ||dgamma||, the mean that of the row, 1 but for eps: however small an xhat
+    is, the error of the row's mean is in it, about u sigma.
     From a PreciseLayerNormCache u is float64's.
     """
     return _backward(dy, cache, _LAYER_NORM, centred)

@@ -7,10 +7,10 @@ memory once and written once; what is computed in between stays in the first lev
   with d = x - m, mean(d) is the residual and mean(d^2) - mean(d)^2 the variance, from a single loop. If the
   residual is more than half a standard deviation, the guess was poor, and the loop runs again from m + residual.
 * **Order of additions.** Sums over a row may be added in any order (then they become vector loops), those of the
-  statistics in blocks of 2 KB, in float64 after that. Nothing else may: in x - m - residual the order of the two
-  subtractions is the point.
+  statistics in blocks of 2 KB or less, in float64 after that. Nothing else may: in x - m - residual the order of the
+  two subtractions is the point.
 * **Parameter gradients.** Rows are added in the dtype of the arithmetic 16 at a time, then in float64, which for
-  float64 keeps what it loses. With threads each has its own sums, 128 bytes apart from the next, added in the order
+  float64 keeps what it loses. Where all terms of a sum are equal their roundings do not average: up to 4.5 u. With threads each has its own sums, 128 bytes apart from the next, added in the order
   of the threads. They are rounded once: if rows are left to the NumPy backend, it adds all rows.
 * **Rows out of range.** A row whose variance leaves the range where these loops are accurate, or that holds
   NaN or Inf, is done by :mod:`lnlib.layernorm`. So are gradients in which something may overflow on the way.

@@ -154,7 +154,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
         _refuse_overlap(y, gamma, beta)
         gamma, beta = gamma.copy(), beta.copy()
     D = x.shape[-1]
-    rows, y_rows = x.reshape(-1, D), y.reshape(-1, D)
+    rows, y_rows = (x, y) if x.ndim == 2 else (x.reshape(-1, D), y.reshape(-1, D))  # a reshape takes 0.1 us
     saved = np.empty(3 * len(rows) + D, _FLOAT64 if precise else dtype)
     if x.size < PARALLEL_SIZE or (threads := usable_threads()) == 1:
         out_of_range = forward_serial(rows, gamma, beta, eps, y_rows, saved)
@@ -201,7 +201,7 @@ def layer_norm_backward(dy, cache, *, out=None):
     if not dy.flags.carray:
         _refuse_overlap(dx, dy)
         dy = dy.copy()
-    upstream, rows, dx_rows = dy.reshape(-1, D), x.reshape(-1, D), dx.reshape(-1, D)
+    upstream, rows, dx_rows = (dy, x, dx) if x.ndim == 2 else (a.reshape(-1, D) for a in (dy, x, dx))
     dgamma, dbeta = np.empty(D, dtype), np.empty(D, dtype)
     try:
         if x.size < PARALLEL_SIZE or (threads := usable_threads()) == 1:

@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 from numba import njit, prange
+from numba.core.registry import cpu_target
 
 from .. import contract
 from .compiler import NoAlias, prefetch
@@ -15,13 +16,32 @@ from .compiler import NoAlias, prefetch
 #: Rows whose parameter gradients are added in the dtype of the arithmetic, before float64 takes over.
 ROW_BLOCK = 16
 
-#: Bytes of a row that are summed in the dtype of the arithmetic, before float64 takes over.
-CHUNK = 2048
+
+def _chunk():
+    """CHUNK for the processor that Numba compiles for; the smallest if in doubt.
+
+    LLVM adds to four vectors of sums, of 512 bits for AMD's AVX-512 and of 256 for Intel's, whose clock wide ones
+    would slow. SSE2 has the registers for two vectors, of 128 bits.
+    """
+    _, processor, features = cpu_target.target_context.codegen().magic_tuple()
+    found = features.split(",")
+    if "+avx512f" in found and processor.startswith("znver"):
+        return 2048
+    return 1024 if "+avx" in found else 256
+
+
+#: Bytes of a row that are summed in the dtype of the arithmetic, before float64 takes over: so few that 8 numbers are
+#: added one after another. Each addition is rounded, by u of the sum so far at most. Where that is the square of an
+#: outlier it swallows the same of every square that follows: these errors have one sign.
+CHUNK = _chunk()
+
+#: Bytes of a tile of a wide row.
+TILE = 2048
 
 #: Bytes of a cache line; an aligned vector store writes one, a misaligned one writes two halves.
 LINE = 64
 
-#: A row of this many bytes is wide. The rows of a block are then done together, in tiles of CHUNK bytes, so that
+#: A row of this many bytes is wide. The rows of a block are then done together, in tiles of TILE bytes, so that
 #: gamma, dgamma and dbeta of a tile stay in the first level of cache.
 WIDE_ROW = 8192
 
@@ -177,10 +197,10 @@ def copy_for(rows, array):
 def _rounding_of_a_mean(itemsize):
     """How far the mean of a row's c, in standard deviations, may be from 0.
 
-    The residual's sums are of at most CHUNK bytes, in four lanes or more for float32: 128 additions one after the
-    other, each with an error of at most u times what is added up. |d| is 1.5 standard deviations on average at most,
-    for residuals are below half of one (or x is a few ulps wide, and sums of d are exact). With the rounding of the
-    residual and of c that is below 256 u = 2^-16, for every D: the sum of c is taken in float64. That sum's own
+    The residual's sums are of at most CHUNK bytes. Would LLVM make one vector of sums of them, that were 32 additions
+    one after the other, each with an error of at most u times what is added up. |d| is 1.5 standard deviations on
+    average at most, for residuals are below half of one (or x is a few ulps wide, and sums of d are exact). With the
+    rounding of the residual and of c that is far below 256 u = 2^-16, for every D: the sum of c is taken in float64. That sum's own
     error, D u / 8 for eight partial sums, is what float64's limit is for: 2^-32 holds to D = 2^24.
     """
     return 2.0**-16 if itemsize == 4 else 2.0**-32
@@ -224,7 +244,7 @@ def _forward_rows(x, beta, eps, y, statistics, gamma, begin, end):
         mean = real(_first_sum(x, i, first) / first)
         residual = variance = 0.0
         for _ in range(4):
-            total, squares = _moments(x, i, 0, D, mean) if D < LONG_ROW else _long_moments(x, i, mean, chunk)
+            total, squares = _moments(x, i, 0, D, mean) if D <= chunk else _long_moments(x, i, mean, chunk)
             residual = total / D
             variance = squares / D - residual * residual
             better = real(mean + residual)
@@ -295,7 +315,7 @@ def _backward_short_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begi
 @_row_loop
 def _backward_wide_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end):
     """The same, tile after tile for a block of rows: their part of gamma, dgamma and dbeta stays in cache."""
-    D, line, tile = x.shape[1], LINE // x.itemsize, CHUNK // x.itemsize
+    D, line, tile = x.shape[1], LINE // x.itemsize, TILE // x.itemsize
     tolerance, root, harmless = _rounding_of_a_mean(gamma.itemsize), math.sqrt(D), _harmless(gamma)
     # One head for all rows: a column then lies in the same tile of each, and its sums run over them in their order.
     head, left, changed = head_of(dx) if D % line == 0 else 0, 0, 0

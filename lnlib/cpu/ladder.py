@@ -113,6 +113,7 @@ class Kernel:
     """A function that Numba compiles when it is first called. Without Numba it runs as it stands, slowly.
 
     ``options`` are those of ``numba.njit`` and ``no_alias``: the compiler may assume that no two arrays overlap.
+    A parallel one is called as :mod:`lnlib.cpu.threads` has it.
     """
 
     def __init__(self, function, no_alias=False, **options):
@@ -137,8 +138,19 @@ class Kernel:
     def _numba_type_(self):  # what Numba asks for when one kernel calls another
         return self.compiled._numba_type_
 
+    @functools.cached_property
+    def serial(self):
+        return Kernel(self.__wrapped__, self.no_alias, **{**self.options, "parallel": False})
+
     def __call__(self, *arguments):
-        return self.compiled(*arguments)
+        if not self.options.get("parallel") or self.compiled is self.__wrapped__:
+            return self.compiled(*arguments)
+        from .threads import in_forked_child, turn
+
+        if in_forked_child():
+            return self.serial(*arguments)
+        with turn():
+            return self.compiled(*arguments)
 
 
 def kernel(**options):

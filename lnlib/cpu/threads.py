@@ -27,12 +27,17 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_look_at_parent)
 
 
-def usable_threads():
-    """How many threads a call may use: Numba's number, but 1 in a child forked after Numba had started them.
+def in_forked_child():
+    """Whether this is a child forked after Numba had started its threads. It may call no parallel function.
 
-    There threads are missing that Numba believes to have: with GNU's OpenMP it terminates the child, and its own
-    layer may be left in the middle of a call of the parent's.
+    Threads are missing that Numba believes to have: with GNU's OpenMP it terminates the child, and its own layer may
+    be left in the middle of a call of the parent's.
     """
+    return _forked
+
+
+def usable_threads():
+    """How many threads a call may use: Numba's number, but 1 where :func:`in_forked_child`."""
     return 1 if _forked else numba.get_num_threads()
 
 

@@ -80,6 +80,30 @@ with forked() as pool:
 @pytest.mark.slow
 @needs_fork
 @LAYERS
+def test_other_parallel_functions(run, layer):
+    """Two callers of lnlib.cpu.ladder's at once, and a child; one that measures a machine is refused there."""
+    assert run(layer, """
+from lnlib import cost
+from lnlib.cpu import ladder
+def sums(k=0):
+    return [a.tobytes().hex() for a in ladder.two_stages(*CALLERS[0][:2], 2)]
+def measured():
+    try:
+        return cost.measure_machine(2, size=10_000)
+    except RuntimeError as error:
+        return str(error)
+expected = sums()
+workers = [threading.Thread(target=lambda: [sums() for _ in range(100)]) for k in range(2)]
+for worker in workers: worker.start()
+for worker in workers: worker.join()
+with forked() as pool:
+    print(json.dumps([pool.submit(sums).result() == expected, pool.submit(measured).result()[:32]]))
+""") == [True, "found a process forked after Num"]
+
+
+@pytest.mark.slow
+@needs_fork
+@LAYERS
 def test_a_child_of_a_child_while_the_parent_calls(run, layer):
     """The parent may be in the middle of a call; and the middle one of the three calls nothing."""
     assert run(layer, """

@@ -240,7 +240,7 @@ def test_sums_over_rows_in_range_and_out_of_range_that_cancel(backend, threads, 
     assert (np.abs(dbeta - dy[-1]) <= bound).all()
 
 
-@pytest.mark.parametrize("backend", [ln, cpu])
+@every_backend
 def test_precise_halves_are_rounded_once(backend):
     """1 + 2^-11 + 2^-30 lies above the middle of two float16, by less than float32 can tell from 1."""
     x, one = np.array([[1, -1]] * 3, "f2"), np.ones(2, "f4")

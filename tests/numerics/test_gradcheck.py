@@ -469,6 +469,13 @@ def test_check_gradients_fails_wrong_ones(method):
             assert [row.ok for row in report.rows] == [j != k for j in range(3)]
 
 
+def test_float32_losses_whose_squares_overflow():
+    """Their norm is what errors are divided by: were it infinite, every gradient would pass."""
+    x, one, large = np.float32([1, 2]), np.ones(2, np.float32), np.full(2, 1e30, np.float32)
+    for factor in (1, 1.5):
+        assert check_gradients(lambda z: z * large, (x,), one, (large * np.float32(factor),)).passed == (factor == 1)
+
+
 def test_shapes_are_compared_before_numbers():
     args, dy, grads = problem((2, 8))
     report = check_gradients(f, args, dy, (grads[0], grads[1][None], grads[2][:1]), names=NAMES)

@@ -884,8 +884,14 @@ import lnlib
 assert not {name for name in sys.modules if name.startswith(("lnlib.gpu", "lnlib.simt", "lnlib.cuda"))}
 import numpy as np
 from lnlib import gpu, layernorm
-from lnlib.simt.cuda_access import cuda
+from lnlib.simt.cuda_access import cuda, load4, store4
 assert cuda.implementation is None and not cuda.is_available()
+for access, values in ((load4, ()), (store4, (1.0,) * 4)):
+    try:
+        access(np.zeros(4), 0, *values)
+    except NotImplementedError:
+        continue
+    raise AssertionError(f"{access.__name__} does nothing outside a kernel, and does not say so")
 rng = np.random.default_rng(0)
 for M, D, dtype, precise in ((5, 100, "f4", False), (5, 33, "f4", True), (2, 600, "f2", False)):
     x, dy = rng.standard_normal((2, M, D)).astype(dtype)

@@ -123,6 +123,7 @@ def test_bad_input():
     for call, error, message in [
             (lambda: forward.run(x, gamma), TypeError, "inputs: found 2 arrays, expected 3: x, gamma, beta"),
             (lambda: forward.run(x.astype(float), gamma, beta), TypeError, "x: found dtype float64, expected one of"),
+            (lambda: forward.run([[1.0]], gamma, beta), TypeError, "x: found dtype float64, expected one of"),
             (lambda: forward.run(x[0], gamma, beta), ValueError, r"x: found shape \(8,\), expected \(M, D\)"),
             (lambda: forward.run(x[:0], gamma, beta), ValueError, r"x: found shape \(0, 8\)"),
             (lambda: forward.run(x, gamma[:3], beta), ValueError, r"gamma: found shape \(3,\), expected \(8,\)"),

@@ -61,6 +61,7 @@ def test_rms_mutants_are_wrong_and_different():
 
 def test_coefficients_tell_mistakes_apart():
     assert failed("read-the-mistake", lambda dx, dy, cache: np.array([1.0, -1, -1])) == "projection-halved"
+    assert failed("read-the-mistake", lambda dx, dy, cache: (1.0, -1.0, -1.0), "is (1") == "projection-halved"
 
 
 def test_kill_matrix_figure():

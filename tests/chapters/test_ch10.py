@@ -99,6 +99,12 @@ def test_shared_lines_blames_the_address_only_where_that_explains_all_cases():
     assert "found 0 lines" in report.failed[1] and "begin where" not in str(report.diagnosis), report
 
 
+def test_sums_begin_where_the_check_says():
+    asked = []  # kept: memory that is free again would be given again
+    exercises.check("shared-lines", lambda sums, line: asked.append(sums) or lines_of(sums, line))
+    assert [sums.ctypes.data % 128 for sums in asked] == [16, 0, 16, 16, 0, 48, *[16] * 6]
+
+
 def test_shared_lines_takes_a_loop_over_numbers():
     assert failed("shared-lines", lines_of) is None
 

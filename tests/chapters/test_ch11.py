@@ -74,7 +74,7 @@ READ = "total += x[c * M + row]"
     ([("total / float32(D)", "total / float32(D) * float32(1.00001)")], "means", "off by"),
     ([("float32(0)", "0.0"), ("float32(D)", "D")], "means", "Promotion"),
     ([("range(D)", "range(D - 1)")], "means", "off by"),
-    ([("cuda.grid(1)", "2 * cuda.grid(1)")], "means", "were not written"),
+    ([("cuda.grid(1)", "2 * cuda.grid(1)")], "means", "numbers of mean were not written"),
     ([("total / float32(D)", "total * (float32(1) / float32(D))")], None, ""),  # right, with one more rounding
     ([(READ, f"{READ} + float32(0) * x[c * M + row]")], "four sectors, each number once",
      "16384 numbers were read, expected 8192"),

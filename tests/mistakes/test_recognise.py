@@ -171,7 +171,8 @@ def test_a_diagnosis_that_crashes_is_a_defect_that_costs_no_report(monkeypatch):
 # ---- Comparing, and changing ---------------------------------------------------------------------------
 
 @pytest.mark.parametrize("a, b, same", [
-    (1.0, 1.0 + 1e-12, True), (1.0, 1.0 + 1e-8, False), (np.float32(1), 1 + 1e-7, True), (3, 3, True), (3, 4, False),
+    (1.0, 1.0 + 1e-12, True), (1.0, 1.0 + 1e-8, False), (np.float32(1), 1 + 1e-7, True),
+    (np.float16(1), 1.005, True), (np.float16(1), 1.02, False), (3, 3, True), (3, 4, False),
     ([1.0, 2.0], (1.0, 2.0), True), ([1.0], [1.0, 2.0], False), ("race", "race", True), ("race", "fine", False),
     (None, None, True), (None, 0.0, False), (True, False, False), (0.0, np.False_, False),
     ({"a": 1.0}, {"a": 1.0}, True),

@@ -320,7 +320,8 @@ def vanishes(difference, row):
 
     The root :math:`s = \sqrt{\sigma^2 + \varepsilon}` is removed first, by putting
     :math:`\varepsilon = s^2 - \sigma^2` with s a new free symbol. What is left is a ratio of
-    polynomials, for which reducing to lowest terms decides.
+    polynomials, for which reducing to lowest terms decides. Arguments are not checked: :func:`equal` checks what it
+    subtracts.
     """
     difference = Matrix([difference]).subs(row.epsilon, s**2 - row.var)
     return all(cancel(entry) == 0 for entry in difference)

@@ -291,7 +291,8 @@ def _write(app, doctree, docname):
         return
     url = app.config.html_theme_options.get("repository_url")
     packages = app.env.metadata[docname].get("needs_packages", "")
-    setup = SETUP.format(packages=f"lnlib matplotlib {packages}".rstrip()) + (SETUP_COLAB.format(branch=COLAB_BRANCH, url=url) if url else "")
+    setup = SETUP.format(packages=f"lnlib matplotlib {packages}".rstrip())
+    setup += SETUP_COLAB.format(branch=COLAB_BRANCH, url=url) if url else ""
     target = Path(app.outdir) / "notebooks" / f"{docname.split('/')[-1]}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(Writer(app, docname).write(doctree, setup.rstrip()), target)

@@ -10,8 +10,9 @@ memory once and written once; what is computed in between stays in the first lev
   statistics in blocks of 2 KB or less, in float64 after that. Nothing else may: in x - m - residual the order of the
   two subtractions is the point.
 * **Parameter gradients.** Rows are added in the dtype of the arithmetic 16 at a time, then in float64, which for
-  float64 keeps what it loses. Where all terms of a sum are equal their roundings do not average: up to 4.5 u. With threads each has its own sums, 128 bytes apart from the next, added in the order
-  of the threads. They are rounded once: if rows are left to the NumPy backend, it adds all rows.
+  float64 keeps what it loses. Where all terms of a sum are equal their roundings do not average: up to 4.5 u. With
+  threads each has its own sums, 128 bytes apart from the next, added in the order of the threads. They are rounded
+  once: if rows are left to the NumPy backend, it adds all rows.
 * **Rows out of range.** A row whose variance leaves the range where these loops are accurate, or that holds
   NaN or Inf, is done by :mod:`lnlib.layernorm`. So are gradients in which something may overflow on the way.
 

@@ -200,8 +200,8 @@ def _rounding_of_a_mean(itemsize):
     The residual's sums are of at most CHUNK bytes. Would LLVM make one vector of sums of them, that were 32 additions
     one after the other, each with an error of at most u times what is added up. |d| is 1.5 standard deviations on
     average at most, for residuals are below half of one (or x is a few ulps wide, and sums of d are exact). With the
-    rounding of the residual and of c that is far below 256 u = 2^-16, for every D: the sum of c is taken in float64. That sum's own
-    error, D u / 8 for eight partial sums, is what float64's limit is for: 2^-32 holds to D = 2^24.
+    rounding of the residual and of c that is far below 256 u = 2^-16, for every D: the sum of c is taken in float64.
+    That sum's own error, D u / 8 for eight partial sums, is what float64's limit is for: 2^-32 holds to D = 2^24.
     """
     return 2.0**-16 if itemsize == 4 else 2.0**-32
 

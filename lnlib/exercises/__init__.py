@@ -11,8 +11,10 @@ In the order in which to read it:
 - :mod:`~lnlib.exercises.expect`: what a judge says of a result.
 - :mod:`~lnlib.exercises.report`: what came of it, as text and as HTML.
 - :mod:`~lnlib.exercises.gradients`: what the exercises that ask for a backward have in common.
-- :mod:`~lnlib.exercises.kernels`: how answers that fill arrays are run: loops over rows, and CUDA kernels in the interpreter.
-- :mod:`~lnlib.exercises.registry`: all exercises by id, the checks of one run in order, and which mistake an answer makes.
+- :mod:`~lnlib.exercises.kernels`: how answers that fill arrays are run: loops over rows, and CUDA kernels in
+  the interpreter.
+- :mod:`~lnlib.exercises.registry`: all exercises by id, the checks of one run in order, and which mistake an
+  answer makes.
 
 Solutions check no argument: they are what a reader is asked to write, and no more.
 

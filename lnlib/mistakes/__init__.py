@@ -2,13 +2,15 @@
 
 In the order in which to read it:
 
-- :mod:`~lnlib.mistakes.entry`: what a mistake is: its name, what is wrong, a question, and a backward or a change of the solution.
+- :mod:`~lnlib.mistakes.entry`: what a mistake is: its name, what is wrong, a question, and a backward or a change of
+  the solution.
 - :mod:`~lnlib.mistakes.catalogue`: wrong backwards of layer norm, each with one mistake.
-- :mod:`~lnlib.mistakes.gradient_tests`, :mod:`~lnlib.mistakes.recipes`: tests of a backward, the book's and published ones, and which mistakes each
-  kills.
-- :mod:`~lnlib.mistakes.families`, :mod:`~lnlib.mistakes.fit`: a wrong backward is told by its terms, also where it makes several mistakes.
-- :mod:`~lnlib.mistakes.recognise`, :mod:`~lnlib.mistakes.relation`: a wrong answer of any kind is told by comparison with changes of the solution, or
-  by how its numbers follow from the right ones.
+- :mod:`~lnlib.mistakes.gradient_tests`, :mod:`~lnlib.mistakes.recipes`: tests of a backward, the book's and
+  published ones, and which mistakes each kills.
+- :mod:`~lnlib.mistakes.families`, :mod:`~lnlib.mistakes.fit`: a wrong backward is told by its terms, also where
+  it makes several mistakes.
+- :mod:`~lnlib.mistakes.recognise`, :mod:`~lnlib.mistakes.relation`: a wrong answer of any kind is told by
+  comparison with changes of the solution, or by how its numbers follow from the right ones.
 - :mod:`~lnlib.mistakes.compare`, :mod:`~lnlib.mistakes.change`, :mod:`~lnlib.mistakes.diagnosis`: what these share.
 """
 

@@ -1,7 +1,7 @@
 r"""Wrong backwards of layer norm: the catalogue.
 
-A *mutant* is a backward pass with one mistake in it. The tests of :mod:`~lnlib.mistakes.gradient_tests` are tried on the mutants, and
-:mod:`~lnlib.mistakes.fit` names a learner's mistake with the same catalogue.
+A *mutant* is a backward pass with one mistake in it. The tests of :mod:`~lnlib.mistakes.gradient_tests` are tried on
+the mutants, and :mod:`~lnlib.mistakes.fit` names a learner's mistake with the same catalogue.
 
 Arguments are not checked: a mutant does what its author would have written.
 

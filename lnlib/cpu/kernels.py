@@ -30,7 +30,7 @@ def _chunk():
     return 1024 if "+avx" in found else 256
 
 
-#: Bytes of a row that are summed in the dtype of the arithmetic, before float64 takes over: so few that 8 numbers are
+#: Bytes of a row that are summed in the dtype of the arithmetic, before float64 takes over. So few that 8 numbers are
 #: added one after another. Each addition is rounded, by u of the sum so far at most. Where that is the square of an
 #: outlier it swallows the same of every square that follows: these errors have one sign.
 CHUNK = _chunk()

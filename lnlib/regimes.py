@@ -257,8 +257,10 @@ def backward_loss(kappa, towards, dtype="float32", wide=False):
     (1), centring g (2), xhat (2), xhat * mean(g * xhat) (1); for a row, rstd (2.75: its root, its quotient, and half
     the relative error of a variance) counted twice over because xhat comes twice (11), and the mean (2). Where the
     statistics of a row are kept ``wide``, as :mod:`lnlib.layernorm` keeps them for float32, all that belongs
-    to rows is gone, and so is the rounding of xhat * mean(g * xhat): n = 5. The 2 for centring g is for a g with a
-    mean; without one it is next to nothing.
+    to rows is gone, and so is the rounding of xhat * mean(g * xhat): n = 5. The 2 for centring g is an upper
+    count, for a g with a mean: without one it is next to nothing. Not counted are g - mean(g), which rounds
+    nothing where the mean is next to nothing; and, as kappa magnifies neither, the last difference, which is near
+    dx, and the outer rstd, which multiplies what is left.
     """
     contract.require_choice("towards", towards, _TOWARDS)
     n = {"ones": 3, "along": 5 if contract.require_bool("wide", wide) else 19}[towards]

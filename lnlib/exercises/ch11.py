@@ -206,6 +206,8 @@ EXERCISES = (
         ("width // 2", "16",
          "The first exchange is over half a warp, whatever the width. Does its partner belong to the group?"),
         ("distance = width // 2\n", "distance = min(width, 16)\n",
+         "The first partner is `width` lanes away. Does a distance of `width` stay in the group?",
+         "distance = width\n",
          "The first partner is `width` lanes away. Does a distance of `width` stay in the group?"),
         ("distance > 0", "distance > 1", "One exchange is missing: neighbours never hear of each other."),
         ("cuda.shfl_xor_sync(FULL, value, distance)", "cuda.shfl_down_sync(FULL, value, distance)",
@@ -221,7 +223,9 @@ EXERCISES = (
              (_means("means", ((64, 40), (64, 1), (7, 33), (130, 9)), _right_means),
               _means("four sectors, each number once", ((128, 64),), _few_sectors)), mistakes=changes(
         ("x[c * M + row]", "x[row * D + c]",
-         "You read x as if a row's numbers were neighbours. How is it stored here?"),
+         "You read x as if a row's numbers were neighbours. How is it stored here?",
+         "x[c * D + row]",
+         "From one number of a row to the next you go on by D. How many rows' numbers lie between the two?"),
         ("if row < M", "if True",
          "Threads beyond the last row take part. How many threads has the grid, and how many rows has x?"),
         ("cuda.grid(1)", "cuda.threadIdx.x",
@@ -245,7 +249,9 @@ EXERCISES = (
         ("range(32, 1025, 32)", "range(32, 1024, 32)", "The largest block is never tried. Where does range stop?"),
         ("V = -(-D // (threads * 4))", "V = D // (threads * 4)",
          "The number of chunks is rounded down, and the end of the row is left to nobody."),
-        ("V * 4 <= 16", "V <= 16", "The limit is applied to chunks. What is it a limit of?"))),
+        ("V * 4 <= 16", "V <= 16", "The limit is applied to chunks. What is it a limit of?"),
+        ("return threads, V, 4,", "return threads, V, 1,",
+         "Threads and V are right; W is 1. How many neighbours are read at once?"))),
     Exercise("no-conflicts", 20, "implement", transpose_solution,
              (_transpose("the transpose"),
               _transpose("neighbours in global memory", lambda run: expect_few_sectors(run, ("x", "y"))),
@@ -258,7 +264,11 @@ EXERCISES = (
          "        y[c * 32 + lane] = tile[lane * 33 + c]",
          "tile[r * 32 + lane] = x[r * 32 + lane]\n    cuda.syncthreads()\n    for c in range(32):\n"
          "        y[c * 32 + lane] = tile[lane * 32 + c]",
-         "Rows of the tile begin 32 numbers apart. In how many banks are the numbers of one column?"),
+         "Rows of the tile begin 32 numbers apart. In how many banks are the numbers of one column?",
+         "tile[r * 31 + lane] = x[r * 32 + lane]\n    cuda.syncthreads()\n    for c in range(32):\n"
+         "        y[c * 32 + lane] = tile[lane * 31 + c]",
+         "Rows of the tile begin 31 numbers apart, but a row has 32: its last number and the next row's first "
+         "share a place. No barrier cures that."),
         ("y[c * 32 + lane] = tile[lane * 33 + c]", "y[lane * 32 + c] = tile[c * 33 + lane]",
          "The lanes store to a column of y. Which index should differ by 1 from lane to lane?"),
         ("tile[lane * 33 + c]", "x[lane * 32 + c]", "The lanes load a column of x directly. What is the tile for?",

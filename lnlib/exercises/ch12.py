@@ -5,7 +5,7 @@ import numpy as np
 from .. import simt
 from ..gpu.ladder import block_sum, warp_sum
 from ..layernorm import rms_norm_backward, rms_norm_forward
-from ..mistakes import RMS_NORM, changes, diagnose
+from ..mistakes import RMS_NORM, Mistake, changes, diagnose
 from ..simt.cuda_access import cuda, float32
 from . import Call, Exercise, each, expect, expect_close, expect_number, expect_parts
 from .kernels import Out, expect_few_sectors, expect_written, launch
@@ -245,8 +245,8 @@ def _sums(ran, parts, G, D, **_):
 def _in_order(ran, parts, G, D, **_):
     expect(not any(a.kind == "atomic" for a in ran.log.accesses), "your kernel uses atomics, which come in any order")
     off = np.abs(ran.results[0] - np.cumsum(parts.reshape(G, D), axis=0)[-1]).max()
-    expect(off == 0, f"{G} rows: a sum is off by {off:.1e}, expected the bits of row 0 + row 1 + row 2 + ...; "
-                     "in which order do you add?")
+    expect(off == 0, f"{G} rows: right to rounding, but in other bits (a sum differs by {off:.1e}), expected the bits "
+                     "of row 0 + row 1 + row 2 + ...: another order of additions; in which order do you add?")
 
 
 def _side_by_side(ran, G, D, **_):
@@ -285,7 +285,11 @@ EXERCISES = (
         ("range(cuda.blockIdx.x, M, cuda.gridDim.x)", "range(cuda.blockIdx.x, min(M, cuda.blockIdx.x + 1))",
          "Each block does one row and stops. Who does the others?"),
         ("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat",
-         "Each row overwrites the part of the rows before it."))),
+         "Each row overwrites the part of the rows before it.")) + (
+        # Who writes = in place of += needs no zeros, and leaves them out.
+        Mistake("", "Each row overwrites the part of the rows before it.", changes=(
+            ("dgamma_parts[mine + c] = float32(0)", "pass"),
+            ("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat"))),)),
     Exercise("choose-partials", 20, "derive", choose_partials_solution,
              (_partials("few rows", _few_rows, (1, 128, 40), (100, 128, 40), (100, 512, 132)),
               # More than 512 threads make no group run, and a loop over multiples of none never ends. So a wrong number
@@ -295,6 +299,8 @@ EXERCISES = (
                         (10**5, 8192, 40), (300000, 4100, 108)),
               _partials("their share of the bytes", _share, (10**6, 1024, 132), (8192, 4096, 132), (100, 128, 40))),
              mistakes=changes(
+        ("16 * threads < D", "16 * threads <= D",
+         "Your number of threads is wrong where D is 16 times a power of two. Are 16 numbers for a thread too many?"),
         ("while 64 * G < M", "while 64 * G <= M",
          "Where each sum has just 64 rows, you make more sums. Is 64 too many?",
          "while 64 * (G + groups) <= M",

@@ -174,8 +174,8 @@ def row_in_registers(threads, V, W):
     def kernel(x, gamma, beta, y, mean, rstd, M, D, eps):
         parts = cuda.shared.array(32, float32)
         kept = cuda.local.array(N, float32)
-        scale = cuda.local.array(N, float32)
-        shift = cuda.local.array(N, float32)
+        gammas = cuda.local.array(N, float32)
+        betas = cuda.local.array(N, float32)
         row, t = cuda.blockIdx.x, cuda.threadIdx.x
         total, squares = float32(0), float32(0)
         read(x, row * D, t, D, kept)
@@ -188,10 +188,10 @@ def row_in_registers(threads, V, W):
                 squares += kept[k] * kept[k]
         variance = block_sum(squares, parts) / float32(D)
         r = float32(1) / math.sqrt(variance + eps)
-        read(gamma, 0, t, D, scale)
-        read(beta, 0, t, D, shift)
+        read(gamma, 0, t, D, gammas)
+        read(beta, 0, t, D, betas)
         for k in range(N):
-            kept[k] = kept[k] * r * scale[k] + shift[k]
+            kept[k] = kept[k] * r * gammas[k] + betas[k]
         write(y, row * D, t, D, kept)
         if t == 0:
             mean[row] = m
@@ -266,11 +266,11 @@ def fused_partials(threads, V, W):
         parts = cuda.shared.array(32, float32)
         xhat = cuda.local.array(N, float32)
         g = cuda.local.array(N, float32)
-        scale = cuda.local.array(N, float32)
+        gammas = cuda.local.array(N, float32)
         dgamma = cuda.local.array(N, float32)
         dbeta = cuda.local.array(N, float32)
         block, t = cuda.blockIdx.x, cuda.threadIdx.x
-        read(gamma, 0, t, D, scale)
+        read(gamma, 0, t, D, gammas)
         for k in range(N):
             dgamma[k] = dbeta[k] = float32(0)
         for row in range(block, M, cuda.gridDim.x):
@@ -282,7 +282,7 @@ def fused_partials(threads, V, W):
                 xhat[k] = (xhat[k] - m) * r
                 dgamma[k] += g[k] * xhat[k]
                 dbeta[k] += g[k]
-                g[k] *= scale[k]
+                g[k] *= gammas[k]
                 g_sum += g[k]
                 gx_sum += g[k] * xhat[k]
             a = block_sum(g_sum, parts) / float32(D)

@@ -163,6 +163,7 @@ def _rms_probe(seed, shape, sigma):
 RMS_NORM = Family(("dx", "dgamma"), (_rms_probe(1, (5, 7), 3.0), _rms_probe(2, (3, 11), 3e-3)), rms_norm_backward,
                   _table(frozen_statistics="the mean square is treated as a constant",
                          missing_projection="the path through the mean square is left out",
+                         missing_rstd="the factor rstd in front of dx is missing",
                          centred_for_xhat="x is used as xhat in the projection, both times",
                          centred_once="x is used as xhat in the projection, once",
                          dgamma_from_centred="dgamma is summed from dy * x"),

@@ -54,21 +54,25 @@ _RELATIONS = (
 
 def relation(mine, right):
     """How the wrong numbers of these replies follow from the right ones, if in a simple way, the same in every call."""
-    pairs = []
+    pairs, places = [], set()
     # The arrays among the arguments are results only where nothing is returned.
     returned = any(record[0] is not None for record in right)
     for my_call, right_call in zip(mine, right):
         found, expected = (_leaves(call[0] if returned else call) for call in (my_call, right_call))
         if len(found) != len(expected) or any((a is None) != (b is None) for a, b in zip(found, expected)):
             return None
-        pairs += [(a, b) for a, b in zip(found, expected) if a is not None and not agree(a, b)]
+        wrong = [k for k, (a, b) in enumerate(zip(found, expected), 1) if a is not None and not agree(a, b)]
+        pairs += [(found[k - 1], expected[k - 1]) for k in wrong]
+        places |= {f"part {k} of {len(found)} of your result" if returned and len(found) > 1 else "your result"
+                   for k in wrong}
     if not pairs or not all(x.dtype.kind in "if" and np.isfinite(x).all() for pair in pairs for x in pair):
         return None
     words = [words for words, related in _RELATIONS if all(related(a, b) for a, b in pairs)]
     factor = None if words else _factor(pairs)
     if factor:
         words = [f"is {factor} times it"]
-    start = "Compared with what the book's solution returns, your result"
+    what = places.pop() if len(places) == 1 else "your result"
+    start = f"Compared with what the book's solution returns, {what}"
     because = f"{len(pairs)} pairs of numbers, of this answer and of the solution, stand in this relation",
     return Diagnosis("relation", (), f"{start} {words[0]}, wherever the two differ.", because) if words else None
 

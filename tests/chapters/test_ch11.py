@@ -57,6 +57,7 @@ SMALLEST_FIRST = ("width // 2", "1"), ("distance > 0", "distance < width"), ("//
     (solution_with("warp-sum", ("width // 2", "16")), "parts of a warp", "width 8"),
     (one_by_one, "the same bits, in few exchanges", "found 32 exchanges, expected 5"),
     (in_a_circle, "the same bits, in few exchanges", "sums of a group's lanes differ in the last bits"),
+    (solution_with("warp-sum", ("width // 2", "width")), "a whole warp", "Does a distance of `width` stay"),
     (with_its_width, "parts of a warp", "Does a distance of `width` stay"),
     (solution_with("warp-sum", *SMALLEST_FIRST), None, ""),
 ])
@@ -70,6 +71,7 @@ READ = "total += x[c * M + row]"
 @pytest.mark.slow
 @pytest.mark.parametrize("changes, check, words", [
     ([("if row < M", "if True")], "means", "OutOfBounds"),
+    ([("x[c * M + row]", "x[c * D + row]")], "means", "you go on by D"),
     ([("total / float32(D)", "total")], "means", "off by"),
     ([("total / float32(D)", "total / float32(D) * float32(1.00001)")], "means", "off by"),
     ([("float32(0)", "0.0"), ("float32(D)", "D")], "means", "Promotion"),
@@ -108,6 +110,8 @@ def test_one_diagnosis_for_one_mistake(attempt, words):
     (lambda D: (64, 2, 4, 1), "640 and 1280 numbers", "128 too few"),
     (lambda D: (80, 2, 4, 1), "640 and 1280 numbers", "multiple of 32"),
     (lambda D: (64, 10, 1, 1), "640 and 1280 numbers", "W is 1"),
+    (lambda D: (*ch11.threads_for_solution(D)[:2], 1, 1), "640 and 1280 numbers", "Threads and V are right; W is 1"),
+    (lambda D: (*ch11.threads_for_solution(D)[:2], 2, 1), "640 and 1280 numbers", "part 3 of 4 of your result is"),
     (lambda D: (160, 1, 4, 4), "640 and 1280 numbers", "R is 4"),
     (lambda D: (160, 1, 4), "640 and 1280 numbers", "expected 4 numbers"),
     (lambda D: (160.0, 1, 4, 1), "640 and 1280 numbers", "whole numbers"),
@@ -124,6 +128,7 @@ STORED, LOADED = "tile[r * 33 + lane]", "tile[lane * 33 + c]"
     ([(STORED, "tile[r * 32 + lane]"), (LOADED, "tile[lane * 32 + c]")], "no conflicts", "takes 32 turns a request"),
     ([(f"y[c * 32 + lane] = {LOADED}", "y[lane * 32 + c] = tile[c * 33 + lane]")], "neighbours in global memory",
      "stores of y touch 32.0 sectors"),
+    ([(STORED, "tile[r * 31 + lane]"), (LOADED, "tile[lane * 31 + c]")], "the transpose", "No barrier cures that"),
     # Another way without conflicts: rows are 32 apart, and turned.
     ([(STORED, "tile[r * 32 + (lane ^ r)]"), (LOADED, "tile[lane * 32 + (c ^ lane)]")], None, ""),
 ])

@@ -52,6 +52,10 @@ ONE_MORE = f"{MEAN}\n        for c in range(t, D, T):\n            total += dy[b
 @pytest.mark.parametrize("changes, check, words", [
     ([("range(cuda.blockIdx.x, M, cuda.gridDim.x)", "range(0)")], "dx", "numbers of dx were not written"),
     ([(DX, "r * (gamma[c] * d + xhat * mean)")], "dx", "the projection has the wrong sign"),
+    ([(DX, DX.removeprefix("r * "))], "dx", "the factor rstd in front of dx is missing"),
+    ([(ADDED, ADDED.replace("+=", "="))], "partial sums of dgamma", "overwrites the part"),
+    ([(ADDED, ADDED.replace("+=", "=")), ("dgamma_parts[mine + c] = float32(0)", "pass")], "partial sums of dgamma",
+     "overwrites the part"),
     ([(" / float32(D)", "")], "dx", "the projection is multiplied by D"),
     ([(ADDED, "dgamma_parts[mine + c] += gamma[c] * d * xhat")], "partial sums of dgamma", "dgamma carries gamma"),
     ([(ADDED, "dgamma_parts[mine + c] += d")], "partial sums of dgamma", "is off by"),
@@ -134,6 +138,11 @@ def test_a_wrong_number_of_threads_fails_before_a_loop_over_no_groups(numbers, s
     assert failed("choose-partials", attempt) == "many rows" and max(asked) <= 512
 
 
+def test_sixteen_numbers_are_not_too_many_for_a_thread():
+    attempt = solution_with("choose-partials", ("16 * threads < D", "16 * threads <= D"))
+    assert failed("choose-partials", attempt, "Your number of threads is wrong") == "many rows"
+
+
 VALUE = "value += parts[part * D + c]"
 ONCE = "each number once, four sectors a request"
 
@@ -148,7 +157,7 @@ ONCE = "each number once, four sectors a request"
      "uses atomics"),
     (f"for part in range(G):\n            {VALUE}",
      f"for part in range(0, G, 2):\n            {VALUE}\n        for part in range(1, G, 2):\n            {VALUE}",
-     "in order", "expected the bits of row 0 + row 1"),
+     "in order", "another order of additions"),
     ("cuda.grid(1)", "cuda.blockIdx.x * 64 + cuda.threadIdx.x * 13 % 64", ONCE, "neighbouring numbers"),
 ])
 def test_second_stage_refuses(old, new, check, words):

@@ -37,14 +37,14 @@ def test_who_survives_is_what_is_measured(description):
         assert [name for name in names if maps[name][0, 0] <= 10.0**-digits] == expected
 
 
-def survivors(order="pairwise", dtype="float64", energy=np.divide):
+def survivors(order="pairwise", dtype="float64", energy=np.divide, least=2**-24, factor=1):
     def candidate(row, digits, eps=1e-5):
         var = row.astype(dtype).var()
         ratio = row.astype(dtype).mean() / np.sqrt(var)
         rounded = regimes.mean_loss(ratio, len(row), order)
         naive = regimes.naive_loss(ratio, energy(var, eps), len(row), order)
-        losses = {"naive": max(naive, rounded), "two-pass": rounded, "recentred": 2**-24}
-        return [name for name, loss in losses.items() if max(loss, 2**-24) <= 10.0**-digits]
+        losses = {"naive": max(naive, rounded), "two-pass": rounded, "recentred": least}
+        return [name for name, loss in losses.items() if max(loss, least) <= factor * 10.0**-digits]
     return candidate
 
 
@@ -70,6 +70,11 @@ def rescue(scale=lambda row: 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0)
      "standard deviation is divided by eps"),
     ("survivors", lambda row, digits, eps=1e-5: ["recentred"], "an ordinary row", ""),
     ("survivors", lambda row, digits, eps=1e-5: "naive", "an ordinary row", "found 'naive', expected a list"),
+    # The spacing above 1, and thresholds that are off by a factor below 3.
+    ("survivors", survivors(least=2**-23), "near the threshold", "2**-23"),
+    ("survivors", survivors(factor=0.5), "near the threshold", ""),
+    ("survivors", survivors(factor=1.8), "near the threshold", ""),
+    ("safe-eps", lambda dtype, gain: ch07.safe_eps_solution(dtype, gain) * (1 - 1e-9), "eps is a normal number", ""),
     ("safe-eps", lambda dtype, gain: 1.0, "no larger than needed", ""),
     # A float16 whose own root is 30.0, although 1/sqrt(eps) is more.
     ("safe-eps", lambda dtype, gain: np.float16(ch07.safe_eps_solution(dtype, gain)) if dtype == "float16"
@@ -83,7 +88,10 @@ def rescue(scale=lambda row: 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0)
     ("largest-sigma", lambda D, F=65504.0: (F / D) ** 0.5, "squares added first", ""),
     ("rescue", rescue(), None, ""),
     ("rescue", rescue(lambda row: 2.0**-70), "scaling rounds nothing", ""),  # the squares of ordinary rows vanish
-    ("rescue", rescue(lambda row: 2.0 ** -int(np.frexp(np.abs(row).max())[1])), "eps is scaled with the row", ""),
+    ("rescue", rescue(lambda row: 2.0 ** -int(np.frexp(np.abs(row).max())[1])), "eps is scaled with the row",
+     "scaled up"),
+    ("rescue", rescue(lambda row: 2.0 ** -max(int(np.frexp(row.max())[1]), 0)), "the largest number is negative",
+     "largest positive number"),
     ("rescue", lambda row, eps=1e-5: normalise(row.astype(np.float64), eps=eps), "rows whose squares overflow", ""),
     ("rescue", lambda row, eps=1e-5: normalise(row.astype(np.float64), eps=eps).astype(row.dtype),
      "float64 rows whose squares overflow", ""),

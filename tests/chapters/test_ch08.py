@@ -310,6 +310,16 @@ def safe(choose, under_the_root=0):
     return answer
 
 
+def by_quotient(quotient):
+    """dx with ``quotient`` for c / sigma."""
+    def answer(g, x, eps):
+        c = x - x.mean(axis=-1, keepdims=True)
+        sigma = np.sqrt((c * c).mean(axis=-1, keepdims=True))
+        s, centred = sigma + eps, g - g.mean(axis=-1, keepdims=True)
+        return (centred - quotient(c, sigma, x, eps) * (g * c / s).mean(axis=-1, keepdims=True)) / s
+    return answer
+
+
 def recursive(terms):
     half = len(terms) // 2
     return recursive(terms[:half]) + recursive(terms[half:]) if half else terms[0]
@@ -324,7 +334,14 @@ def rows_of(sequence=lambda roundings: 2 * roundings, pairs=np.exp2, t=0.42):
     ("digits-of-dx", digits(clip=False), "few digits, or none", "expected 0"),
     ("digits-of-dx", digits(guard=False), "dx is zero", "finite"),
     ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, g / eps)),
-     "constant rows among others", "off by"),
+     "constant rows among others", "does not sum to 0"),
+    ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred / np.sqrt(eps))),
+     "constant rows among others", "root of eps"),
+    ("constant-rows", by_quotient(lambda c, sigma, x, eps: c / np.maximum(sigma, eps)), "rows that vary",
+     "replaced by eps"),
+    ("constant-rows", by_quotient(lambda c, sigma, x, eps: c / (sigma + 1e-12)), "rows that vary", "added to every"),
+    ("constant-rows", by_quotient(lambda c, sigma, x, eps: c / np.where(np.ptp(x, -1, keepdims=True) > 0, sigma, 1)),
+     "constant rows among others", "but for 1e-170"),
     ("constant-rows", safe(lambda varies, dx, g, centred, eps: dx if varies.all() else centred / eps),
      "constant rows among others", "beside a constant one"),
     ("constant-rows", safe(lambda varies, dx, *_: dx, 1e-6), "rows that vary", "off by"),
@@ -337,6 +354,9 @@ def rows_of(sequence=lambda roundings: 2 * roundings, pairs=np.exp2, t=0.42):
     ("sum-in-pairs", lambda terms: np.float32(len(terms)) * terms[0], "every row counts", "rows of whole numbers"),
     ("sum-in-pairs", lambda terms: recursive(terms) if len(terms) < 5 else terms.sum(axis=0), "131069 rows", "off by"),
     ("sum-in-pairs", recursive, None, ""),
+    ("sum-in-pairs", lambda terms: terms.sum(axis=0), "131069 rows", "NumPy's sum along axis 0"),
+    ("rows-until", lambda tolerance, u, in_pairs: np.exp2(tolerance / (0.42 * u)) if in_pairs
+     else 2 * tolerance / (0.42 * u), "by theory", "root of the line is not undone"),
     ("rows-until", rows_of(np.sqrt), "by theory", ""),
     ("rows-until", rows_of(lambda roundings: 2 / roundings), "by theory", ""),
     ("rows-until", rows_of(pairs=lambda roundings: 2 ** roundings ** 0.5), "by theory", ""),

@@ -245,8 +245,8 @@ def _sums(ran, parts, G, D, **_):
 def _in_order(ran, parts, G, D, **_):
     expect(not any(a.kind == "atomic" for a in ran.log.accesses), "your kernel uses atomics, which come in any order")
     off = np.abs(ran.results[0] - np.cumsum(parts.reshape(G, D), axis=0)[-1]).max()
-    expect(off == 0, f"{G} rows: right to rounding, but in other bits (a sum differs by {off:.1e}), expected the bits "
-                     "of row 0 + row 1 + row 2 + ...: another order of additions; in which order do you add?")
+    expect(off == 0, f"{G} rows: right to rounding, but in other bits (a sum differs by {off:.1e}); expected the "
+                     "bits of row 0 + row 1 + row 2 + ...: another order of additions; in which order do you add?")
 
 
 def _side_by_side(ran, G, D, **_):

@@ -11,3 +11,8 @@ addEventListener("DOMContentLoaded", () => {
   if (asides.length) localStorage.removeItem("sphinx_highlight_terms");
   asides.forEach((aside) => { aside.open = terms.every((term) => aside.textContent.toLowerCase().includes(term)); });
 });
+
+// A figure that is wider than a phone scrolls in its own box: the keyboard reaches it.
+addEventListener("DOMContentLoaded", () => {
+  document.querySelectorAll("figure:has(img.ln-wide)").forEach((figure) => { figure.tabIndex = 0; });
+});

@@ -39,7 +39,7 @@ class WrongDigits:
     def _repr_html_(self):
         def cell(right, wrong):
             # Dark enough for the light background that the site gives such output in both themes.
-            marked = f'<u style="color: #b71c1c">{wrong}</u>' if wrong else ""
+            marked = f'<u style="color: #8e0000">{wrong}</u>' if wrong else ""
             return f'<td style="text-align: right; font-family: monospace; padding: 0 0.6em">{right}{marked}</td>'
 
         body = "".join(f'<tr><th scope="row">{html.escape(title)}</th>{"".join(cell(*pair) for pair in row)}</tr>'

@@ -30,8 +30,6 @@ class Cell(NamedTuple):
 class Part(NamedTuple):
     """The core of a page, or one of its asides."""
 
-    prose: str
-    cells: int
     words: int
     minutes: int
 
@@ -40,7 +38,6 @@ class Page(NamedTuple):
     text: str
     front: dict
     cells: list
-    prose: str
     core: Part
     asides: list
 
@@ -58,13 +55,12 @@ def _cell(body):
 
 
 def _prose(content):
-    """What is read rather than run: text and captions; no code, no maths, no question, exercise or solution.
+    """What is read rather than run: text and captions; no code, no maths, no question.
 
     Captions of interactive figures are left out like other apparatus: they say how to work the figure.
     """
-    prose = re.sub(r"^```\{(exercise|solution)-start\}.*?^```\{\1-end\}\s*\n```", "", content, flags=re.M | re.S)
     read_out = ("admonition", "note", "tip", "warning")
-    prose = _FENCE.sub(lambda m: m["body"] if m["name"] in read_out else "", prose)
+    prose = _FENCE.sub(lambda m: m["body"] if m["name"] in read_out else "", content)
     prose = re.sub(r"^:(name|alt): .*\n", "", prose, flags=re.M)
     prose = re.sub(r"^\$\$.*?^\$\$.*?$", "", prose, flags=re.M | re.S)
     captions = [cell.options.get("mystnb", {}).get("figure", {}).get("caption", "") for cell in _cells(content)]
@@ -76,16 +72,16 @@ def _cells(content):
 
 
 def _part(content):
-    """Its words, its visible or folded cells and listings, and the minutes to read them.
+    """Its words, and the minutes to read them and its visible or folded cells and listings.
 
     120 words a minute, a formula in a sentence being a word, is half the speed of a novel, and readers of these
     pages were no faster. A cell, a figure or a listing takes a minute. Questions and exercises are counted apart.
     """
     content = re.sub(r"^```\{(exercise|solution)-start\}.*?^```\{\1-end\}\s*\n```", "", content, flags=re.M | re.S)
-    prose = _prose(content)
+    count = len(re.findall(r"[A-Za-z0-9][\w'’.-]*", _prose(content)))
     cells = sum(not {"remove-cell", "exercise-setup"} & set(cell.tags) for cell in _cells(content))
     cells += len(re.findall(r"^`{3,}\{(?:lnlib|interactive|literalinclude)\}", content, re.M))
-    return Part(prose, cells, words(prose), math.ceil(words(prose) / 120) + cells)
+    return Part(count, math.ceil(count / 120) + cells)
 
 
 ASIDE = re.compile(r"^```\{aside-start\} [^\n]+\n```\n(.*?)^```\{aside-end\}\n```\n", re.M | re.S)
@@ -95,30 +91,33 @@ def read(path):
     """Parse one page."""
     text = path.read_text(encoding="utf-8")
     front, content = text[4:].split("\n---\n", 1) if text.startswith("---\n") else ("", text)
-    return Page(text, yaml.safe_load(front) or {}, _cells(content), _prose(content), _part(ASIDE.sub("", content)),
+    return Page(text, yaml.safe_load(front) or {}, _cells(content), _part(ASIDE.sub("", content)),
                 [_part(aside) for aside in ASIDE.findall(content)])
 
 
-def words(prose):
-    return len(re.findall(r"[A-Za-z0-9][\w'’.-]*", prose))
+def names(code):
+    """Of a cell or more: names that it imports, that it binds otherwise, and all that stand in it."""
+    nodes = list(ast.walk(ast.parse(re.sub(r"^(\s*)[%!]", r"\1#", code, flags=re.M))))
+    imported = {n.asname or n.name.split(".")[0] for n in nodes if isinstance(n, ast.alias)}
+    bound = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+    bound |= {n.arg for n in nodes if isinstance(n, ast.arg)} | {getattr(n, "name", None) for n in nodes}
+    return imported, bound, {n.id for n in nodes if isinstance(n, ast.Name)}
 
 
 def names_nobody_has_shown(page):
     """Names that a visible cell reads, and that no visible cell binds, no cell imports and no text above has as code."""
-    shown, missing = set(dir(builtins)), []
+    shown, missing = set(dir(builtins)), set()
     for match in _FENCE.finditer(page.text):
         if match["name"] != "code-cell":
             continue
         cell = _cell(match["body"])
-        nodes = list(ast.walk(ast.parse(re.sub(r"^(\s*)[%!]", r"\1#", cell.source, flags=re.M))))
-        shown |= {n.asname or n.name.split(".")[0] for n in nodes if isinstance(n, ast.alias)}
+        imported, bound, found = names(cell.source)
+        shown |= imported
         if {"remove-cell", "hide-input", "hide-cell", "exercise"} & set(cell.tags):
             continue
-        shown |= {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
-        shown |= {n.arg for n in nodes if isinstance(n, ast.arg)} | {getattr(n, "name", None) for n in nodes}
-        told = set(re.findall(r"`(\w+)", _FENCE.sub("", page.text[:match.start()])))
-        missing += sorted({n.id for n in nodes if isinstance(n, ast.Name)} - shown - told)
-    return sorted(set(missing))
+        shown |= bound
+        missing |= found - shown - set(re.findall(r"`(\w+)", _FENCE.sub("", page.text[:match.start()])))
+    return sorted(missing)
 
 
 NOTEBOOKS = [path for path in PAGES if path.stem != "index" and "kernelspec" in read(path).front]

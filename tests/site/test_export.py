@@ -1,6 +1,5 @@
 """The chapters as notebooks: plain Markdown with the page's words and code and no solutions. Every button works."""
 
-import ast
 import builtins
 import hashlib
 import json
@@ -9,7 +8,7 @@ import tarfile
 from urllib.parse import parse_qs, urlparse
 
 import pytest
-from pages import BOOK, CHAPTERS, NOTEBOOKS, ROOT, read
+from pages import BOOK, CHAPTERS, NOTEBOOKS, ROOT, names, read
 
 from lnlib.exercises import exercises
 
@@ -115,11 +114,8 @@ def test_no_notebook_needs_a_hidden_cell(notebooks):
     """What the code reads is bound in it. And no hidden cell draws random numbers, which would move later draws."""
     for name, notebook in notebooks.items():
         code = "\n".join(cell.source for cell in notebook.cells[3:] if cell.cell_type == "code")
-        nodes = list(ast.walk(ast.parse(code)))
-        bound = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)} | set(dir(builtins))
-        bound |= {n.arg for n in nodes if isinstance(n, ast.arg)} | {getattr(n, "name", None) for n in nodes}
-        bound |= {n.asname or n.name.split(".")[0] for n in nodes if isinstance(n, ast.alias)}
-        assert {n.id for n in nodes if isinstance(n, ast.Name)} <= bound, name
+        imported, bound, found = names(code)
+        assert found <= imported | bound | set(dir(builtins)), name
         assert not [c for c in read(BOOK / f"{name}.md").cells if "remove-cell" in c.tags
                     and re.search(r"\brng\.", c.source) and "rng =" not in c.source], name
 

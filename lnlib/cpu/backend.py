@@ -68,6 +68,12 @@ def _checked(x, gamma, beta, eps):
     return x, gamma, beta, contract.require_eps(eps)
 
 
+def _checked_out(out, x):
+    if not (type(out) is np.ndarray and out.dtype is x.dtype and out.shape == x.shape and out.flags.carray):
+        contract.require_out(out, x, rows_in_order=True)
+    return out
+
+
 def _refuse_overlap(out, *inputs):
     """For inputs that are copied before the compiled functions, which look themselves, see them."""
     if any(np.shares_memory(out, a) for a in inputs):
@@ -139,12 +145,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
     if precise is not False:
         contract.require_precise(precise, x)
     dtype = x.dtype
-    if out is None:
-        y = np.empty(x.shape, dtype)
-    else:
-        y = out
-        if not (type(out) is np.ndarray and out.dtype is dtype and out.shape == x.shape and out.flags.carray):
-            contract.require_out(out, x, rows_in_order=True)
+    y = np.empty(x.shape, dtype) if out is None else _checked_out(out, x)
     if dtype not in _FLOATS:
         return _half_forward(x, gamma, beta, eps, precise, y)
     if not x.flags.carray:
@@ -189,12 +190,7 @@ def layer_norm_backward(dy, cache, *, out=None):
         _require_parts(cache)
         dy = contract.require_like_x("dy", dy, shape, dtype)
         contract.require_dtype("dy", dy.dtype, _REAL, f"{dtype.name}, the dtype of x")
-    if out is None:
-        dx = np.empty(shape, dtype)
-    else:
-        dx = out
-        if not (type(out) is np.ndarray and out.dtype is dtype and out.shape == shape and out.flags.carray):
-            contract.require_out(out, x, rows_in_order=True)
+    dx = np.empty(shape, dtype) if out is None else _checked_out(out, x)
     if dtype not in _FLOATS:
         return _half_backward(dy, cache, dx)
     D = shape[-1]

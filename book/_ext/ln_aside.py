@@ -15,6 +15,10 @@ class aside(nodes.General, nodes.Element):
     """Its title, then the blocks of the aside."""
 
 
+class aside_title(nodes.General, nodes.TextElement):
+    """What stands on the folded aside."""
+
+
 class _mark(nodes.Invisible, nodes.Element):
     """Where an aside ends, until :class:`Gather` has run."""
 
@@ -25,7 +29,7 @@ class AsideStart(SphinxDirective):
 
     def run(self):
         text, messages = self.state.inline_text(self.arguments[0], self.lineno)
-        node = aside("", nodes.inline("", "", *text, classes=["ln-aside-title"]))
+        node = aside("", aside_title("", "", *text))
         node["ids"] = [f"aside-{self.env.new_serialno('aside') + 1}"]
         self.set_source_info(node)
         return [node, *messages]
@@ -57,20 +61,12 @@ class Gather(SphinxTransform):
             raise ValueError(f"{mark.source}:{mark.line}: aside-end: found no aside-start before it in its section")
 
 
-def _close(self, node):
-    self.body.append("</details>\n")
-
-
-def _open(self, node):
-    self.body.append(f'<details class="ln-aside" id="{node["ids"][0]}">\n<summary>Aside: ')
-    title = node.children[0]
-    title.walkabout(self)
-    self.body.append("</summary>\n")
-    node.remove(title)
-
-
 def setup(app):
-    app.add_node(aside, html=(_open, _close))
+    app.add_node(aside, html=(
+        lambda self, node: self.body.append(f'<details class="ln-aside" id="{node["ids"][0]}">\n'),
+        lambda self, node: self.body.append("</details>\n")))
+    app.add_node(aside_title, html=(lambda self, node: self.body.append("<summary>Aside: "),
+                                    lambda self, node: self.body.append("</summary>\n")))
     app.add_directive("aside-start", AsideStart)
     app.add_directive("aside-end", AsideEnd)
     app.add_transform(Gather)

@@ -168,7 +168,7 @@ class Writer:
             self.flush()
         elif isinstance(node, aside):  # its cells are run like all others, so nothing is folded
             title, *rest = node.children
-            self.text.append(f"---\n\n**Aside: {self.inline(title)}**")
+            self.text.append(f"---\n\n**Aside: {''.join(map(self.inline, title))}**")
             for child in rest:
                 self.block(child)
             self.text.append("---")

@@ -78,7 +78,7 @@ def _part(content):
     pages were no faster. A cell, a figure or a listing takes a minute. Questions and exercises are counted apart.
     """
     content = re.sub(r"^```\{(exercise|solution)-start\}.*?^```\{\1-end\}\s*\n```", "", content, flags=re.M | re.S)
-    count = len(re.findall(r"[A-Za-z0-9][\w'’.-]*", _prose(content)))
+    count = words(_prose(content))
     cells = sum(not {"remove-cell", "exercise-setup"} & set(cell.tags) for cell in _cells(content))
     cells += len(re.findall(r"^`{3,}\{(?:lnlib|interactive|literalinclude)\}", content, re.M))
     return Part(count, math.ceil(count / 120) + cells)
@@ -93,6 +93,10 @@ def read(path):
     front, content = text[4:].split("\n---\n", 1) if text.startswith("---\n") else ("", text)
     return Page(text, yaml.safe_load(front) or {}, _cells(content), _part(ASIDE.sub("", content)),
                 [_part(aside) for aside in ASIDE.findall(content)])
+
+
+def words(prose):
+    return len(re.findall(r"[A-Za-z0-9][\w'’.-]*", prose))
 
 
 def names(code):

@@ -633,11 +633,20 @@ def test_only_numpy_is_needed():
 
 # The other simulator. It knows no shuffles, no load4 and no promotion, but it was written by others.
 
+# Its threads look a shared array up and make it where it is missing, without a lock: two of them may come to hold
+# two arrays, and a thread then reads what nobody wrote. The lock is ours (the kernel has one shared array, since
+# the simulator knows them by the line that asks).
 OTHER = """
-import json, math, sys, warnings
+import json, math, sys, threading, warnings
 sys.setswitchinterval(1e-4)
 import numpy as np
 from numba import cuda, float32
+from numba.cuda.simulator.kernelapi import FakeCUDAShared
+unlocked, lock = FakeCUDAShared.array, threading.Lock()
+def locked(*arguments, **named):
+    with lock:
+        return unlocked(*arguments, **named)
+FakeCUDAShared.array = locked
 exec(compile(open(sys.argv[1]).read(), sys.argv[1], "exec"))
 print(json.dumps(results(cuda.jit(normalise), lambda kernel, grid, block, *a: kernel[grid, block](*a))))
 """

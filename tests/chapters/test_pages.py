@@ -6,7 +6,7 @@ import re
 from statistics import median
 
 import pytest
-from pages import ASIDE, BOOK, CHAPTERS, ROOT, names_nobody_has_shown, read
+from pages import ASIDE, BOOK, CHAPTERS, PAGES, ROOT, names_nobody_has_shown, read
 
 from lnlib.exercises import check, exercises
 from lnlib.mistakes.change import function_of
@@ -115,6 +115,14 @@ def test_exercises_are_registered(path):
         assert not report.written and not report.passed and "not written yet" in report.failed[1]
         line = f"```{{lnlib}} {exercise.solution.__module__.removeprefix('lnlib.')}.{exercise.solution.__name__}\n"
         assert line in page.text, f"{exercise.id}: the page does not show the registered solution"
+
+
+def test_references_name_the_number_of_their_chapter():
+    """A reference that says "chapter 9" leads to a label of page 9: whoever moves a chapter is told what names it."""
+    labels = {label: path.stem[:2] for path in CHAPTERS for label in re.findall(r"^\(([\w-]+)\)=", read(path).text, re.M)}
+    for path in PAGES:
+        for said, label in re.findall(r"\{ref\}`(?:[Cc]hapters?|and) (\d+)[^`<]*<([\w-]+)>`", read(path).text):
+            assert labels[label] == f"{int(said):02}", f"{path.stem}: chapter {said} <{label}>"
 
 
 def test_public_text_is_public():

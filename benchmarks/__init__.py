@@ -1,5 +1,5 @@
 """What is measured, and by what. ``python -m benchmarks.accuracy``, ``.cpu`` and ``.gpu`` are commands.
 
-:mod:`.common` is what they share, :mod:`.cpu` and :mod:`.gpu` are times, :mod:`.accuracy` digits; ``results`` has a folder
-for each kind of file.
+:mod:`.cpu` and :mod:`.gpu` are times, taken by the stopwatches of :mod:`lnlib.measure`; :mod:`.accuracy` is digits;
+``results`` has a folder for each kind of file.
 """

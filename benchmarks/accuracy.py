@@ -20,8 +20,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 
 from lnlib import layernorm, reference
-
-from .common.provenance import FOLDER, digits, provenance, save
+from lnlib.measure.provenance import FOLDER, digits, provenance, save
 
 try:
     import ml_dtypes  # noqa: F401 - importing it gives NumPy the dtype "bfloat16"

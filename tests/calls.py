@@ -3,12 +3,15 @@
 ``CALLS`` maps a function's name to {parameter: Arg}. A function here makes the :class:`Arg` of one kind of parameter.
 """
 
+import time
 from typing import NamedTuple
 
 import numpy as np
 import sympy
 
-from lnlib import cost, cpu, gpu, gradcheck, layernorm, mistakes, reference, simt, symbolic, variance
+from clocks import FakeGpu
+
+from lnlib import cost, cpu, gpu, gradcheck, layernorm, measure, mistakes, reference, simt, symbolic, variance
 from lnlib.exercises.report import Report
 from lnlib.gpu import steps
 
@@ -391,6 +394,27 @@ add("cost", operations=_counted, memory=_counted, peak_memory=_counted,
         for rate in (0.0, -1.0, np.nan, np.inf, "1", None, True)})},
     aligned={"n": count(4)}, median_rate={"amount": number(1.0, above=0), "call": function(int), "rounds": count(1)},
     measure_machine={"threads": count(1, most=10**6), "size": count(64, least=64)})
+
+# Times.
+
+FOUND = {"a": measure.Timing([1.0, 2.0]), "copy": measure.Timing([1.0, 1.0])}
+_found = {"found": arg(FOUND, {"None": None, "3": 3, "list": [1.0], "text": "x", "no timings": {"a": [1.0]},
+                               "none": {}, "other rounds": {**FOUND, "b": measure.Timing([1.0])}})}
+_named = {"None": None, "3": 3, "list": [1], "text": "x"}
+_timed = {"calls": arg({"a": int}, {**_named, "none": {}, "no function": {"a": 3}}), "rounds": count(1),
+          "check": function(None, {"False": False}), "clock": function(time.perf_counter_ns)}
+del _timed["check"].bad["None"]
+add("measure.stopwatch",
+    quartiles={"values": several([1.0, 2.0], {"none": [], "NaN": [np.nan], "texts": ["x"]})},
+    interleave={**_timed, "block": number(1e-9, above=0), "settle": number(0.0, least=0),
+                "faults": function(lambda: 0)},
+    ratios={**_found, "base": several(("copy",), {"none": (), "unknown": ("c",)}), "name": choice("a")},
+    records={**_found, "against": arg(None, {"3": 3, "list": [1], "text": "x"}), "per": number(1, above=0)},
+    table={**_found, "nbytes": count(8, fine=("None",)),
+           "accesses": arg({"a": 2}, {"3": 3, "list": [1], "text": "x"})})
+add("measure.events", interleave={
+    **_timed, "gpu": free(FakeGpu(), "what plays a GPU cannot be told from one"), "cold": flag(False),
+    "host": function(lambda call, gpu: 0.0)})
 add("results", read={"kind": text("cpu"), "missing": free(None, "returned as it is")}, folder={})
 
 # Symbols.

@@ -2,7 +2,7 @@
 
 Run from the repository's root: ``python -m benchmarks.cpu`` (see benchmarks/README.md). For each number of
 threads and each state of the memory a process of its own is started, pinned to its cores; inside it all
-contestants (``benchmarks.cpu.contestants``) take turns (``benchmarks.common.timing``).
+contestants (``benchmarks.cpu.contestants``) take turns (:mod:`lnlib.measure.stopwatch`).
 """
 
 import argparse
@@ -19,8 +19,9 @@ import tempfile
 
 import numpy as np
 
-from ..common import timing
-from ..common.provenance import ROOT, machine_file, provenance, save
+from lnlib.measure import stopwatch
+from lnlib.measure.provenance import ROOT, machine_file, provenance, save
+
 from . import assembly
 from .contestants import ALIGNMENTS, EPS, Case, arrays, contestants, ladder_calls, thread_calls, trick_calls
 from .tables import AGAINST, Progress, print_tables
@@ -68,8 +69,8 @@ def cases(shapes, dtypes, threads, state):
 
 def records_of(case, calls, rounds, section="kernels"):
     """Time a dict {name: call without arguments} and give one record each, with the coordinates of the case."""
-    with timing.watch(os.sched_getaffinity(0)) as shared:
-        found = timing.compare(calls, AGAINST, rounds=rounds, block=BLOCK, settle=SETTLE[min(case.threads, 2)])
+    with stopwatch.watch(os.sched_getaffinity(0)) as shared:
+        found = stopwatch.compare(calls, AGAINST, rounds=rounds, block=BLOCK, settle=SETTLE[min(case.threads, 2)])
     return [{"section": section, **case._asdict(), **record, **shared} for record in found]
 
 

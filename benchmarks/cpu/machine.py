@@ -10,9 +10,9 @@ import pathlib
 import numpy as np
 
 from lnlib import cost
+from lnlib.measure.provenance import digits, machine_file, provenance, save
+from lnlib.measure.stopwatch import compare
 
-from ..common import timing
-from ..common.provenance import digits, machine_file, provenance, save
 from .contestants import Case, arrays, memory_calls
 
 SIZES = tuple(2**k for k in range(15, 28))
@@ -57,7 +57,7 @@ def calls(shapes=SHAPES, rounds=11):
     for shape in shapes:
         case = Case(shape, "float32", "forward", 1, "recycled", "ordinary")
         a = arrays(case)
-        for record in timing.compare(dict(memory_calls(case, a)) | numpy_calls(a), {}, rounds=rounds):
+        for record in compare(dict(memory_calls(case, a)) | numpy_calls(a), {}, rounds=rounds):
             yield {"section": "calls", "shape": shape, **record}
 
 

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from ..common.timing import cell
+from lnlib.measure.stopwatch import cell
 
 #: Of each field with ratios, the contestants whose time is divided by a record's own.
 AGAINST = {"speedup": ("pytorch",), "of_copy": ("copyto", "copy-loop"), "of_triad": ("triad",)}

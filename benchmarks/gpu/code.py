@@ -22,9 +22,8 @@ from collections import Counter
 from typing import NamedTuple
 
 from lnlib.gpu import kernels, ladder, plans
+from lnlib.measure import provenance
 from lnlib.simt.cuda_access import float16, float32, float64
-
-from ..common import provenance
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
 

@@ -15,11 +15,12 @@ import threading
 import time
 import traceback
 
-from ..common.provenance import FOLDER, ROOT, provenance, save, slug
+from lnlib.measure.events import TorchGpu
+from lnlib.measure.provenance import FOLDER, ROOT, provenance, save, slug
+
 from . import stages, tables
 from .contestants import EPS, FAMILIES, LADDER, LIMIT, OURS, PEERS, Notes
 from .correctness import correctness
-from .timing import Gpu
 
 PACKAGES = ("numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "cuda-core", "nvidia-nvvm",
             "nvidia-nvjitlink", "torch", "triton", "liger-kernel", "cupy-cuda12x", "cupy-cuda13x")
@@ -109,7 +110,7 @@ def work(stage, families, quick):
         try:
             quiet()
             with torch.no_grad():
-                gpu = Gpu()
+                gpu = TorchGpu()
                 for records in STAGES[stage](stages.Work(gpu, notes, families, 10 if quick else 30, quick)):
                     say({"records": records, **notes.take()})
                     print(f"  {stage}: {describe(records)}", flush=True)

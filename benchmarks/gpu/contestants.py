@@ -16,8 +16,7 @@ from lnlib import gpu as lnlib_gpu
 from lnlib.gpu.devices import compiled
 from lnlib.gpu.plans import RESIDENT
 from lnlib.gpu.steps import OUTPUTS, STEPS
-
-from .timing import SLEEP, once, sample
+from lnlib.measure.events import SLEEP, once, sample
 
 EPS = 1e-5
 PASSES = ("forward", "backward")

@@ -1,6 +1,7 @@
 """Are the contestants of the GPU benchmark right? Against float64, and against themselves, a hundred times."""
 
-from ..common.provenance import digits
+from lnlib.measure.provenance import digits
+
 from .contestants import EPS, LADDER, PASSES, Case, arrays
 
 # Correctness: rows and lengths that fit nothing, and rows too long for the registers of a block.

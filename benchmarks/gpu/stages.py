@@ -1,12 +1,14 @@
 """The stages of the GPU benchmark that measure time. Each is a generator of lists of records."""
 
 import contextlib
+import math
 from typing import NamedTuple
 from unittest import mock
 
-from ..common.provenance import digits
+from lnlib.measure.events import TorchGpu, compare, host_seconds
+from lnlib.measure.provenance import digits
+
 from .contestants import FAMILIES, LADDER, PASSES, PEERS, Case, Notes, arrays, contestants, plan_step
-from .timing import Gpu, compare, host_seconds, least_bytes, rate
 
 SHAPES = ((2048, 1024), (8192, 1000), (8191, 1027), (4096, 8192), (8192, 4096), (16384, 2048), (32768, 1024),
           (32768, 768), (65536, 256))
@@ -14,6 +16,7 @@ SOME_SHAPES = ((2048, 1024), (8191, 1027), (8192, 4096))  # for what is not meas
 SMALL_SHAPES = ((1, 1024), (32, 1024), (256, 1024), (2048, 1024))  # for graphs
 TUNE_SHAPES = ((65536, 256), (32768, 768), (32768, 1024), (8192, 4096), (4096, 8192))
 
+ARRAYS = {"forward": 2, "backward": 3}  # read x, write y; read x and dy, write dx
 GRAPH = 20  # calls in a graph
 AGAINST = {"speedup": ("pytorch",), "of_copy": ("copy",), "of_add": ("add",)}
 
@@ -21,7 +24,7 @@ AGAINST = {"speedup": ("pytorch",), "of_copy": ("copy",), "of_add": ("add",)}
 class Work(NamedTuple):
     """What a stage gets: the GPU, a place for its complaints, who takes part, rounds, and whether to be quick."""
 
-    gpu: Gpu
+    gpu: TorchGpu
     notes: Notes
     families: tuple
     rounds: int
@@ -30,6 +33,11 @@ class Work(NamedTuple):
     def calls(self, case, a, families):
         """The calls of those families that take part, by name."""
         return contestants(case, a, self.gpu, self.notes, [name for name in families if name in self.families])
+
+
+def gb_per_s(shape, itemsize, which, seconds):
+    """Gigabytes (10^9 bytes) a second, of those that a pass has to move; statistics and parameters are left out."""
+    return digits(ARRAYS[which] * math.prod(shape) * itemsize / seconds / 1e9)
 
 
 def ceilings(work):
@@ -51,8 +59,8 @@ def ceilings(work):
             calls["cupy-copy"] = lambda: cupy.copyto(to, source)
         records = compare(calls, {}, work.gpu, rounds=work.rounds)
         for record in records:
-            moved = least_bytes(shape, 4, "backward" if record["implementation"] == "add" else "forward")
-            record["gb_per_s"] = digits(rate(moved, record["seconds"][0]))
+            which = "backward" if record["implementation"] == "add" else "forward"
+            record["gb_per_s"] = gb_per_s(shape, 4, which, record["seconds"][0])
         yield [{"section": "ceilings", "mebibytes": mebibytes, **record} for record in records]
 
 
@@ -103,9 +111,9 @@ def launch(work):
 def timed(work, section, case, families):
     """Records of one case, timed cold."""
     found = compare(work.calls(case, arrays(case), families), AGAINST, work.gpu, rounds=work.rounds)
-    moved = least_bytes(case.shape, {"float32": 4, "float16": 2}[case.dtype], case.which)
-    return [{"section": section, **case._asdict(), **record, "gb_per_s": digits(rate(moved, record["seconds"][0]))}
-            for record in found]
+    itemsize = {"float32": 4, "float16": 2}[case.dtype]
+    return [{"section": section, **case._asdict(), **record,
+             "gb_per_s": gb_per_s(case.shape, itemsize, case.which, record["seconds"][0])} for record in found]
 
 
 def speed(work):

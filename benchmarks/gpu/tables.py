@@ -1,6 +1,6 @@
 """What the GPU benchmark prints when it is done."""
 
-from ..common.timing import cell
+from lnlib.measure.stopwatch import cell
 
 #: The ceiling of a pass, and the field with the part of it that is reached.
 CEILING = {"forward": ("copy", "of_copy"), "backward": ("add", "of_add")}

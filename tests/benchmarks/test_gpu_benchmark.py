@@ -8,91 +8,13 @@ import sys
 import types
 
 import pytest
+from clocks import FakeGpu
 
-from benchmarks.common.provenance import ROOT
-from benchmarks.gpu import command, contestants, correctness, profile, stages, tables, timing
+from benchmarks.gpu import command, contestants, correctness, profile, stages, tables
 from benchmarks.gpu.contestants import Case, Notes
 from lnlib.gpu import plans
 from lnlib.gpu.steps import STEPS
-
-
-class FakeGpu:
-    """A GPU whose host needs ``host`` seconds for a call, and which needs what ``work(name, seconds)`` says."""
-
-    multiprocessors = 132
-
-    def __init__(self, host=0.0):
-        self.host, self.now, self.awake, self.log, self.broken = host, 0.0, 0.0, [], False
-
-    def work(self, name, seconds):
-        def call():
-            self.log.append(name)
-            self.now += seconds
-            self.awake += self.host  # the clock of the host, which runs while the GPU sleeps
-        return call
-
-    def flush(self):
-        self.log.append("flush")
-
-    def sleep(self, seconds):
-        self.log.append(f"sleep {seconds:g}")
-        self.sleeping, self.awake = seconds, 0.0
-
-    def event(self):
-        return self.now
-
-    def passed(self, event):
-        return self.awake > self.sleeping
-
-    def seconds(self, start, end):
-        return end - start
-
-    def synchronize(self):
-        if self.broken:
-            raise RuntimeError("the context is gone")
-
-
-# Time
-
-@pytest.mark.parametrize("cold", [True, False])
-def test_everybody_takes_turns_forwards_and_backwards(cold):
-    fake = FakeGpu()
-    calls = {"a": fake.work("a", 2e-3), "b": fake.work("b", 1e-3)}
-    found = timing.interleave(calls, fake, rounds=2, cold=cold, host=lambda call, gpu: 0.5 * (call is calls["b"]))
-    assert [x for x in fake.log if x in "ab"] == ["a", "b", "b", "a"]
-    # The GPU sleeps three times as long as the host needs, and a millisecond at least.
-    start = ["flush", "sleep 0.001", "a", "flush", "sleep 1.5", "b"]
-    assert fake.log[:6] == start if cold else "flush" not in fake.log
-    assert found["a"].seconds == pytest.approx([2e-3, 2e-3]) and found["b"].late == [False, False]
-
-
-def test_a_sample_for_which_the_host_was_late_is_taken_again():
-    fake = FakeGpu(host=0.003)  # over 1 and 2 ms, under 4
-    found = timing.interleave({"a": fake.work("a", 1e-3)}, fake, rounds=2, host=lambda call, gpu: 0)
-    assert [x for x in fake.log if x.startswith("sleep")] == [f"sleep {s}" for s in (0.001, 0.002, 0.004, 0.004)]
-    assert found["a"].late == [False, False] and len(found["a"].seconds) == 2
-
-
-def test_seconds_of_the_host():
-    ticks = iter([10.0, 11.0])
-    fake = FakeGpu()
-    assert timing.host_seconds(fake.work("a", 0), fake, 4, clock=lambda: next(ticks)) == 0.25
-    assert fake.log.count("a") == timing.WARM + 4
-    late = FakeGpu(host=1.0)  # longer than any sleep: told
-    record, = timing.compare({"a": late.work("a", 1e-3)}, {}, late, rounds=3, host=lambda call, gpu: 0)
-    assert record["late"] == 3
-
-
-def test_compare():
-    fake = FakeGpu()
-    calls = {"pytorch": fake.work("p", 4e-3), "copy": fake.work("c", 1e-3), "lnlib": fake.work("l", 2e-3)}
-    ours = timing.compare(calls, stages.AGAINST, fake, per=10, rounds=3, host=lambda call, gpu: 1e-3)[2]
-    # A call of 2 ms does ten things.
-    assert ours.items() >= {"implementation": "lnlib", "seconds": [2e-4] * 3, "host_seconds": 1e-4,
-                            "speedup": [2] * 3, "of_copy": [0.5] * 3}.items() and "of_add" not in ours
-    assert timing.least_bytes((8192, 4096), 4, "forward") == 2 * 8192 * 4096 * 4
-    assert timing.least_bytes((8191, 1027), 2, "backward") == 3 * 8191 * 1027 * 2
-    assert timing.rate(4.3e9, 1e-3) == pytest.approx(4300, rel=1e-14)
+from lnlib.measure.provenance import ROOT
 
 
 # Who takes part
@@ -280,7 +202,7 @@ def test_what_a_stage_says(monkeypatch, capsys):
         raise KeyError("lost")
 
     monkeypatch.setitem(command.STAGES, "speed", stage)
-    monkeypatch.setattr(command, "Gpu", FakeGpu)
+    monkeypatch.setattr(command, "TorchGpu", FakeGpu)
     nothing = types.SimpleNamespace(no_grad=lambda: command.contextlib.nullcontext())
     monkeypatch.setitem(sys.modules, "torch", nothing)
     command.work("speed", ["lnlib"], False)

@@ -1,4 +1,4 @@
-"""What ran where and when, and the files that hold it: shared by the benchmarks."""
+"""What ran where and when, and the files that hold it. Arguments are not checked: readers do not call this."""
 
 import contextlib
 import datetime

@@ -1,104 +1,16 @@
-"""The speed benchmark on the CPU: its arithmetic, on a clock that the test turns, who takes part, what it shows."""
+"""The speed benchmark on the CPU: who takes part, on what arrays, in what processes."""
 
-import gc
-import itertools
 import math
-import os
 
 import numpy as np
 import pytest
 
-from benchmarks.common import provenance, timing
 from benchmarks.cpu import command, contestants, tables
 
 
-class FakeClock:
-    """Nanoseconds that pass only when a call says so; ``log`` holds the names of the calls made, one letter each."""
-
-    now, log = 0, ""
-
-    def __call__(self):
-        return self.now
-
-    def call(self, name, *milliseconds):
-        """A call that takes the given times in turn, and the last of them from then on."""
-        times = itertools.chain(milliseconds, itertools.repeat(milliseconds[-1]))
-
-        def run():
-            assert not gc.isenabled() or name == "g"  # no collection inside a block
-            self.log += name
-            self.now += round(next(times) * 1e6)
-        return run
-
-
-def test_numbers_and_names():
-    assert timing.quartiles([5, 1, 4, 2, 3]) == (3, 2, 4) and timing.quartiles([1.0, 2.0]) == (1.5, 1.25, 1.75)
-    assert [timing.cell([1.0, q1, 1.1]) for q1 in (0.95, 0.8)] == ["1.00", "~1.00"] and timing.cell(None) == ""
+def test_geometric_mean():
     assert tables.geometric_mean([1, 4]) == pytest.approx(2, rel=1e-12)
-    assert [provenance.digits(n) for n in (1.23456e-7, math.inf, math.nan)] == [1.235e-7, None, None]
-    assert provenance.slug("AMD EPYC(TM) 9-core @ (2.0 GHz)") == "amd-epyc-tm-9-core-2-0-ghz"
 
-
-@pytest.mark.parametrize("milliseconds, number", [
-    ([50.0], 1), ([2.0], 2), ([0.01], 300),
-    ([900.0, 1.0], 3),  # a slow first call does not set the number
-    ([900.0, 0.5, 0.1], 30),  # nor do the next: blocks of 1, 2, 4 and 8 calls take 0.5, 0.2, 0.4 and 0.8 ms
-])
-def test_a_block_is_as_long_as_asked(milliseconds, number):
-    clock = FakeClock()
-    assert timing.calibrate(clock.call("g", *milliseconds), 3e-3, clock) == number
-    before = clock.now
-    assert timing.seconds(clock.call("g", 2.0), 4, clock) == pytest.approx(2e-3, rel=1e-12)
-    assert clock.log[-4:] == "gggg" and clock.now == before + 8e6
-
-
-def test_the_order_turns_round_and_settling_is_not_timed():
-    clock = FakeClock()
-    timing.interleave({name: clock.call(name, 10.0) for name in "abc"}, rounds=4, block=1e-3, clock=clock)
-    # Each: one call to warm up, one that is long enough. Then in a round each is called twice: untimed, then timed.
-    assert clock.log[2 * 3:] == "aabbccccbbaa" * 2 and gc.isenabled()
-    clock = FakeClock()
-    # 1 ms a call; a block is 4 calls, so 8 ms of settling are 8 calls. They are slower here, and must not count.
-    warm_up, settle, block = [1.0] * 2, [5.0] * 8, [1.0] * 4
-    found = timing.interleave({"a": clock.call("a", *warm_up, *settle, *block, *settle, *block)}, rounds=2,
-                              block=4e-3, settle=8e-3, clock=clock, faults=lambda: 3 * len(clock.log))
-    assert found["a"].number == 4 and found["a"].faults == [3, 3]  # 3 a call of the block
-    assert found["a"].seconds == pytest.approx([1e-3, 1e-3], rel=1e-12)
-    assert len(clock.log) == 2 + 2 * (8 + 4)
-    with pytest.raises(ZeroDivisionError):
-        timing.interleave({"a": lambda: 1 / 0})
-    assert gc.isenabled()
-
-
-def test_records():
-    clock = FakeClock()
-    # One call to warm up and one to calibrate (each 8 ms); then, in each round, one untimed and one timed.
-    calls = {"fast": clock.call("f", 8, 8, 9, 1, 9, 2, 9, 3), "slow": clock.call("s", 8, 8, 9, 4, 9, 4, 9, 4)}
-    fast, slow = timing.compare(calls, {"speedup": ("slow",), "of_copy": ("absent",)}, rounds=3, block=1e-3,
-                                clock=clock, faults=lambda: 0)
-    assert fast == {"implementation": "fast", "seconds": [2e-3, 1.5e-3, 2.5e-3], "calls": 1, "faults": 0.0,
-                    "speedup": [2.0, 1.667, 3.0]}  # of 4 / 1, 4 / 2 and 4 / 3: ratios are taken inside a round
-    assert slow["seconds"] == [4e-3, 4e-3, 4e-3] and slow["speedup"] == [1, 1, 1]
-    # Of several bases the fastest of each round counts.
-    found = {"base": timing.Timing([2.0, 20.0, 4.0], [], 1), "other": timing.Timing([1.0, 10.0, 1.0], [], 1)}
-    assert timing.ratios(found, ("base", "other"), "base").tolist() == [0.5, 0.5, 0.25]
-
-
-def test_the_time_of_others(tmp_path, monkeypatch):
-    stat = tmp_path / "stat"
-    stat.write_text("cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 100 20 3 7777 88 99 6 4 0 0\ncpu1 50 0 0 0 0 0 0 0 0 0\nintr 1\n")
-    tick = os.sysconf("SC_CLK_TCK")
-    assert timing.busy_seconds({0}, stat) == 127 / tick and timing.busy_seconds({0, 1}, stat) == 177 / tick
-    # Two cores for 10 s are busy for 15 s, of which this process had 11: 4 of 20 went to others.
-    for name, values in (("busy_seconds", [100.0, 115.0]), ("time.process_time", [1.0, 12.0]),
-                         ("time.perf_counter", [5.0, 15.0])):
-        monkeypatch.setattr(f"benchmarks.common.timing.{name}", lambda *_, values=iter(values): next(values))
-    with timing.watch({0, 1}) as shared:
-        pass
-    assert shared == {"others": 0.2}
-
-
-# What is compared
 
 @pytest.mark.parametrize("threads, state, number", [(1, "recycled", 8), (1, "fresh", 2), (2, "recycled", 4)])
 def test_every_case_once(threads, state, number):

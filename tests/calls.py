@@ -485,9 +485,9 @@ add("simt", log__sectors={"run": _run}, log__compulsory={"run": _run}, log__bank
             "read-only": (_flat, _read_only(np.ones(1, np.float32)))})})
 STEP = steps.STEPS["warp-per-row"]
 _inputs = (SINGLE, G32, B32)
-add("gpu.steps", side_by_side={"D": count(3), "W": count(1)}, a_row_apart={"M": count(3), "D": count(3)},
+add("gpu.steps", side_by_side={"D": count(3), "W": count(1)}, a_row_apart={"N": count(3), "D": count(3)},
     chunks_of_row={"D": count(3), "most_threads": count(256)},
-    Step__predict={"self": free(STEP, "the step itself"), "M": count(2), "D": count(3), "G": count(4)},
+    Step__predict={"self": free(STEP, "the step itself"), "N": count(2), "D": count(3), "G": count(4)},
     Step__run={"self": free(STEP, "the step itself"), "eps": eps(), "G": count(4), "log": flag(False),
                "gpu": flag(False),
                "inputs": arg(_inputs, {"one": _inputs[:1],

@@ -38,7 +38,7 @@ class Case(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    """PyTorch's tensors on the GPU; x and dy (M, D), gamma and beta (D,)."""
+    """PyTorch's tensors on the GPU; x and dy (N, D), gamma and beta (D,)."""
 
     x: object
     gamma: object
@@ -73,8 +73,8 @@ def arrays(case):
         room = torch.randn(case.offset + math.prod(shape), generator=generator, device="cuda")
         return (room * deviation + mean).to(dtype)[case.offset:].view(shape)
 
-    M, D = case.shape
-    return Arrays(normal(M, D, mean=1, deviation=2), normal(D), normal(D), normal(M, D))
+    N, D = case.shape
+    return Arrays(normal(N, D, mean=1, deviation=2), normal(D), normal(D), normal(N, D))
 
 
 # Peers
@@ -165,17 +165,17 @@ def lnlib_calls(case, a, gpu, notes, precise=False):
     yield "lnlib-precise" if precise else "lnlib", call
 
 
-def plan_step(step, M, D, multiprocessors):
+def plan_step(step, N, D, multiprocessors):
     """The launches of a teaching step, and the blocks of its persistent grid: as many as lnlib.gpu would have."""
-    threads = step.plan(M, D, 1)[0].block
-    G = min(M, multiprocessors * max(1, RESIDENT // threads))
-    return step.plan(M, D, G), G
+    threads = step.plan(N, D, 1)[0].block
+    G = min(N, multiprocessors * max(1, RESIDENT // threads))
+    return step.plan(N, D, G), G
 
 
-def predicted_seconds(launches, M, D, multiprocessors):
+def predicted_seconds(launches, N, D, multiprocessors):
     """How long a step may take if every load of a thread waits for the one before: a rough guess from above."""
     together = multiprocessors * 2048  # threads that a GPU has at once, at most
-    return sum(LATENCY * launch.readings * M * D / min(launch.grid * launch.block, together) for launch in launches)
+    return sum(LATENCY * launch.readings * N * D / min(launch.grid * launch.block, together) for launch in launches)
 
 
 def numba_stream():
@@ -192,11 +192,11 @@ def ladder_call(step, launches, G, case, a):
     import torch
     from numba import cuda
 
-    M, D = case.shape
+    N, D = case.shape
     _, mean, rstd = torch.ops.aten.native_layer_norm.default(a.x, [D], a.gamma, a.beta, EPS)
-    sizes = {"y": (M, D), "dx": (M, D), "dgamma": (D,), "dbeta": (D,), "dgamma_parts": (G, D), "dbeta_parts": (G, D),
-             "mean": (M,), "rstd": (M,)}
-    numbers = {"M": M, "D": D, "G": G, "eps": np.float32(EPS)}
+    sizes = {"y": (N, D), "dx": (N, D), "dgamma": (D,), "dbeta": (D,), "dgamma_parts": (G, D), "dbeta_parts": (G, D),
+             "mean": (N,), "rstd": (N,)}
+    numbers = {"N": N, "D": D, "G": G, "eps": np.float32(EPS)}
     outputs = OUTPUTS[step.direction]
 
     def call():
@@ -219,22 +219,22 @@ def ladder_call(step, launches, G, case, a):
 
 def ladder_calls(case, a, gpu, notes, name):
     """The teaching step of this name, if it is one of the case's pass, and does not take too long."""
-    M, D = case.shape
+    N, D = case.shape
     step = STEPS[name]
     if step.direction != case.which:
         return
     try:
-        launches, G = plan_step(step, M, D, gpu.multiprocessors)
+        launches, G = plan_step(step, N, D, gpu.multiprocessors)
     except ValueError as error:  # rows too long for the step
-        notes.left_out[f"{name} {M}x{D}"] = str(error)
+        notes.left_out[f"{name} {N}x{D}"] = str(error)
         return
-    seconds, found = predicted_seconds(launches, M, D, gpu.multiprocessors), "predicted"
+    seconds, found = predicted_seconds(launches, N, D, gpu.multiprocessors), "predicted"
     if seconds <= LIMIT:
         call = ladder_call(step, launches, G, case, a)
         call()  # compiles
         seconds, found = once(call, gpu), "measured"
     if seconds > LIMIT:
-        notes.left_out[f"{name} {M}x{D}"] = f"{found} {seconds * 1e3:.0f} ms, more than {LIMIT * 1e3:.0f}"
+        notes.left_out[f"{name} {N}x{D}"] = f"{found} {seconds * 1e3:.0f} ms, more than {LIMIT * 1e3:.0f}"
     else:
         yield name, call
 

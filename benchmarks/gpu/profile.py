@@ -21,10 +21,10 @@ from .tables import grid
 FIELDS = ("kernel", "blocks", "threads", "requests", "sectors", "sectors/request")
 
 
-def inputs(M, D):
+def inputs(N, D):
     """x, gamma, beta, dy and the statistics that a backward step wants."""
     rng = np.random.default_rng(0)
-    x, dy = rng.standard_normal((2, M, D), np.float32)
+    x, dy = rng.standard_normal((2, N, D), np.float32)
     gamma, beta = rng.standard_normal((2, D), np.float32)
     mean = x.mean(1, keepdims=True)
     return x, gamma, beta, dy, mean, 1 / np.sqrt(x.var(1, keepdims=True) + np.float32(1e-5))
@@ -63,17 +63,17 @@ def row(name, run):
                              round(sectors / requests, 2) if requests else math.nan)))
 
 
-def counts(M, D, multiprocessors):
+def counts(N, D, multiprocessors):
     """The interpreter's count of each launch, in the order in which :func:`launch_all` makes them."""
-    x, gamma, beta, dy, mean, rstd = inputs(M, D)
+    x, gamma, beta, dy, mean, rstd = inputs(N, D)
     names = [(name, run) for name, runs in ladder_launches(x, gamma, beta, dy, mean, rstd, False) for run in runs]
     names += [("lnlib", run) for run in interpreted_lnlib(x, gamma, beta, dy, multiprocessors)]
     return [row(name, run) for name, run in names]
 
 
-def launch_all(M, D):
+def launch_all(N, D):
     """Each kernel once, on the GPU."""
-    x, gamma, beta, dy, mean, rstd = inputs(M, D)
+    x, gamma, beta, dy, mean, rstd = inputs(N, D)
     for _ in ladder_launches(x, gamma, beta, dy, mean, rstd, True):
         pass
     gpu.layer_norm_backward(dy, gpu.layer_norm_forward(x, gamma, beta)[1])

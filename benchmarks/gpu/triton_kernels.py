@@ -29,7 +29,7 @@ def forward_kernel(x, gamma, beta, y, mean, rstd, D, eps, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def backward_kernel(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, M, D, BLOCK: tl.constexpr):
+def backward_kernel(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, N, D, BLOCK: tl.constexpr):
     part = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < D
@@ -37,7 +37,7 @@ def backward_kernel(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, M, 
     dgamma = tl.zeros([BLOCK], tl.float32)
     dbeta = tl.zeros([BLOCK], tl.float32)
     row = part.to(tl.int64)
-    while row < M:
+    while row < N:
         place = row * D + column
         r = tl.load(rstd + row)
         values = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
@@ -72,20 +72,20 @@ def add_kernel(dgamma_parts, dbeta_parts, dgamma, dbeta, parts, D, COLUMNS: tl.c
 
 def forward(x, gamma, beta, eps, warps):
     """y, mean and rstd; ``warps`` of 32 threads do a row."""
-    M, D = x.shape
+    N, D = x.shape
     y = torch.empty_like(x)
-    mean, rstd = torch.empty((2, M), dtype=torch.float32, device=x.device)
-    forward_kernel[(M,)](x, gamma, beta, y, mean, rstd, D, eps, BLOCK=triton.next_power_of_2(D), num_warps=warps)
+    mean, rstd = torch.empty((2, N), dtype=torch.float32, device=x.device)
+    forward_kernel[(N,)](x, gamma, beta, y, mean, rstd, D, eps, BLOCK=triton.next_power_of_2(D), num_warps=warps)
     return y, mean, rstd
 
 
 def backward(dy, x, mean, rstd, gamma, warps, programs):
     """dx, dgamma and dbeta; ``programs`` go through the rows."""
-    M, D = x.shape
-    parts = min(M, programs)
+    N, D = x.shape
+    parts = min(N, programs)
     dx, dgamma, dbeta = torch.empty_like(x), torch.empty_like(gamma), torch.empty_like(gamma)
     sums = torch.empty((2, parts, D), dtype=torch.float32, device=x.device)
-    backward_kernel[(parts,)](dy, x, mean, rstd, gamma, dx, sums[0], sums[1], M, D, BLOCK=triton.next_power_of_2(D),
+    backward_kernel[(parts,)](dy, x, mean, rstd, gamma, dx, sums[0], sums[1], N, D, BLOCK=triton.next_power_of_2(D),
                               num_warps=warps)
     add_kernel[(triton.cdiv(D, COLUMNS),)](sums[0], sums[1], dgamma, dbeta, parts, D, COLUMNS=COLUMNS, ROWS=ROWS)
     return dx, dgamma, dbeta

@@ -59,37 +59,37 @@ def _same_bits(ran, width, **_):
            f"width {width}: found {exchanges // 32} exchanges, expected {np.log2(width):.0f}")
 
 
-def slow_means(x, mean, M, D):
+def slow_means(x, mean, N, D):
     """A warp does a row, and its lanes take neighbouring c. The grid has one thread for each row, or a few more."""
     warp, lane = cuda.grid(1) // 32, cuda.threadIdx.x % 32
-    for row in range(warp, M, cuda.gridsize(1) // 32):
+    for row in range(warp, N, cuda.gridsize(1) // 32):
         total = float32(0)
         for c in range(lane, D, 32):
-            total += x[c * M + row]
+            total += x[c * N + row]
         total = warp_sum(total)
         if lane == 0:
             mean[row] = total / float32(D)
 
 
-def fast_means_solution(x, mean, M, D):
+def fast_means_solution(x, mean, N, D):
     row = cuda.grid(1)
-    if row < M:
+    if row < N:
         total = float32(0)
         for c in range(D):
-            total += x[c * M + row]
+            total += x[c * N + row]
         mean[row] = total / float32(D)
 
 
 def _means(title, shapes, judge):
-    """A check on M rows of D numbers, for each (M, D) of ``shapes``."""
+    """A check on N rows of D numbers, for each (N, D) of ``shapes``."""
     def ask(rng):
-        return [Call({"x": rng.standard_normal(D * M).astype(np.float32), "mean": Out(M), "M": M, "D": D})
-                for M, D in shapes]
-    return each(title, ask, judge, call=launch(lambda M, **_: (-(-M // 64), 64)))
+        return [Call({"x": rng.standard_normal(D * N).astype(np.float32), "mean": Out(N), "N": N, "D": D})
+                for N, D in shapes]
+    return each(title, ask, judge, call=launch(lambda N, **_: (-(-N // 64), 64)))
 
 
-def _right_means(ran, x, M, D, **_):
-    (mean,), x, case = ran.results, x.reshape(D, M), f"M = {M}, D = {D}: "
+def _right_means(ran, x, N, D, **_):
+    (mean,), x, case = ran.results, x.reshape(D, N), f"N = {N}, D = {D}: "
     expect_written(mean, "mean", case)
     # A sum of D terms in any order errs by (D - 1) u times the sum of their sizes; a quotient, or a product with a
     # rounded 1 / D, adds up to 2 u; and one u is for the terms of second order.
@@ -98,11 +98,11 @@ def _right_means(ran, x, M, D, **_):
     expect((off <= bound).all(), f"{case}a mean is off by {off.max():.1e}")
 
 
-def _few_sectors(ran, M, D, **arguments):
-    _right_means(ran, M=M, D=D, **arguments)
+def _few_sectors(ran, N, D, **arguments):
+    _right_means(ran, N=N, D=D, **arguments)
     expect_few_sectors(ran.log, ("x",))
     read = simt.sectors(ran.log)["x", "load"].bytes_used // 4
-    expect(read == M * D, f"{read} numbers were read, expected {M * D}, each once")
+    expect(read == N * D, f"{read} numbers were read, expected {N * D}, each once")
 
 
 def threads_for_solution(D):
@@ -222,19 +222,19 @@ EXERCISES = (
     Exercise("coalesced", 15, "implement", fast_means_solution,
              (_means("means", ((64, 40), (64, 1), (7, 33), (130, 9)), _right_means),
               _means("four sectors, each number once", ((128, 64),), _few_sectors)), mistakes=changes(
-        ("x[c * M + row]", "x[row * D + c]",
+        ("x[c * N + row]", "x[row * D + c]",
          "You read x as if a row's numbers were neighbours. How is it stored here?",
          "x[c * D + row]",
          "From one number of a row to the next you go on by D. How many rows' numbers lie between the two?"),
-        ("if row < M", "if True",
+        ("if row < N", "if True",
          "Threads beyond the last row take part. How many threads has the grid, and how many rows has x?"),
         ("cuda.grid(1)", "cuda.threadIdx.x",
          "Every block does the same 64 rows. What tells its threads from those of another block?"),
-        ("float32(D)", "float32(M)", "The sums are divided by the number of rows."),
+        ("float32(D)", "float32(N)", "The sums are divided by the number of rows."),
         ("total = float32(0)\n        for c in range(D)", "total = x[row]\n        for c in range(D)",
          "The first number of each row is added twice: what does the sum begin with?"),
-        ("row = cuda.grid(1)\n    if row < M", "slow_means(x, mean, M, D)\n    row = M\n    if row < M",
-         "A warp does a row, as in slow_means: its lanes ask for numbers that lie M apart."))),
+        ("row = cuda.grid(1)\n    if row < N", "slow_means(x, mean, N, D)\n    row = N\n    if row < N",
+         "A warp does a row, as in slow_means: its lanes ask for numbers that lie N apart."))),
     Exercise("threads-for-640", 20, "implement", threads_for_solution,
              # At 640 alone the smallest power of two is also the fewest threads of all.
              (each("640 and 1280 numbers", lambda rng: [Call({"D": D}) for D in (640, 1280)], _none_left),

@@ -105,13 +105,13 @@ def _as_interpreted(answers):
         expect(mine == word, f"{kernel.__name__}: you say {mine}, the interpreter says: {message}")
 
 
-def rms_backward_solution(dy, x, rstd, gamma, dx, dgamma_parts, M, D):
+def rms_backward_solution(dy, x, rstd, gamma, dx, dgamma_parts, N, D):
     parts = cuda.shared.array(32, float32)
     t, T = cuda.threadIdx.x, cuda.blockDim.x
     mine = cuda.blockIdx.x * D
     for c in range(t, D, T):
         dgamma_parts[mine + c] = float32(0)
-    for row in range(cuda.blockIdx.x, M, cuda.gridDim.x):
+    for row in range(cuda.blockIdx.x, N, cuda.gridDim.x):
         base, r, total = row * D, rstd[row], float32(0)
         for c in range(t, D, T):
             total += gamma[c] * dy[base + c] * (x[base + c] * r)
@@ -126,27 +126,27 @@ _launch_backward = launch(lambda dgamma_parts, D, **_: (dgamma_parts.shape // D,
 
 
 def _arguments(dy, x, cache, blocks):
-    M, D = dy.shape
+    N, D = dy.shape
     given = {"dy": dy, "x": x, "rstd": cache.rstd, "gamma": cache.gamma}
     return {name: a.astype(np.float32).reshape(-1) for name, a in given.items()} | {
-        "dx": Out(M * D), "dgamma_parts": Out(blocks * D), "M": M, "D": D}
+        "dx": Out(N * D), "dgamma_parts": Out(blocks * D), "N": N, "D": D}
 
 
-def _backward(title, judge, blocks=(3,), M=7, D=100):
+def _backward(title, judge, blocks=(3,), N=7, D=100):
     """A check with these numbers of blocks."""
     def ask(rng):
         for count in blocks:
-            x, dy = rng.standard_normal((2, M, D), np.float32)
+            x, dy = rng.standard_normal((2, N, D), np.float32)
             cache = rms_norm_forward(x, rng.uniform(0.5, 2, D).astype(np.float32), 0.1)[1]
             yield Call(_arguments(dy, x, cache, count), right=rms_norm_backward(dy, cache))
     return each(title, ask, judge, call=_launch_backward, unchanged=True)
 
 
-def _dx(ran, right, M, D, **_):
+def _dx(ran, right, N, D, **_):
     dx, _ = ran.results
     expect_written(dx, "dx")
     # A sum of D = 100 terms in any order and ten more operations, kappa below 2: 2 (D + 10) u at most.
-    expect_close(dx.reshape(M, D), right[0], 220 * 2.0**-24, "dx")
+    expect_close(dx.reshape(N, D), right[0], 220 * 2.0**-24, "dx")
 
 
 def _dgamma(ran, right, D, **_):
@@ -156,12 +156,12 @@ def _dgamma(ran, right, D, **_):
     expect_close(parts.sum(axis=0), right[1], 1e-5, f"the sum of dgamma_parts of {len(parts)} blocks")
 
 
-def _traffic(ran, M, D, **_):
+def _traffic(ran, N, D, **_):
     expect(not any(a.kind == "atomic" for a in ran.log.accesses),
            "your kernel uses atomics; a part belongs to one block")
     for (name, kind), traffic in simt.sectors(ran.log).items():
         if name in ("dy", "x", "dx"):
-            times, most = traffic.bytes_used / (4 * M * D), 1 if name == "dx" else 2
+            times, most = traffic.bytes_used / (4 * N * D), 1 if name == "dx" else 2
             expect((kind == "store") == (name == "dx"), f"your kernel has {kind}s of {name}")
             expect(times <= most, f"each number of {name} is part of {times:.0f} {kind}s, expected {most} at most")
     # 32 neighbours lie in 4 sectors, or in 5 where a row does not begin with one.
@@ -176,46 +176,46 @@ def _which_mistake(answer):
     return diagnose(backward, RMS_NORM)
 
 
-def choose_partials_solution(M, D, multiprocessors):
+def choose_partials_solution(N, D, multiprocessors):
     threads = 32
     while 16 * threads < D:
         threads *= 2
     groups = multiprocessors * (512 // threads)
     G = groups
-    while 64 * G < M:
+    while 64 * G < N:
         G += groups
-    G = min(G, M)
-    return G, 16 * G / (12 * M + 16 * G)
+    G = min(G, N)
+    return G, 16 * G / (12 * N + 16 * G)
 
 
 def _partials(title, judge, *cases):
-    """A check on cases (M, D, multiprocessors)."""
-    def judge_case(found, M, D, multiprocessors):
-        case = f"M = {M}, D = {D}, {multiprocessors} multiprocessors"
+    """A check on cases (N, D, multiprocessors)."""
+    def judge_case(found, N, D, multiprocessors):
+        case = f"N = {N}, D = {D}, {multiprocessors} multiprocessors"
         G, share = expect_parts(found, 2, "numbers")
         G = int(expect_number(G, f"{case}: G", "iu", "a whole number"))
-        judge(case, G, share, M, D, multiprocessors)
+        judge(case, G, share, N, D, multiprocessors)
 
-    return each(title, lambda rng: [Call(dict(zip(("M", "D", "multiprocessors"), case))) for case in cases],
+    return each(title, lambda rng: [Call(dict(zip(("N", "D", "multiprocessors"), case))) for case in cases],
                 judge_case)
 
 
-def _few_rows(case, G, share, M, D, multiprocessors):
-    expect(G <= M, f"{case}: {G} partial sums are more than there are rows")
-    right, _ = choose_partials_solution(M, D, multiprocessors)
+def _few_rows(case, G, share, N, D, multiprocessors):
+    expect(G <= N, f"{case}: {G} partial sums are more than there are rows")
+    right, _ = choose_partials_solution(N, D, multiprocessors)
     expect(G == right, f"{case}: found {G} partial sums, expected {right}")
 
 
-def _many_rows(case, G, share, M, D, multiprocessors):
-    expect(-(-M // G) <= 64, f"{case}: with {G} partial sums one of them has {-(-M // G)} rows")
-    right, _ = choose_partials_solution(M, D, multiprocessors)
+def _many_rows(case, G, share, N, D, multiprocessors):
+    expect(-(-N // G) <= 64, f"{case}: with {G} partial sums one of them has {-(-N // G)} rows")
+    right, _ = choose_partials_solution(N, D, multiprocessors)
     groups = multiprocessors * (512 // max(32, 1 << (-(-D // 16) - 1).bit_length()))
     expect(G % groups == 0, f"{case}: {groups} groups run at once, and some would get more of {G} sums than others")
     expect(G == right, f"{case}: {right} partial sums will do, found {G}")
 
 
-def _share(case, G, share, M, D, multiprocessors):
-    _, right = choose_partials_solution(M, D, multiprocessors)
+def _share(case, G, share, N, D, multiprocessors):
+    _, right = choose_partials_solution(N, D, multiprocessors)
     expect(abs(share - right) <= 1e-9, f"{case}: the share is {share}, expected {right:.6f}")
 
 
@@ -282,7 +282,7 @@ EXERCISES = (
          "All blocks write to the first part. Who else adds there at the same time?"),
         ("block_sum(total, parts)", "warp_sum(total)",
          "Each warp takes its own sum for that of the row. How many warps share a row?"),
-        ("range(cuda.blockIdx.x, M, cuda.gridDim.x)", "range(cuda.blockIdx.x, min(M, cuda.blockIdx.x + 1))",
+        ("range(cuda.blockIdx.x, N, cuda.gridDim.x)", "range(cuda.blockIdx.x, min(N, cuda.blockIdx.x + 1))",
          "Each block does one row and stops. Who does the others?"),
         ("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat",
          "Each row overwrites the part of the rows before it.")) + (
@@ -301,19 +301,19 @@ EXERCISES = (
              mistakes=changes(
         ("16 * threads < D", "16 * threads <= D",
          "Your number of threads is wrong where D is 16 times a power of two. Are 16 numbers for a thread too many?"),
-        ("while 64 * G < M", "while 64 * G <= M",
+        ("while 64 * G < N", "while 64 * G <= N",
          "Where each sum has just 64 rows, you make more sums. Is 64 too many?",
-         "while 64 * (G + groups) <= M",
+         "while 64 * (G + groups) <= N",
          "The number of rounds is rounded down. How many rows has a sum then, at most?"),
         ("multiprocessors * (512 // threads)", "multiprocessors * 512",
          "A group is counted as one thread. How many has it?",
          "multiprocessors", "One group is counted for each multiprocessor. How many run on it at once?"),
         ("G += groups", "G *= 2", "Your G is doubled until it suffices. Which multiples are skipped?"),
-        ("G = min(G, M)", "pass", "There may be more partial sums than rows: some have nothing to add."),
-        ("(12 * M + 16 * G)", "(12 * M)",
+        ("G = min(G, N)", "pass", "There may be more partial sums than rows: some have nothing to add."),
+        ("(12 * N + 16 * G)", "(12 * N)",
          "The partial sums are compared with the other bytes. A share is a part of which whole?",
-         "(20 * M + 16 * G)", "You count 20 bytes an element. How many arrays does a single kernel move?"),
-        ("16 * G / (12 * M + 16 * G)", "8 * G / (12 * M + 8 * G)",
+         "(20 * N + 16 * G)", "You count 20 bytes an element. How many arrays does a single kernel move?"),
+        ("16 * G / (12 * N + 16 * G)", "8 * G / (12 * N + 8 * G)",
          "The partial sums are moved once in your count. Who writes them, and who reads them?"))),
     Exercise("second-stage", 15, "implement", second_stage_solution,
              (_stage("sums", _sums, (1, 64), (5, 128), (6, 72)),

@@ -209,13 +209,13 @@ def sums_by_order(errors, fixed):
 def partial_traffic(predicted, counted, others):
     """Bytes that a backward pass moves for an element of x, over the number of partial sums for a row of x.
 
-    predicted, counted: G / M -> bytes, a line and points. others: name -> bytes, drawn as horizontal lines.
+    predicted, counted: G / N -> bytes, a line and points. others: name -> bytes, drawn as horizontal lines.
     """
     fig, ax = figure(5.2, 3.6, xscale="log")
     ax.plot(predicted.keys(), predicted.values(), color=COLOURS["blue"], label="predicted")
     ax.plot(counted.keys(), counted.values(), "o", color=COLOURS["orange"], markersize=8, label="counted")
     for (name, height), dash in zip(others.items(), ("--", ":")):
         ax.axhline(height, color="black", linestyle=dash, linewidth=1.2, label=name)
-    ax.set(xlabel="partial sums per row, $G / M$", ylabel="bytes per element", ylim=(0, None))
+    ax.set(xlabel="partial sums per row, $G / N$", ylabel="bytes per element", ylim=(0, None))
     ax.set_xticks(list(counted), [f"1/{round(1 / ratio)}" if ratio < 1 else "1" for ratio in counted])
     return with_key(fig)

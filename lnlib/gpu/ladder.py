@@ -1,7 +1,7 @@
 r"""Teaching kernels for the GPU: the same layer norm, written in several ways that ask memory differently.
 
-Every kernel works on flat float32 arrays in which M rows of D numbers lie one after the other. A forward takes
-``(x, gamma, beta, y, mean, rstd, M, D, eps)``, a backward ``(dy, x, mean, rstd, gamma, dx, ..., M, D)``. The formulas
+Every kernel works on flat float32 arrays in which N rows of D numbers lie one after the other. A forward takes
+``(x, gamma, beta, y, mean, rstd, N, D, eps)``, a backward ``(dy, x, mean, rstd, gamma, dx, ..., N, D)``. The formulas
 are those of :mod:`lnlib.layernorm`, but with one rounded mean: nothing is recentred, and no row is done again.
 
 A kernel that needs constants when it is compiled (the number of threads in a block, say) is made by a function of
@@ -74,10 +74,10 @@ def sum_over_warps(value, parts):
 # Forward
 
 
-def thread_per_row(x, gamma, beta, y, mean, rstd, M, D, eps):
+def thread_per_row(x, gamma, beta, y, mean, rstd, N, D, eps):
     """A thread does a row. In every step of its loops the lanes of a warp ask for numbers that lie D apart."""
     row = cuda.grid(1)
-    if row < M:
+    if row < N:
         base, total, squares = row * D, float32(0), float32(0)
         for c in range(D):
             total += x[base + c]
@@ -95,7 +95,7 @@ def thread_per_row(x, gamma, beta, y, mean, rstd, M, D, eps):
 @functools.cache
 def block_per_row(threads):
     """A block does a row: neighbouring threads take neighbouring numbers, and add up in a tree."""
-    def kernel(x, gamma, beta, y, mean, rstd, M, D, eps):
+    def kernel(x, gamma, beta, y, mean, rstd, N, D, eps):
         tree = cuda.shared.array(threads, float32)
         row, t = cuda.blockIdx.x, cuda.threadIdx.x
         base, total, squares = row * D, float32(0), float32(0)
@@ -114,10 +114,10 @@ def block_per_row(threads):
     return kernel
 
 
-def warp_per_row(x, gamma, beta, y, mean, rstd, M, D, eps):
+def warp_per_row(x, gamma, beta, y, mean, rstd, N, D, eps):
     """A warp does a row: sums need no shared memory and no barrier."""
     row, lane = cuda.grid(1) // 32, cuda.threadIdx.x % 32
-    if row < M:
+    if row < N:
         base, total, squares = row * D, float32(0), float32(0)
         for c in range(lane, D, 32):
             total += x[base + c]
@@ -169,20 +169,20 @@ def row_access(threads, V, W):
 @functools.cache
 def row_in_registers(threads, V, W):
     """A block does a row of up to threads * V * W numbers, reads it once, W at a time, and keeps it."""
-    N, (read, write) = V * W, row_access(threads, V, W)
+    size, (read, write) = V * W, row_access(threads, V, W)
 
-    def kernel(x, gamma, beta, y, mean, rstd, M, D, eps):
+    def kernel(x, gamma, beta, y, mean, rstd, N, D, eps):
         parts = cuda.shared.array(32, float32)
-        kept = cuda.local.array(N, float32)
-        gammas = cuda.local.array(N, float32)
-        betas = cuda.local.array(N, float32)
+        kept = cuda.local.array(size, float32)
+        gammas = cuda.local.array(size, float32)
+        betas = cuda.local.array(size, float32)
         row, t = cuda.blockIdx.x, cuda.threadIdx.x
         total, squares = float32(0), float32(0)
         read(x, row * D, t, D, kept)
-        for k in range(N):
+        for k in range(size):
             total += kept[k]
         m = block_sum(total, parts) / float32(D)
-        for k in range(N):
+        for k in range(size):
             kept[k] -= m
             if (k // W * threads + t) * W < D:  # none from past the end of the row
                 squares += kept[k] * kept[k]
@@ -190,7 +190,7 @@ def row_in_registers(threads, V, W):
         r = float32(1) / math.sqrt(variance + eps)
         read(gamma, 0, t, D, gammas)
         read(beta, 0, t, D, betas)
-        for k in range(N):
+        for k in range(size):
             kept[k] = kept[k] * r * gammas[k] + betas[k]
         write(y, row * D, t, D, kept)
         if t == 0:
@@ -202,10 +202,10 @@ def row_in_registers(threads, V, W):
 # Backward
 
 
-def dx_per_warp(dy, x, mean, rstd, gamma, dx, M, D):
+def dx_per_warp(dy, x, mean, rstd, gamma, dx, N, D):
     """The first of two kernels: a warp does the dx of a row."""
     row, lane = cuda.grid(1) // 32, cuda.threadIdx.x % 32
-    if row < M:
+    if row < N:
         base, m, r, g_sum, gx_sum = row * D, mean[row], rstd[row], float32(0), float32(0)
         for c in range(lane, D, 32):
             g = gamma[c] * dy[base + c]
@@ -220,13 +220,13 @@ def dx_per_warp(dy, x, mean, rstd, gamma, dx, M, D):
 @functools.cache
 def column_sums(threads):
     """The second of two kernels: a block adds up 32 columns. A warp reads 32 neighbours of a row, then of another."""
-    def kernel(dy, x, mean, rstd, dgamma, dbeta, M, D):
+    def kernel(dy, x, mean, rstd, dgamma, dbeta, N, D):
         parts = cuda.shared.array(threads, float32)
         warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
         c = cuda.blockIdx.x * 32 + lane
         gamma_sum, beta_sum = float32(0), float32(0)
         if c < D:
-            for row in range(warp, M, threads // 32):
+            for row in range(warp, N, threads // 32):
                 d = dy[row * D + c]
                 gamma_sum += d * ((x[row * D + c] - mean[row]) * rstd[row])
                 beta_sum += d
@@ -238,7 +238,7 @@ def column_sums(threads):
     return kernel
 
 
-def fused_atomics(dy, x, mean, rstd, gamma, dx, dgamma, dbeta, M, D):
+def fused_atomics(dy, x, mean, rstd, gamma, dx, dgamma, dbeta, N, D):
     """A block does a row, and adds what the row has for dgamma and dbeta to theirs, in whatever order blocks come."""
     parts = cuda.shared.array(32, float32)
     row, t, threads = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
@@ -260,25 +260,25 @@ def fused_atomics(dy, x, mean, rstd, gamma, dx, dgamma, dbeta, M, D):
 @functools.cache
 def fused_partials(threads, V, W):
     """A block does row after row of up to threads * V * W numbers, and keeps its parts of dgamma and dbeta."""
-    N, (read, write) = V * W, row_access(threads, V, W)
+    size, (read, write) = V * W, row_access(threads, V, W)
 
-    def kernel(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, M, D):
+    def kernel(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, N, D):
         parts = cuda.shared.array(32, float32)
-        xhat = cuda.local.array(N, float32)
-        g = cuda.local.array(N, float32)
-        gammas = cuda.local.array(N, float32)
-        dgamma = cuda.local.array(N, float32)
-        dbeta = cuda.local.array(N, float32)
+        xhat = cuda.local.array(size, float32)
+        g = cuda.local.array(size, float32)
+        gammas = cuda.local.array(size, float32)
+        dgamma = cuda.local.array(size, float32)
+        dbeta = cuda.local.array(size, float32)
         block, t = cuda.blockIdx.x, cuda.threadIdx.x
         read(gamma, 0, t, D, gammas)
-        for k in range(N):
+        for k in range(size):
             dgamma[k] = dbeta[k] = float32(0)
-        for row in range(block, M, cuda.gridDim.x):
+        for row in range(block, N, cuda.gridDim.x):
             read(dy, row * D, t, D, g)  # dy for now
             read(x, row * D, t, D, xhat)
             m, r = mean[row], rstd[row]
             g_sum, gx_sum = float32(0), float32(0)
-            for k in range(N):  # past the end of the row, dy is zero
+            for k in range(size):  # past the end of the row, dy is zero
                 xhat[k] = (xhat[k] - m) * r
                 dgamma[k] += g[k] * xhat[k]
                 dbeta[k] += g[k]
@@ -287,7 +287,7 @@ def fused_partials(threads, V, W):
                 gx_sum += g[k] * xhat[k]
             a = block_sum(g_sum, parts) / float32(D)
             b = block_sum(gx_sum, parts) / float32(D)
-            for k in range(N):
+            for k in range(size):
                 g[k] = r * (g[k] - (a + xhat[k] * b))
             write(dx, row * D, t, D, g)
         write(dgamma_parts, block * D, t, D, dgamma)
@@ -295,13 +295,13 @@ def fused_partials(threads, V, W):
     return kernel
 
 
-def fused_partials_long(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, M, D):
+def fused_partials_long(dy, x, mean, rstd, gamma, dx, dgamma_parts, dbeta_parts, N, D):
     """As :func:`fused_partials`, for rows of any length: reads a row twice, and its parts stay in global memory."""
     parts = cuda.shared.array(32, float32)
     t, threads, mine = cuda.threadIdx.x, cuda.blockDim.x, cuda.blockIdx.x * D
     for c in range(t, D, threads):
         dgamma_parts[mine + c] = dbeta_parts[mine + c] = float32(0)
-    for row in range(cuda.blockIdx.x, M, cuda.gridDim.x):
+    for row in range(cuda.blockIdx.x, N, cuda.gridDim.x):
         base, m, r, g_sum, gx_sum = row * D, mean[row], rstd[row], float32(0), float32(0)
         for c in range(t, D, threads):
             g = gamma[c] * dy[base + c]

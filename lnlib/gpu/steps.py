@@ -31,7 +31,7 @@ class Launch(NamedTuple):
     writes: tuple  #: names of arrays every element of which is stored at least once
     updates: tuple = ()  #: names of arrays every element of which is both stored and loaded by the kernel
     atomics: tuple = ()  #: names of arrays to every element of which the kernel adds; zero before the launch
-    numbers: tuple = ("M", "D")  #: names of the scalar arguments
+    numbers: tuple = ("N", "D")  #: names of the scalar arguments
     sectors_per_request: float | None = None  #: of x, as predicted; None where the kernel does not read x
     readings: int = 0  #: how many times each number of x is loaded
 
@@ -52,13 +52,13 @@ def side_by_side(D, W=1):
     return D / 8 / requests + 1 - math.gcd(D, 8) / 8
 
 
-def a_row_apart(M, D):
+def a_row_apart(N, D):
     """Sectors per request of x where neighbouring lanes load numbers that lie a row apart: a sector for each lane.
 
     Rows of fewer than 8 numbers share sectors.
     """
     contract.require_count("D", D)
-    lanes = contract.require_count("M", M) / -(-M // 32)  # on average: the last warp may have fewer than 32 rows
+    lanes = contract.require_count("N", N) / -(-N // 32)  # on average: the last warp may have fewer than 32 rows
     return lanes * min(D, 8) / 8
 
 
@@ -68,7 +68,7 @@ def _power(n, least=32, most=1024):
 
 
 def _forward(kernel, grid, block, sectors_per_request, readings):
-    return [Launch(kernel, grid, block, INPUTS["forward"], OUTPUTS["forward"], numbers=("M", "D", "eps"),
+    return [Launch(kernel, grid, block, INPUTS["forward"], OUTPUTS["forward"], numbers=("N", "D", "eps"),
                    sectors_per_request=sectors_per_request, readings=readings)]
 
 
@@ -77,19 +77,19 @@ def _backward(kernel, grid, block, sectors_per_request, readings, **arrays):
                   **arrays)
 
 
-def _plan_thread_per_row(M, D, G):
-    threads = _power(M, most=128)
-    return _forward(ladder.thread_per_row, -(-M // threads), threads, a_row_apart(M, D), 3)
+def _plan_thread_per_row(N, D, G):
+    threads = _power(N, most=128)
+    return _forward(ladder.thread_per_row, -(-N // threads), threads, a_row_apart(N, D), 3)
 
 
-def _plan_block_per_row(M, D, G):
+def _plan_block_per_row(N, D, G):
     threads = _power(D, most=256)
-    return _forward(ladder.block_per_row(threads), M, threads, side_by_side(D), 3)
+    return _forward(ladder.block_per_row(threads), N, threads, side_by_side(D), 3)
 
 
-def _plan_warp_per_row(M, D, G):
-    threads = 32 * min(M, 8)
-    return _forward(ladder.warp_per_row, -(-32 * M // threads), threads, side_by_side(D), 3)
+def _plan_warp_per_row(N, D, G):
+    threads = 32 * min(N, 8)
+    return _forward(ladder.warp_per_row, -(-32 * N // threads), threads, side_by_side(D), 3)
 
 
 def chunks_of_row(D, most_threads):
@@ -100,27 +100,27 @@ def chunks_of_row(D, most_threads):
     return threads, -(-D // (threads * W)), W
 
 
-def _plan_row_in_registers(M, D, G):
+def _plan_row_in_registers(N, D, G):
     threads, V, W = chunks_of_row(D, 512)
     if V * W > 16:
         raise ValueError(f"D: found {D}, expected at most {512 * 16}: 512 threads keep 16 numbers each")
-    return _forward(ladder.row_in_registers(threads, V, W), M, threads, side_by_side(D, W), 1)
+    return _forward(ladder.row_in_registers(threads, V, W), N, threads, side_by_side(D, W), 1)
 
 
-def _plan_two_kernels(M, D, G):
-    threads, warps = 32 * min(M, 8), min(M, 32)
-    return [_backward(ladder.dx_per_warp, -(-32 * M // threads), threads, side_by_side(D), 2, writes=("dx",)),
+def _plan_two_kernels(N, D, G):
+    threads, warps = 32 * min(N, 8), min(N, 32)
+    return [_backward(ladder.dx_per_warp, -(-32 * N // threads), threads, side_by_side(D), 2, writes=("dx",)),
             Launch(ladder.column_sums(32 * warps), -(-D // 32), 32 * warps, ("dy", "x", "mean", "rstd"),
                    ("dgamma", "dbeta"), sectors_per_request=side_by_side(D), readings=1)]
 
 
-def _plan_fused_atomics(M, D, G):
-    return [_backward(ladder.fused_atomics, M, _power(D, most=256), side_by_side(D), 2,
+def _plan_fused_atomics(N, D, G):
+    return [_backward(ladder.fused_atomics, N, _power(D, most=256), side_by_side(D), 2,
                       writes=("dx",), atomics=("dgamma", "dbeta"))]
 
 
-def _plan_fused_partials(M, D, G):
-    parts, G = ("dgamma_parts", "dbeta_parts"), min(G, M)
+def _plan_fused_partials(N, D, G):
+    parts, G = ("dgamma_parts", "dbeta_parts"), min(G, N)
     threads, V, W = chunks_of_row(D, 256)
     if V * W <= 16:
         first = _backward(ladder.fused_partials(threads, V, W), G, threads, side_by_side(D, W), 1,
@@ -154,14 +154,14 @@ class Step(NamedTuple):
 
     name: str  #: key in :data:`STEPS`
     direction: str  #: "forward" or "backward"
-    plan: Callable  #: (M, D, G) -> the launches; G is the number of blocks of a persistent grid
+    plan: Callable  #: (N, D, G) -> the launches; G is the number of blocks of a persistent grid
 
     def run(self, *inputs, eps=1e-5, G=4, log=False, gpu=False):
         """Run the kernels, interpreted or on a GPU: (outputs by name, what the interpreter returned of each launch).
 
-        ``inputs`` are float32 arrays. Forward takes x (M, D), gamma and beta (D,), and eps, and gives y, mean and
-        rstd. Backward takes dy and x (M, D), mean and rstd (M, 1), gamma (D,), and gives dx, dgamma and dbeta. ``G``
-        is the number of blocks of a persistent grid; M is enough where there are fewer rows. With ``log`` every
+        ``inputs`` are float32 arrays. Forward takes x (N, D), gamma and beta (D,), and eps, and gives y, mean and
+        rstd. Backward takes dy and x (N, D), mean and rstd (N, 1), gamma (D,), and gives dx, dgamma and dbeta. ``G``
+        is the number of blocks of a persistent grid; N is enough where there are fewer rows. With ``log`` every
         access is recorded (see :func:`lnlib.simt.launch`). With ``gpu`` the kernels are compiled and run on the GPU,
         and the second list is empty.
         """
@@ -170,11 +170,11 @@ class Step(NamedTuple):
         names = INPUTS[self.direction]
         if len(inputs) != len(names):
             raise TypeError(f"inputs: found {len(inputs)} arrays, expected {len(names)}: {', '.join(names)}")
-        M, D = _check_rows(inputs[names.index("x")])
-        eps, shapes = contract.require_eps(eps), _shapes(M, D, G)
+        N, D = _check_rows(inputs[names.index("x")])
+        eps, shapes = contract.require_eps(eps), _shapes(N, D, G)
         arrays = {name: _flat(name, value, shapes[name]) for name, value in zip(names, inputs)}
-        plan, runs = self.plan(M, D, G), []
-        numbers = {"M": M, "D": D, "G": shapes["dgamma_parts"][0], "eps": np.float32(eps)}
+        plan, runs = self.plan(N, D, G), []
+        numbers = {"N": N, "D": D, "G": shapes["dgamma_parts"][0], "eps": np.float32(eps)}
         for launch in plan:
             for name in launch.writes + launch.updates:
                 arrays[name] = simt.uninitialised(math.prod(shapes[name]), np.float32)
@@ -193,10 +193,10 @@ class Step(NamedTuple):
                    for name in OUTPUTS[self.direction]}
         return {name: array.reshape(shapes[name]) for name, array in results.items()}, runs
 
-    def predict(self, M, D, G=4):
-        """What the step asks of memory for M rows of D numbers: a :class:`Prediction`, made without running it."""
-        size = {name: math.prod(shape) for name, shape in _shapes(M, D, G).items()}
-        plan, traffic = self.plan(M, D, G), []
+    def predict(self, N, D, G=4):
+        """What the step asks of memory for N rows of D numbers: a :class:`Prediction`, made without running it."""
+        size = {name: math.prod(shape) for name, shape in _shapes(N, D, G).items()}
+        plan, traffic = self.plan(N, D, G), []
         for launch in plan:
             both = launch.updates + launch.atomics
             loads, stores = launch.reads + both, launch.writes + both
@@ -205,20 +205,20 @@ class Step(NamedTuple):
         return Prediction(tuple(traffic), plan[0].sectors_per_request, sum(launch.readings for launch in plan))
 
 
-def _shapes(M, D, G):
+def _shapes(N, D, G):
     """The shape of every array by name."""
-    for name, count in {"M": M, "D": D, "G": G}.items():
+    for name, count in {"N": N, "D": D, "G": G}.items():
         contract.require_count(name, count)
-    return {**dict.fromkeys(("x", "y", "dy", "dx"), (M, D)), **dict.fromkeys(("mean", "rstd"), (M, 1)),
+    return {**dict.fromkeys(("x", "y", "dy", "dx"), (N, D)), **dict.fromkeys(("mean", "rstd"), (N, 1)),
             **dict.fromkeys(("gamma", "beta", "dgamma", "dbeta"), (D,)),
-            **dict.fromkeys(("dgamma_parts", "dbeta_parts"), (min(G, M), D))}
+            **dict.fromkeys(("dgamma_parts", "dbeta_parts"), (min(G, N), D))}
 
 
 def _check_rows(x):
-    """(M, D), or an error that names x."""
+    """(N, D), or an error that names x."""
     shape = contract.require_x(x).shape
     if len(shape) != 2 or shape[0] == 0:
-        raise ValueError(f"x: found shape {shape}, expected (M, D) with at least one row")
+        raise ValueError(f"x: found shape {shape}, expected (N, D) with at least one row")
     return shape
 
 

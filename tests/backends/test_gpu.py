@@ -62,10 +62,10 @@ def far_and_near(far):
     return regime
 
 
-EVERY = [(M, D, far, "float32", False) for D, rows in WIDTHS.items() for M in rows for far in (1e6, 0)[:1 + (M == 1)]]
+EVERY = [(N, D, far, "float32", False) for D, rows in WIDTHS.items() for N in rows for far in (1e6, 0)[:1 + (N == 1)]]
 # float16 numbers end at 65504 and are 0.06 apart at 100. Of the rest, the longest row is float32's business.
 SOME = [(1, 33), *((min(rows[-1], 7), D) for D, rows in WIDTHS.items() if D < 20000)]
-EVERY += [(M, D, far, dtype, precise) for M, D in SOME
+EVERY += [(N, D, far, dtype, precise) for N, D in SOME
           for far, dtype, precise in ((100, "float16", False), (100, "float16", True), (1e6, "float32", True))]
 
 
@@ -74,9 +74,9 @@ def judge(case, precise):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("M, D, far, dtype, precise", EVERY)
-def test_agrees_with_exact_arithmetic(M, D, far, dtype, precise):
-    judge(cases.Case(f"{M}x{D} {dtype} {far}", (M, D), dtype, far_and_near(far)), precise)
+@pytest.mark.parametrize("N, D, far, dtype, precise", EVERY)
+def test_agrees_with_exact_arithmetic(N, D, far, dtype, precise):
+    judge(cases.Case(f"{N}x{D} {dtype} {far}", (N, D), dtype, far_and_near(far)), precise)
 
 
 # The kernels by themselves
@@ -149,9 +149,9 @@ PARTIALS, BLOCKS = 3, 2  # one block does two rows of partial sums; or its warps
 
 def launch_all(kind, x, gamma, beta, dy, eps=1e-5, real=np.float32, module=kernels):
     """(y, dx, dgamma, dbeta) by three launches of the kernels of this kind."""
-    M = x.shape[0]
-    y, statistics, _ = launch_forward(kind.plan(-(-M // kind.rows)), x, gamma, beta, eps, real, module)
-    plan = kind.plan(1 if kind.rows > 1 else BLOCKS, min(M, PARTIALS))
+    N = x.shape[0]
+    y, statistics, _ = launch_forward(kind.plan(-(-N // kind.rows)), x, gamma, beta, eps, real, module)
+    plan = kind.plan(1 if kind.rows > 1 else BLOCKS, min(N, PARTIALS))
     (dx, *partials), _ = launch_backward(plan, dy, x, statistics, gamma, module)
     dgamma, dbeta, _ = launch_add(*partials, kind.D, gamma.dtype, module)
     return y.reshape(x.shape), dx.reshape(x.shape), dgamma, dbeta
@@ -234,8 +234,8 @@ def test_rounds_of_the_statistics(kind):
 
     Six that do not end leave a mean that has moved after the residual was computed.
     """
-    M = kind.rows
-    x, gamma, beta, _ = arrays((M, kind.D))
+    N = kind.rows
+    x, gamma, beta, _ = arrays((N, kind.D))
     x -= x.mean(1, keepdims=True)
     count = {}
     rows = {"centred": x, "0.4 sigma": x + np.float32(0.4), "0.6 sigma": x + np.float32(0.6),
@@ -250,8 +250,8 @@ def test_rounds_of_the_statistics(kind):
         x = x.astype("float32")
         _, statistics, ran = launch_forward(kind.plan(1), x, gamma, beta, 0.0 if "small" in name else 1e-5, log=True)
         count[name] = rounds(ran, kind.threads * kind.rows)
-        mean, residual = statistics.reshape(M, 4)[:, :2].astype("f8").T
-        scale = statistics.reshape(M, 4)[:, 3].astype("f8")
+        mean, residual = statistics.reshape(N, 4)[:, :2].astype("f8").T
+        scale = statistics.reshape(N, 4)[:, 3].astype("f8")
         scaled = x.astype("f8") * scale[:, None]
         # The mean is known to some u of the standard deviation, not of the mean; see BAR for the 4.
         off = np.abs(mean + residual - scaled.mean(1))
@@ -290,14 +290,14 @@ TRAFFIC = [(512, 4, 18, "float32"), (1024, 4, 10, "float32"), (1024, 1, 10, "flo
 
 
 @functools.lru_cache(maxsize=None)
-def logged(D, width, M, dtype="float32", long=False):
+def logged(D, width, N, dtype="float32", long=False):
     """A forward and a backward launch and the second stage, with logs; the backward plan, and the arrays."""
-    x, gamma, beta, dy = arrays((M, D), dtype, "float32")
+    x, gamma, beta, dy = arrays((N, D), dtype, "float32")
     x -= x.mean(1, keepdims=True)
-    forward = plans.plan_forward(M, D, width)
-    backward = plans.plan_backward(M, D, width)
+    forward = plans.plan_forward(N, D, width)
+    backward = plans.plan_backward(N, D, width)
     if long:
-        forward, backward = Plan(64, 0, width, 1, M), Plan(64, 0, width, 1, 2, 2)
+        forward, backward = Plan(64, 0, width, 1, N), Plan(64, 0, width, 1, 2, 2)
     y, statistics, first = launch_forward(forward, x, gamma, beta, log=True)
     (dx, *partials), second = launch_backward(backward, dy, x, statistics, gamma, log=True)
     dgamma, dbeta, third = launch_add(*partials, D, log=True)
@@ -305,47 +305,47 @@ def logged(D, width, M, dtype="float32", long=False):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("D, width, M, dtype", TRAFFIC)
-def test_compulsory_traffic(D, width, M, dtype):
+@pytest.mark.parametrize("D, width, N, dtype", TRAFFIC)
+def test_compulsory_traffic(D, width, N, dtype):
     """Forward 8 bytes an element, backward 12 and 16 for each element of a partial sum: to the byte; of half x half.
 
     What is left are gamma, beta and their gradients, whose part is 1 / rows, and 16 bytes of statistics a row.
     """
-    forward, backward, add, plan, _ = logged(D, width, M, dtype)
-    assert plan.partials < M
-    row, array, partial = 4 * D, np.dtype(dtype).itemsize * M * D, 4 * plan.partials * D
+    forward, backward, add, plan, _ = logged(D, width, N, dtype)
+    assert plan.partials < N
+    row, array, partial = 4 * D, np.dtype(dtype).itemsize * N * D, 4 * plan.partials * D
     assert simt.compulsory(forward) == {("x", "load"): array, ("y", "store"): array, ("gamma", "load"): row,
-                                        ("beta", "load"): row, ("statistics", "store"): 16 * M}
+                                        ("beta", "load"): row, ("statistics", "store"): 16 * N}
     assert simt.compulsory(backward) == {("x", "load"): array, ("dy", "load"): array, ("dx", "store"): array,
-                                         ("gamma", "load"): row, ("statistics", "load"): 16 * M,
+                                         ("gamma", "load"): row, ("statistics", "load"): 16 * N,
                                          ("partial_dgamma", "store"): partial, ("partial_dbeta", "store"): partial}
     assert simt.compulsory(add) == {("partial_dgamma", "load"): partial, ("partial_dbeta", "load"): partial,
                                     ("dgamma", "store"): row, ("dbeta", "store"): row}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("D, width, M, dtype", TRAFFIC)
-def test_every_element_moves_once(D, width, M, dtype):
+@pytest.mark.parametrize("D, width, N, dtype", TRAFFIC)
+def test_every_element_moves_once(D, width, N, dtype):
     """x, y, dy and dx; but every thread has the first element of a row of dy, which is in the first cache."""
-    forward, backward, _, plan, (x, y, dy, dx) = logged(D, width, M, dtype)
+    forward, backward, _, plan, (x, y, dy, dx) = logged(D, width, N, dtype)
     for ran, name, kind, array in ((forward, "x", "load", x), (forward, "y", "store", y), (backward, "x", "load", x),
                                    (backward, "dy", "load", dy), (backward, "dx", "store", dx)):
         moved, others = uses(ran, array, (name, kind))
         assert (moved == 1).all(), (name, kind)
-        expected = np.zeros((M, D), int)
+        expected = np.zeros((N, D), int)
         if name == "dy":
             expected[:, 0] = plan.threads
-        assert np.array_equal(others.reshape(M, D), expected), (name, kind)
+        assert np.array_equal(others.reshape(N, D), expected), (name, kind)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("D, width, M, dtype, long", [
+@pytest.mark.parametrize("D, width, N, dtype, long", [
     (512, 4, 18, "float32", False), (1024, 4, 10, "float32", False), (1024, 1, 10, "float32", False),
     (1024, 4, 10, "float16", False), (512, 4, 4, "float32", True), (512, 1, 4, "float32", True),
     pytest.param(4096, 4, 4, "float32", False, marks=pytest.mark.slow)])
-def test_full_requests(D, width, M, dtype, long):
+def test_full_requests(D, width, N, dtype, long):
     """A warp asks for 32 * 16 bytes at once, 16 sectors, where it can; else for 32 * 4, 4 sectors; half of half."""
-    forward, backward, add, _, _ = logged(D, width, M, dtype, long)
+    forward, backward, add, _, _ = logged(D, width, N, dtype, long)
     for ran in (forward, backward):
         traffic, sizes = chunks_only(ran, width)
         assert sizes == {np.dtype(dtype).itemsize * width} == {t.sectors_per_request for t in traffic.values()}
@@ -358,15 +358,15 @@ def test_full_requests(D, width, M, dtype, long):
 @pytest.mark.parametrize("width", [4, 1])
 def test_traffic_of_the_kernels_for_long_rows(width):
     """x is read for each round and once more, x and dy twice; the partial sums of all rows but the first return."""
-    M, D = 4, 512
-    forward, backward, _, plan, (x, y, dy, dx) = logged(D, width, M, long=True)
+    N, D = 4, 512
+    forward, backward, _, plan, (x, y, dy, dx) = logged(D, width, N, long=True)
     for ran, name, kind, times in ((forward, "x", "load", 2), (forward, "y", "store", 1), (backward, "x", "load", 2),
                                    (backward, "dy", "load", 2), (backward, "dx", "store", 1)):
         assert (uses(ran, x, (name, kind))[0] == times).all(), (name, kind)
     sums = np.zeros(plan.partials * D, "f4")
     for name in ("partial_dgamma", "partial_dbeta"):
-        assert (uses(backward, sums, (name, "store"))[0] == M // plan.partials).all()
-        assert (uses(backward, sums, (name, "load"))[0] == M // plan.partials - 1).all()
+        assert (uses(backward, sums, (name, "store"))[0] == N // plan.partials).all()
+        assert (uses(backward, sums, (name, "load"))[0] == N // plan.partials - 1).all()
 
 
 # The same result, whatever the launch
@@ -403,8 +403,8 @@ def test_nothing_is_written_outside_the_results(kind):
     Blocks and warps that have no row, and lanes beyond a row's end, must neither use nor touch them. Accesses
     beyond an array are errors of the interpreter in any case.
     """
-    M, D = 5, kind.D
-    x, gamma, beta, dy = arrays((M, D))
+    N, D = 5, kind.D
+    x, gamma, beta, dy = arrays((N, D))
     expected = launch_all(kind, x, gamma, beta, dy)
     beyond = np.full((2, D), np.nan, "f4")
     x, dy = np.concatenate([x, beyond]), np.concatenate([dy, beyond])
@@ -416,14 +416,14 @@ def test_nothing_is_written_outside_the_results(kind):
 
     buffers = [guarded(size) for size in (x.size, x.size, (PARTIALS + 2) * D, (PARTIALS + 2) * D)]
     y, dx, partial_dgamma, partial_dbeta = (view for _, view in buffers)
-    _, statistics, _ = launch_forward(kind.plan(-(-M // kind.rows)), x, gamma, beta, rows=M, y=y)
-    assert np.isfinite(statistics).all() and statistics.size == 4 * M
+    _, statistics, _ = launch_forward(kind.plan(-(-N // kind.rows)), x, gamma, beta, rows=N, y=y)
+    assert np.isfinite(statistics).all() and statistics.size == 4 * N
     plan = kind.plan(3, PARTIALS)
-    launch_backward(plan, dy, x, statistics, gamma, rows=M, outputs=(dx, partial_dgamma, partial_dbeta))
-    for (whole, view), used in zip(buffers, (M * D, M * D, PARTIALS * D, PARTIALS * D)):
+    launch_backward(plan, dy, x, statistics, gamma, rows=N, outputs=(dx, partial_dgamma, partial_dbeta))
+    for (whole, view), used in zip(buffers, (N * D, N * D, PARTIALS * D, PARTIALS * D)):
         assert (view[used:] == GUARD).all() and (whole[:margin] == GUARD).all() and (whole[-margin:] == GUARD).all()
     sums = launch_add(partial_dgamma[:PARTIALS * D], partial_dbeta[:PARTIALS * D], D)[:2]
-    assert bits([y[:M * D], dx[:M * D], *sums]) == bits(expected)
+    assert bits([y[:N * D], dx[:N * D], *sums]) == bits(expected)
 
 
 @pytest.mark.parametrize("partials", [1, 2, 3, 5, 31, 33, 64, 1100])
@@ -602,8 +602,8 @@ def mutation_cases():
                for regime in ("large", "tiny", "tiny, far", "upstream", "one g differs")]
     chosen += [(KINDS["four warps, a row each"], 2, "one g differs")]
     found = []
-    for kind, M, regime in chosen:
-        x, gamma, beta, dy = arrays((M, kind.D))
+    for kind, N, regime in chosen:
+        x, gamma, beta, dy = arrays((N, kind.D))
         eps, exponent = 0.5, 0
         if regime == "far":
             x += np.float32(1000)
@@ -893,8 +893,8 @@ for access, values in ((load4, ()), (store4, (1.0,) * 4)):
         continue
     raise AssertionError(f"{access.__name__} does nothing outside a kernel, and does not say so")
 rng = np.random.default_rng(0)
-for M, D, dtype, precise in ((5, 100, "f4", False), (5, 33, "f4", True), (2, 600, "f2", False)):
-    x, dy = rng.standard_normal((2, M, D)).astype(dtype)
+for N, D, dtype, precise in ((5, 100, "f4", False), (5, 33, "f4", True), (2, 600, "f2", False)):
+    x, dy = rng.standard_normal((2, N, D)).astype(dtype)
     gamma, beta = rng.standard_normal((2, D)).astype(dtype)
     def run(backend):
         y, cache = backend.layer_norm_forward(x, gamma, beta, precise=precise)
@@ -971,8 +971,8 @@ def library(request):
     return (_torch if request.param == "torch" else _cupy)(imported(request.param))
 
 
-DEVICE_CASES = [cases.Case(f"device {M}x{D} {dtype} {offset}", (M, D), dtype, offset=offset)
-                for M, D in ((1, 1), (7, 3), (130, 100), (33, 127), (7, 1027), (70, 1024), (5, 5120), (3, 9000),
+DEVICE_CASES = [cases.Case(f"device {N}x{D} {dtype} {offset}", (N, D), dtype, offset=offset)
+                for N, D in ((1, 1), (7, 3), (130, 100), (33, 127), (7, 1027), (70, 1024), (5, 5120), (3, 9000),
                              (3, 20000), (2, 16383))
                 for dtype, offset in (("float32", 0), ("float32", 1e6), ("float16", 100))]
 

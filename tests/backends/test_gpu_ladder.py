@@ -17,17 +17,17 @@ EPS = 0.1  # large: a forgotten or misplaced eps shows
 U = cases.U["float32"]
 
 
-def arguments(M, D, eps=EPS):
+def arguments(N, D, eps=EPS):
     """x, gamma, beta, dy, and the statistics of x's rows."""
-    rng = np.random.default_rng(1000 * M + D)
-    x, gamma, beta, dy = (rng.standard_normal(shape, np.float32) for shape in ((M, D), D, D, (M, D)))
+    rng = np.random.default_rng(1000 * N + D)
+    x, gamma, beta, dy = (rng.standard_normal(shape, np.float32) for shape in ((N, D), D, D, (N, D)))
     x64 = x.astype(np.float64)
     mean, rstd = x64.mean(1, keepdims=True), 1 / np.sqrt(x64.var(1, keepdims=True) + eps)
     return [cases.read_only(a) for a in (x, gamma, beta, dy, mean.astype(np.float32), rstd.astype(np.float32))]
 
 
-def run(name, M, D, **options):
-    x, gamma, beta, dy, mean, rstd = arguments(M, D)
+def run(name, N, D, **options):
+    x, gamma, beta, dy, mean, rstd = arguments(N, D)
     if STEPS[name].direction == "forward":
         return STEPS[name].run(x, gamma, beta, eps=EPS, **options)
     return STEPS[name].run(dy, x, mean, rstd, gamma, **options)
@@ -35,16 +35,16 @@ def run(name, M, D, **options):
 
 # Layer norm
 
-SHAPES = [(M, D) for M in (1, 7, 33) for D in (1, 31, 33, 128, 1000) if M * D < 10000]
+SHAPES = [(N, D) for N in (1, 7, 33) for D in (1, 31, 33, 128, 1000) if N * D < 10000]
 
 
 SIGNATURES = {"forward": "y mean rstd", "backward": "dx dgamma dbeta"}
 
 
-def check(name, outputs, M, D):
-    x, gamma, beta, dy, mean, _ = arguments(M, D)
+def check(name, outputs, N, D):
+    x, gamma, beta, dy, mean, _ = arguments(N, D)
     exact = reference.layer_norm(x, gamma, beta, dy, float(np.float32(EPS)))
-    shapes = {"y": (M, D), "dx": (M, D), "mean": (M, 1), "rstd": (M, 1), "dgamma": (D,), "dbeta": (D,)}
+    shapes = {"y": (N, D), "dx": (N, D), "mean": (N, 1), "rstd": (N, 1), "dgamma": (D,), "dbeta": (D,)}
     assert [(name, a.shape, a.dtype) for name, a in outputs.items()] == [
         (field, shapes[field], "float32") for field in SIGNATURES[STEPS[name].direction].split()]
     bars = cases.bars_of_plain_sums(exact, gamma, beta, dy, U) | {"rstd": (4 * D + 20) * U}
@@ -54,12 +54,12 @@ def check(name, outputs, M, D):
 
 
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("M, D", [pytest.param(*shape, marks=() if shape in ((7, 33), (1, 1)) else pytest.mark.slow)
+@pytest.mark.parametrize("N, D", [pytest.param(*shape, marks=() if shape in ((7, 33), (1, 1)) else pytest.mark.slow)
                                   for shape in SHAPES])
-def test_steps_are_layer_norm(name, M, D):
-    outputs, runs = run(name, M, D)
-    check(name, outputs, M, D)
-    assert len(runs) == len(STEPS[name].plan(M, D, 4))
+def test_steps_are_layer_norm(name, N, D):
+    outputs, runs = run(name, N, D)
+    check(name, outputs, N, D)
+    assert len(runs) == len(STEPS[name].plan(N, D, 4))
 
 
 def test_long_rows():
@@ -72,19 +72,19 @@ def test_long_rows():
         STEPS["row-in-registers"].predict(8, 8193)
 
 
-def check_blocks(M, D, G):
-    outputs, runs = run("fused-partials", M, D, G=G, log=True)
-    check("fused-partials", outputs, M, D)
-    check_traffic("fused-partials", runs, M, D, G=G)
-    check_sectors("fused-partials", runs, M, D)
+def check_blocks(N, D, G):
+    outputs, runs = run("fused-partials", N, D, G=G, log=True)
+    check("fused-partials", outputs, N, D)
+    check_traffic("fused-partials", runs, N, D, G=G)
+    check_sectors("fused-partials", runs, N, D)
     return runs
 
 
-@pytest.mark.parametrize("M, D, G", [(7, 1, 4), (7, 33, 3), (16, 64, 5)])
-def test_the_kernel_for_long_rows(M, D, G, monkeypatch):
+@pytest.mark.parametrize("N, D, G", [(7, 1, 4), (7, 33, 3), (16, 64, 5)])
+def test_the_kernel_for_long_rows(N, D, G, monkeypatch):
     monkeypatch.setattr(gpu.steps, "chunks_of_row", lambda D, most: (64, 100, 1))
-    assert STEPS["fused-partials"].plan(M, D, G)[0].kernel is gpu.ladder.fused_partials_long
-    check_blocks(M, D, G)
+    assert STEPS["fused-partials"].plan(N, D, G)[0].kernel is gpu.ladder.fused_partials_long
+    check_blocks(N, D, G)
 
 
 @pytest.mark.parametrize("G", [1, 3, 8, 40])
@@ -94,10 +94,10 @@ def test_any_number_of_blocks(G):
 
 @pytest.mark.skipif(not gpu.devices.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("M, D", [(1, 128), (33, 31), (7, 1000), (300, 1024)])
-def test_steps_on_a_gpu(name, M, D):
-    outputs, runs = run(name, M, D, gpu=True)
-    check(name, outputs, M, D)
+@pytest.mark.parametrize("N, D", [(1, 128), (33, 31), (7, 1000), (300, 1024)])
+def test_steps_on_a_gpu(name, N, D):
+    outputs, runs = run(name, N, D, gpu=True)
+    check(name, outputs, N, D)
     assert not runs
 
 
@@ -124,14 +124,14 @@ def test_bad_input():
             (lambda: forward.run(x, gamma), TypeError, "inputs: found 2 arrays, expected 3: x, gamma, beta"),
             (lambda: forward.run(x.astype(float), gamma, beta), TypeError, "x: found dtype float64, expected one of"),
             (lambda: forward.run([[1.0]], gamma, beta), TypeError, "x: found dtype float64, expected one of"),
-            (lambda: forward.run(x[0], gamma, beta), ValueError, r"x: found shape \(8,\), expected \(M, D\)"),
+            (lambda: forward.run(x[0], gamma, beta), ValueError, r"x: found shape \(8,\), expected \(N, D\)"),
             (lambda: forward.run(x[:0], gamma, beta), ValueError, r"x: found shape \(0, 8\)"),
             (lambda: forward.run(x, gamma[:3], beta), ValueError, r"gamma: found shape \(3,\), expected \(8,\)"),
             (lambda: forward.run(x, gamma, beta, eps=-1), ValueError, "eps: found -1.0"),
             (lambda: backward.run(dy[:2], x, mean, rstd, gamma), ValueError, r"dy: found shape \(2, 8\)"),
             (lambda: backward.run(dy, x, mean, rstd, gamma, G=0), ValueError, "G: found 0, expected an integer >= 1"),
             (lambda: backward.predict(3, 8.0), TypeError, "D: found float, expected an integer"),
-            (lambda: backward.predict(0, 8), ValueError, "M: found 0")]:
+            (lambda: backward.predict(0, 8), ValueError, "N: found 0")]:
         with pytest.raises(error, match=message):
             call()
 
@@ -160,30 +160,30 @@ def test_no_barrier_too_many(tmp_path, monkeypatch):
 
 # What a step asks of memory
 
-def check_traffic(name, runs, M, D, **options):
-    assert [simt.compulsory(r) for r in runs] == list(STEPS[name].predict(M, D, **options).traffic)
+def check_traffic(name, runs, N, D, **options):
+    assert [simt.compulsory(r) for r in runs] == list(STEPS[name].predict(N, D, **options).traffic)
 
 
-def check_sectors(name, runs, M, D):
-    prediction = STEPS[name].predict(M, D)
+def check_sectors(name, runs, N, D):
+    prediction = STEPS[name].predict(N, D)
     x = [t for r in runs if (t := simt.sectors(r).get(("x", "load")))]
-    assert sum(t.bytes_used for t in x) == 4 * M * D * prediction.readings
+    assert sum(t.bytes_used for t in x) == 4 * N * D * prediction.readings
     for t in x:
         # Exact where the rows begin everywhere in a sector equally often, and the last warp of rows is full. Else
         # every request is off its average by less than a sector, because n numbers touch between n / 8 sectors,
         # rounded up, and one more.
-        exact = M % 32 == 0 or name == "thread-per-row" and D >= 8 or name != "thread-per-row" and D % 8 == 0
+        exact = N % 32 == 0 or name == "thread-per-row" and D >= 8 or name != "thread-per-row" and D % 8 == 0
         assert abs(t.sectors_per_request - prediction.sectors_per_request) < (1e-12 if exact else 1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("M, D", [(7, 1), (7, 33), (32, 3), (33, 40), (3, 1000), *(
-    pytest.param(M, D, marks=pytest.mark.slow) for M, D in ((32, 31), (32, 36), (32, 128), (7, 1000)))])
-def test_predictions_hold(name, M, D):
-    _, runs = run(name, M, D, log=True)
-    check_traffic(name, runs, M, D)
-    check_sectors(name, runs, M, D)
+@pytest.mark.parametrize("N, D", [(7, 1), (7, 33), (32, 3), (33, 40), (3, 1000), *(
+    pytest.param(N, D, marks=pytest.mark.slow) for N, D in ((32, 31), (32, 36), (32, 128), (7, 1000)))])
+def test_predictions_hold(name, N, D):
+    _, runs = run(name, N, D, log=True)
+    check_traffic(name, runs, N, D)
+    check_sectors(name, runs, N, D)
 
 
 def test_predictions_at_full_tiles():
@@ -214,18 +214,18 @@ def test_sectors_of_neighbours(W):
 
 def test_sectors_a_row_apart():
     for D in range(1, 40):
-        for M in (1, 31, 32, 64, 100):
-            requests = [(c, range(first, min(first + 32, M))) for first in range(0, M, 32) for c in range(D)]
+        for N in (1, 31, 32, 64, 100):
+            requests = [(c, range(first, min(first + 32, N))) for first in range(0, N, 32) for c in range(D)]
             sectors = sum(len({(row * D + c) // 8 for row in rows}) for c, rows in requests)
-            error = abs(gpu.steps.a_row_apart(M, D) - sectors / len(requests))
-            assert error < (1e-12 if D >= 8 or M % 32 == 0 else 1)
+            error = abs(gpu.steps.a_row_apart(N, D) - sectors / len(requests))
+            assert error < (1e-12 if D >= 8 or N % 32 == 0 else 1)
 
 
 # Bits
 
-def terms(M, D):
+def terms(N, D):
     """What each row has for dgamma and dbeta, rounded as the kernels round it."""
-    x, _, _, dy, mean, rstd = arguments(M, D)
+    x, _, _, dy, mean, rstd = arguments(N, D)
     return dy * ((x - mean) * rstd), dy
 
 

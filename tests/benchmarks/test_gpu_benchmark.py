@@ -26,9 +26,9 @@ def test_warps_of_triton(D, warps):
 
 
 def test_plans_and_predicted_times():
-    def seconds(name, M, D):
-        launches, G = contestants.plan_step(STEPS[name], M, D, 132)
-        return launches[0], G, contestants.predicted_seconds(launches, M, D, 132) / contestants.LATENCY
+    def seconds(name, N, D):
+        launches, G = contestants.plan_step(STEPS[name], N, D, 132)
+        return launches[0], G, contestants.predicted_seconds(launches, N, D, 132) / contestants.LATENCY
 
     # A persistent grid is as large as that of lnlib.
     launch, G, _ = seconds("fused-partials", 8192, 4096)
@@ -338,17 +338,17 @@ def test_the_exit_status(monkeypatch, tmp_path, records, failures, status):
 # The profile
 
 def test_counts_of_the_interpreter():
-    M, D = 4, 64
-    found = profile.counts(M, D, multiprocessors=2)
-    launches = [(name, launch) for name, step in STEPS.items() for launch in step.plan(M, D, 4)]
+    N, D = 4, 64
+    found = profile.counts(N, D, multiprocessors=2)
+    launches = [(name, launch) for name, step in STEPS.items() for launch in step.plan(N, D, 4)]
     assert [(r["kernel"], r["blocks"], r["threads"]) for r in found[:len(launches)]] == [
         (name, launch.grid, launch.block) for name, launch in launches]
     assert [r["kernel"] for r in found[len(launches):]] == ["lnlib"] * 3
     rows = {r["kernel"]: r for r in reversed(found)}  # the first launch of each
     # A warp reads a row of two requests three times, and gamma and beta once.
-    assert rows["warp-per-row"]["requests"] == M * 2 * 5 and rows["warp-per-row"]["sectors/request"] == 4
+    assert rows["warp-per-row"]["requests"] == N * 2 * 5 and rows["warp-per-row"]["sectors/request"] == 4
     # 16 lanes take four numbers each: 8 sectors a request.
-    assert rows["row-in-registers"]["requests"] == M * 3 and rows["row-in-registers"]["sectors/request"] == 8
+    assert rows["row-in-registers"]["requests"] == N * 3 and rows["row-in-registers"]["sectors/request"] == 8
 
 
 def test_the_profile_needs_a_gpu_or_interprets(monkeypatch, capsys):

@@ -65,20 +65,20 @@ def test_group_sum(attempt, check, words):
     assert failed("warp-sum", attempt, words) == check
 
 
-READ = "total += x[c * M + row]"
+READ = "total += x[c * N + row]"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changes, check, words", [
-    ([("if row < M", "if True")], "means", "OutOfBounds"),
-    ([("x[c * M + row]", "x[c * D + row]")], "means", "you go on by D"),
+    ([("if row < N", "if True")], "means", "OutOfBounds"),
+    ([("x[c * N + row]", "x[c * D + row]")], "means", "you go on by D"),
     ([("total / float32(D)", "total")], "means", "off by"),
     ([("total / float32(D)", "total / float32(D) * float32(1.00001)")], "means", "off by"),
     ([("float32(0)", "0.0"), ("float32(D)", "D")], "means", "Promotion"),
     ([("range(D)", "range(D - 1)")], "means", "off by"),
     ([("cuda.grid(1)", "2 * cuda.grid(1)")], "means", "numbers of mean were not written"),
     ([("total / float32(D)", "total * (float32(1) / float32(D))")], None, ""),  # right, with one more rounding
-    ([(READ, f"{READ} + float32(0) * x[c * M + row]")], "four sectors, each number once",
+    ([(READ, f"{READ} + float32(0) * x[c * N + row]")], "four sectors, each number once",
      "16384 numbers were read, expected 8192"),
 ])
 def test_means(changes, check, words):

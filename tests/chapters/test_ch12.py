@@ -50,7 +50,7 @@ ONE_MORE = f"{MEAN}\n        for c in range(t, D, T):\n            total += dy[b
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changes, check, words", [
-    ([("range(cuda.blockIdx.x, M, cuda.gridDim.x)", "range(0)")], "dx", "numbers of dx were not written"),
+    ([("range(cuda.blockIdx.x, N, cuda.gridDim.x)", "range(0)")], "dx", "numbers of dx were not written"),
     ([(DX, "r * (gamma[c] * d + xhat * mean)")], "dx", "the projection has the wrong sign"),
     ([(DX, DX.removeprefix("r * "))], "dx", "the factor rstd in front of dx is missing"),
     ([(ADDED, ADDED.replace("+=", "="))], "partial sums of dgamma", "overwrites the part"),
@@ -78,16 +78,16 @@ def test_rms_backward_refuses(changes, check, words):
 def test_choose_partials_is_the_plan():
     rng = random.Random(12)
     for _ in range(500):
-        M, D = rng.choice((1, 5, 100, 1000, 8192, 65536, 300001)), 4 * rng.randint(1, 2048)
+        N, D = rng.choice((1, 5, 100, 1000, 8192, 65536, 300001)), 4 * rng.randint(1, 2048)
         multiprocessors = rng.choice((1, 40, 108, 132))
-        plan = gpu.plans.plan_backward(M, D, 4, multiprocessors=multiprocessors)
-        assert ch12.choose_partials_solution(M, D, multiprocessors)[0] == plan.partials
+        plan = gpu.plans.plan_backward(N, D, 4, multiprocessors=multiprocessors)
+        assert ch12.choose_partials_solution(N, D, multiprocessors)[0] == plan.partials
 
 
 def with_share(G_of):
-    def attempt(M, D, multiprocessors):
-        G = G_of(M, multiprocessors, multiprocessors * (512 // threads_of(D)))
-        return G, 16 * G / (12 * M + 16 * G)
+    def attempt(N, D, multiprocessors):
+        G = G_of(N, multiprocessors, multiprocessors * (512 // threads_of(D)))
+        return G, 16 * G / (12 * N + 16 * G)
     return attempt
 
 
@@ -96,26 +96,26 @@ def threads_of(D):
 
 
 @pytest.mark.parametrize("share, words", [
-    (lambda G, M: 16 * G / (20 * M + 16 * G), "20 bytes an element"),
-    (lambda G, M: 2 * G / (3 * M + 2 * G), "moved once")])
+    (lambda G, N: 16 * G / (20 * N + 16 * G), "20 bytes an element"),
+    (lambda G, N: 2 * G / (3 * N + 2 * G), "moved once")])
 def test_a_share_of_other_bytes_is_told(share, words):
-    def attempt(M, D, multiprocessors):
-        G, _ = ch12.choose_partials_solution(M, D, multiprocessors)
-        return G, share(G, M)
+    def attempt(N, D, multiprocessors):
+        G, _ = ch12.choose_partials_solution(N, D, multiprocessors)
+        return G, share(G, N)
 
     assert failed("choose-partials", attempt, words) == "their share of the bytes"
 
 
 @pytest.mark.parametrize("attempt, check, words", [
-    (with_share(lambda M, P, groups: groups), "few rows", "more than there are rows"),
-    (with_share(lambda M, P, groups: min(M, groups)), "many rows", "one of them has"),
-    (with_share(lambda M, P, groups: min(M, max(groups, -(-M // 64)))), "many rows", "more of"),
-    (with_share(lambda M, P, groups: min(M, 2 * groups * -(-M // (64 * groups)))), "many rows", "will do"),
-    (lambda M, D, P: (ch12.choose_partials_solution(M, D, P)[0], 0.02), "their share of the bytes", "share is 0.02"),
-    (lambda M, D, P: (ch12.choose_partials_solution(M, D, P)[0], round(ch12.choose_partials_solution(M, D, P)[1], 4)),
+    (with_share(lambda N, P, groups: groups), "few rows", "more than there are rows"),
+    (with_share(lambda N, P, groups: min(N, groups)), "many rows", "one of them has"),
+    (with_share(lambda N, P, groups: min(N, max(groups, -(-N // 64)))), "many rows", "more of"),
+    (with_share(lambda N, P, groups: min(N, 2 * groups * -(-N // (64 * groups)))), "many rows", "will do"),
+    (lambda N, D, P: (ch12.choose_partials_solution(N, D, P)[0], 0.02), "their share of the bytes", "share is 0.02"),
+    (lambda N, D, P: (ch12.choose_partials_solution(N, D, P)[0], round(ch12.choose_partials_solution(N, D, P)[1], 4)),
      "their share of the bytes", "the share is"),
-    (lambda M, D, P: ch12.choose_partials_solution(M, D, P)[0], "few rows", "expected 2 numbers"),
-    (lambda M, D, P: (float(ch12.choose_partials_solution(M, D, P)[0]), 0.02), "few rows", "expected a whole number"),
+    (lambda N, D, P: ch12.choose_partials_solution(N, D, P)[0], "few rows", "expected 2 numbers"),
+    (lambda N, D, P: (float(ch12.choose_partials_solution(N, D, P)[0]), 0.02), "few rows", "expected a whole number"),
 ])
 def test_choose_partials_refuses(attempt, check, words):
     assert failed("choose-partials", attempt, words) == check
@@ -125,14 +125,14 @@ def test_choose_partials_refuses(attempt, check, words):
 def test_a_wrong_number_of_threads_fails_before_a_loop_over_no_groups(numbers, strict):
     asked = []
 
-    def attempt(M, D, multiprocessors):
+    def attempt(N, D, multiprocessors):
         T = 32
         while numbers * T < D + strict:
             T *= 2
         asked.append(T)
         groups = multiprocessors * (512 // T)
-        G = min(M, groups * -(-M // (64 * groups)))
-        return G, 16 * G / (12 * M + 16 * G)
+        G = min(N, groups * -(-N // (64 * groups)))
+        return G, 16 * G / (12 * N + 16 * G)
 
     # With more than 512 threads a multiple of 0 is looked for: a loop would not end, here or while mistakes are told.
     assert failed("choose-partials", attempt) == "many rows" and max(asked) <= 512
@@ -217,10 +217,10 @@ def test_partial_traffic_draws_line_points_and_levels():
 # Questions: the numbers in the answers are computed, then looked for in their text
 
 def test_question_1_bytes_in_half_precision():
-    def equal(itemsize):  # G/M at which 3 arrays and the partial sums move as much as 5 arrays
+    def equal(itemsize):  # G/N at which 3 arrays and the partial sums move as much as 5 arrays
         return (5 - 3) * itemsize / 16
 
-    says("12.1", f"{5 * 2}, and $6 + 16\\,G/M$", f"1/{1 / equal(2):.0f}", f"1/{1 / equal(4):.0f}")
+    says("12.1", f"{5 * 2}, and $6 + 16\\,G/N$", f"1/{1 / equal(2):.0f}", f"1/{1 / equal(4):.0f}")
     p = gpu.steps.STEPS["fused-partials"].predict
     assert (p(64, 128, 32).bytes - p(64, 128, 16).bytes) / (64 * 128) == 16 * 16 / 64
     half, single = (16 / 64 / (3 * itemsize + 16 / 64) for itemsize in (2, 4))

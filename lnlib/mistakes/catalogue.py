@@ -14,6 +14,7 @@ Notation: g = gamma * dy, r = 1 / sqrt(var + eps), means over the D features. Ri
 """
 
 import itertools
+import math
 
 import numpy as np
 
@@ -132,6 +133,13 @@ _in_dx("gamma-missing", "gamma is forgotten: dx is the same whatever gamma is", 
        "Set one gamma to 0: what must its dy contribute to dx?", lambda g, xhat, r, dy, gamma: _dx(dy, xhat, r))
 _in_dx("gamma-twice", "gamma is multiplied in twice, by the caller and by the layer", _DX - _UNIT,
        "Who owns the scale: the caller or the layer?", lambda g, xhat, r, dy, gamma: _dx(gamma * g, xhat, r))
+_in_dx("gamma-missing-first", "gamma is forgotten in the first term only", _DX - _UNIT | _SUM | _ORTHOGONAL,
+       "Which of your terms change when one gamma is set to 0?",
+       lambda g, xhat, r, dy, gamma: r * (dy - row_mean(g) - xhat * row_mean(g * xhat)))
+# With dy = 1 what is missing, r J 1, is nothing: ones-random-gamma does not see it.
+_in_dx("gamma-minus-one", "forward scales by 1 + w, backward by w", _DX - {"sum-y", "sum-y2", "ones-random-gamma"},
+       "At w = 0, what does forward do to xhat, and what is your dx?",
+       lambda g, xhat, r, dy, gamma: _dx(g - dy, xhat, r))
 _in_dx("y-for-xhat", "the scaled output gamma * xhat is used as xhat", _DX - _UNIT | _SUM | _ORTHOGONAL,
        "Print mean and variance of the array you call xhat.", lambda g, xhat, r, dy, gamma: _dx(g, gamma * xhat, r))
 _in_dx("centred-for-xhat", "x - mean is used as xhat in the projection, both times",
@@ -163,6 +171,9 @@ def statistics_of_xhat(dy, cache):
 _in_dx("projection-times-two", "the 2 of the square is kept, the 1/2 of the root is lost",
        _DX - {"sum-y"} | _ORTHOGONAL, "Differentiate sqrt(v) at v = 4 by hand.",
        lambda g, xhat, r, *_: r * (g - row_mean(g) - 2 * xhat * row_mean(g * xhat)))
+_in_dx("mean-twice", "the mean of g is subtracted twice", _DX - {"sum-y2"} | _SUM,
+       "Add up your dx along a row: what must come out?",
+       lambda g, xhat, r, *_: r * (g - 2 * row_mean(g) - xhat * row_mean(g * xhat)))
 _in_dx("projection-halved", "the 1/2 of the root is kept, the 2 of the square is lost", _DX - {"sum-y"} | _ORTHOGONAL,
        "Differentiate c**2 at c = 3 by hand.",
        lambda g, xhat, r, *_: r * (g - row_mean(g) - xhat * row_mean(g * xhat) / 2))
@@ -215,6 +226,20 @@ def eps_outside_root(dy, cache):
     return (g - row_mean(g)) / s - c * row_mean(g * c) / (np.sqrt(var) * s**2), *_sums(dy, c / s)
 
 
+_in_dx("exact-projection", "all of g along xhat is removed; eps lets a little of it through",
+       {"small-sigma", "adjoint", "one-direction"}, "At eps > 0, how long is xhat?",
+       lambda g, xhat, r, *_: r * (g - row_mean(g) - xhat * row_mean(g * xhat) / row_mean(xhat * xhat)))
+
+
+@_register("what forward saved as 1/s is read as the variance",
+           (_DX | _PARAMETERS) - {"standardised"} | _ORTHOGONAL,
+           "Scale x by 10: which way must the number you saved change?")
+def rstd_for_variance(dy, cache):
+    c, _, eps = _centred(cache)
+    r = 1 / np.sqrt(cache.rstd + eps)
+    return _dx(dy * cache.gamma, c * r, r), *_sums(dy, c * r)
+
+
 _in_dx("ddof-mismatch", "the projection is divided by D - 1, the variance by D",
        _DX - {"sum-y", "wide-loose"} | _ORTHOGONAL, "Try the smallest D that makes sense.",
        lambda g, xhat, r, *_: r * (g - row_mean(g) - xhat * (g * xhat).sum(-1, keepdims=True) / (g.shape[-1] - 1)))
@@ -251,6 +276,24 @@ _in_sums("dbeta-from-g", "dbeta carries gamma", _PARAMETERS - _UNIT,
          lambda dgamma, dbeta, dy, cache: (dgamma, cache.gamma * dbeta))
 _in_sums("parameters-swapped", "dgamma and dbeta change places", _PARAMETERS,
          "After one step, which parameter moved, and why?", lambda dgamma, dbeta, dy, cache: (dbeta, dgamma))
+_in_sums("dgamma-from-dx", "dgamma is summed from dx, which was written over dy", _PARAMETERS,
+         "When dgamma is summed, what does the buffer hold that held dy?",
+         lambda dgamma, dbeta, dy, cache: ((right_backward(dy, cache)[0] * cache.xhat).sum(axis=leading(dy)), dbeta))
+_in_sums("dbeta-from-dx", "dbeta is summed from dx, which was written over dy", _PARAMETERS,
+         "When dbeta is summed, what does the buffer hold that held dy?",
+         lambda dgamma, dbeta, dy, cache: (dgamma, right_backward(dy, cache)[0].sum(axis=leading(dy))))
+
+
+#: Rows that one block of "last-rows-missing" adds up.
+BLOCK = 8
+
+
+@_register(f"the rows after the last full block of {BLOCK} are missing in dgamma and dbeta", _PARAMETERS,
+           "With one row more than a block has, how many blocks are there?")
+def last_rows_missing(dy, cache):
+    rows, D = math.prod(dy.shape[:-1]), dy.shape[-1]
+    dy_rows, xhat_rows = (a.reshape(rows, D)[:rows // BLOCK * BLOCK] for a in (dy, cache.xhat))
+    return right_backward(dy, cache)[0], *_sums(dy_rows, xhat_rows)
 
 
 # Right answers that look different. Each is the formula plus or minus a term that is zero.
@@ -283,7 +326,7 @@ HARMLESS = tuple(_harmless)
 PLACES = {"dx": "the whole of dx", "means": "each of the two means", "mean": "the term with the mean of g",
            "projection": "the projection"}
 # Names that the catalogue has for a place and a factor.
-_CATALOGUE = {("means", "d"): "sums-for-means", ("means", "over-d"): "means-over-d-again",
+_CATALOGUE = {("mean", "two"): "mean-twice", ("means", "d"): "sums-for-means", ("means", "over-d"): "means-over-d-again",
               ("means", "d-over-rows"): "rows-for-features", ("dx", "over-d"): "dx-over-d",
               ("projection", "two"): "projection-times-two", ("projection", "half"): "projection-halved",
               ("projection", "sign"): "projection-added", ("projection", "ddof"): "ddof-mismatch",
@@ -305,8 +348,8 @@ ENTRIES = (
     *MUTANTS,
     Mistake("product-of-means", "the mean of a product is taken for the product of the means",
             "Work out both for (1, -1) times (1, -1).", missing_projection),  # which gives the same numbers
-    Mistake("exact-projection", "all of g along xhat is removed; eps lets a little of it through",
-            "At eps > 0, how long is xhat?"),
+    Mistake("padded-lanes", "lanes beyond the row's end count in its variance, each as -mean",
+            "What does a lane that loaded 0 hold once the mean is subtracted?"),
     Mistake("dgamma-without-xhat", "dgamma is summed from dy alone, without xhat",
             "Which intermediate does gamma multiply?"),
     Mistake("dbeta-with-xhat", "dbeta has xhat in it", "Move beta by a little: by how much does y move?"),
@@ -330,7 +373,6 @@ ENTRIES = (
         "rstd-missing-mean": "1/s is missing in the term with the mean",
         "rstd-missing-first": "1/s is missing in the first term",
         "mean-subtracted": "a mean is subtracted, as in layer norm",
-        "gamma-missing-first": "gamma is forgotten in the first term only",
         "gamma-missing-mean": "gamma is forgotten in the term with the mean only",
         "gamma-missing-projection": "gamma is forgotten in the projection only",
         "gamma-outside-mean": "gamma is pulled out of the first mean only",

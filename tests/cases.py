@@ -194,7 +194,7 @@ def rounding_sizes(xhat, rstd, gamma, dy):
     * dx: the product g = gamma * dy, its centring, the last difference and the last product each leave about u |r g|.
     """
     xhat = np.hypot(xhat, np.sqrt(np.mean(xhat * xhat, axis=-1, keepdims=True)))
-    return {"y": gamma * xhat, "dx": rstd * gamma * dy, "dgamma": dy * xhat, "dbeta": dy}
+    return {"y": gamma * xhat, "dx": rstd * (gamma * dy), "dgamma": dy * xhat, "dbeta": dy}
 
 
 def conditions(exact, gamma, dy):

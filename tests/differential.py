@@ -4,7 +4,8 @@
     python tests/differential.py --case 1000123                     one case
 
 A run of seed s has the cases from s * 10**6 on. Where PyTorch is installed no error may be above twice its error,
-unless it is below half the bound; how many are above 2 kappa u, too, is told. Without tqdm there is no progress bar.
+unless it is below half the bound; how many are above 2 kappa u, too, is told. kappa is at least 1: of a sum whose terms
+have one sign, the rounding of the result is all that counts. Without tqdm there is no progress bar.
 """
 
 import argparse
@@ -92,10 +93,11 @@ def exactly(drawn, chunk=20_000):
 
 
 class Promise(NamedTuple):
-    """Of each tensor; the first three are norms, of each row where the tensor has rows."""
+    """Of each tensor; ``exact``, ``roundings`` and ``extra`` are norms, of each row where the tensor has rows."""
 
     exact: dict
     roundings: dict  #: u ||size||, see cases.rounding_sizes, of each row of dgamma's and dbeta's terms, too
+    alike: dict  #: the same, of all rows together that have the same x
     extra: dict  #: half ulps of what is stored in another dtype, and underflow
     overflow: dict  #: whether a number may be Inf or NaN
 
@@ -145,6 +147,29 @@ def may_overflow(drawn, truth, compute, roundings):
     return found
 
 
+def of_equal_rows(drawn, truth, roundings, u):
+    """Of each tensor the roundings of all rows together that have the same x: they have the same xhat and r, too.
+
+    So these errors do not average out over them. A row's error is in its own elements of y and dx, where squares add
+    up; in dgamma one error of xhat comes with the sum of their dy, if that is more than what the products have.
+    """
+    x, gamma, _, dy = (a.astype(np.float64) for a in drawn.arrays)
+    _, first, kind = np.unique(x, axis=0, return_index=True, return_inverse=True)
+
+    def added(a):
+        unit, sums = np.max(np.abs(a), initial=0) or 1.0, np.zeros((len(first), *a.shape[1:]))
+        np.add.at(sums, kind.ravel(), a / unit)
+        return unit, sums
+
+    found = {}
+    for name, those in roundings.items():
+        most = np.max(those, initial=0) or 1.0
+        found[name] = most * np.sqrt(added((those / most) ** 2)[1])
+    unit, sums = added(dy)
+    common = cases.rounding_sizes(truth.xhat[first], truth.rstd[first], gamma, sums)["dgamma"]
+    return found | {"dgamma": np.maximum(found["dgamma"], u * unit * norm(common, 1))}
+
+
 def promise(drawn, truth, precise):
     """What is promised of a case by arithmetic in the dtype of x, or in float64."""
     _, gamma, _, dy = (a.astype(np.float64) for a in drawn.arrays)
@@ -159,23 +184,25 @@ def promise(drawn, truth, precise):
         half_ulps = storing(high, dtype) if dtype != compute else 0 * high
         exact[name], roundings[name] = norm(high, axis), cases.U[compute] * norm(sizes[name], 1)
         extra[name] = norm(half_ulps + lost[name], axis)
-    return Promise(exact, roundings, extra, may_overflow(drawn, truth, compute, roundings))
+    alike = of_equal_rows(drawn, truth, roundings, cases.U[compute])
+    return Promise(exact, roundings, alike, extra, may_overflow(drawn, truth, compute, roundings))
 
 
-def weighed(roundings):
-    """u times the sizes of what is rounded, 4 times, and 8 times more for the row that has most of it.
+def weighed(alike):
+    """u times the sizes of what is rounded, 4 times, and 8 times more for the rows of one x that have most of it.
 
     The longest path, to dx along xhat, has 19 roundings in float64 (:func:`lnlib.regimes.backward_loss`): typically
-    0.42 u sqrt(19) = 1.8 u together. Over many rows, which are independent, this averages: 4 u, as in cases.judge.
-    In one row, a few numbers of which may be all that counts, it does not: 12 u is more than six times as much.
+    0.42 u sqrt(19) = 1.8 u together. Over many rows this averages, for those of different x are independent: 4 u, as
+    in cases.judge. In one row, a few numbers of which may be all that counts, it does not: 12 u is more than six times
+    as much.
     """
-    return 4 * norm(roundings) + 8 * np.max(roundings, initial=0)
+    return 4 * norm(alike) + 8 * np.max(alike, initial=0)
 
 
 def bounds(promised, name, compute):
     """What the error of a tensor may be, and of each of its rows: the bar of :mod:`cases`, or what is weighed."""
-    exact, roundings, extra, bar = *(p[name] for p in promised[:3]), cases.BAR[compute]
-    yield None, max(bar * norm(exact), weighed(roundings)) + norm(extra)
+    exact, roundings, alike, extra, bar = *(p[name] for p in promised[:4]), cases.BAR[compute]
+    yield None, max(bar * norm(exact), weighed(alike)) + norm(extra)
     if name in BY_ROW:
         yield 1, np.maximum(bar * exact, 12 * roundings) + extra
 
@@ -210,7 +237,7 @@ def shares(results, truth, promised, compute):
     return found
 
 
-def against_peer(results, peers, truth, promised):
+def against_peer(results, peers, truth, promised, compute):
     """Of each tensor error / twice PyTorch's, twice: 0 if not above 2 kappa u, and 0 if not above half the bound.
 
     The first is what one would like, but where few numbers count it is luck which of two errors is below 2 u.
@@ -220,8 +247,8 @@ def against_peer(results, peers, truth, promised):
         value = value.astype(np.float64)
         if np.isfinite(value).all() and np.isfinite(peer).all():
             mine, others = (norm(differences(a, truth.tensors[name])) for a in (value, peer))
-            size = promised.roundings[name]
-            free = np.array([2 * norm(size), weighed(size) / 2]) + norm(promised.extra[name])
+            least = max(norm(promised.roundings[name]), cases.U[compute] * norm(promised.exact[name]))
+            free = np.array([2 * least, weighed(promised.alike[name]) / 2]) + norm(promised.extra[name])
             found[name] = (quotient(mine, 2 * others) * (mine > free)).tolist()
     return found
 
@@ -271,7 +298,7 @@ def try_case(number, backends=tuple(BACKENDS)):
                     found[backend + ", precise" * precise, dtype, "y"] = math.inf, 0.0, 0.0
                     continue
                 with np.errstate(all="ignore"):
-                    peer = against_peer(results, peers, truth, promised) if peers else {}
+                    peer = against_peer(results, peers, truth, promised, compute) if peers else {}
                     for name, share in shares(results, truth, promised, compute).items():
                         found[backend + ", precise" * precise, dtype, name] = share, *peer.get(name, (0.0, 0.0))
     return number, found

@@ -1036,6 +1036,17 @@ def test_on_the_gpu_what_pytorch_has_of_its_own():
     assert type(y) is np.ndarray and bits([y]) == bits([gpu.layer_norm_forward(X, GAMMA, BETA)[0]])
 
 
+def test_which_stream(monkeypatch):
+    """The caller's, else the one that the array names, else the default one, which 0 and 1 name, too."""
+    monkeypatch.setattr(devices, "cuda", types.SimpleNamespace(external_stream=int, default_stream=lambda: "default"))
+    own = object()
+    for named, given, expected in ((7, 5, 5), (7, own, own), (7, None, 7), (7, 0, "default"), (1, None, "default"),
+                                   (2, None, 2), (None, None, "default")):
+        x = types.SimpleNamespace(__cuda_array_interface__={"stream": named})
+        assert devices.stream_of(x, given) == expected, (named, given)
+    assert devices.stream_of(None, None) == "default" and devices.stream_of(None, 2) == 2
+
+
 @pytest.fixture
 def streams(monkeypatch):
     """The numbers of the streams on which kernels are launched."""

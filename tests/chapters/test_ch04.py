@@ -1,6 +1,7 @@
 """Chapter 4: the numbers in the answers to its questions are computed, then looked for in their text."""
 
 import numpy as np
+from attempts import failed
 from questions import norm, says
 
 from lnlib import layer_norm_backward, layer_norm_forward
@@ -40,3 +41,8 @@ def test_what_the_answers_say(rng):
     assert adjoint_test(lambda v: gamma * centred(v), lambda dy: centred(gamma * dy), v, dy) <= limit
     wrong = centred(gamma * dy), dgamma, dbeta
     assert direction_test(lambda *a: layer_norm_forward(*a)[0], (x, gamma, beta), dy, wrong, rng=rng) > 1e-3
+
+
+def test_no_step_is_no_best_step():
+    for step in (0.0, -1e-5):
+        assert failed("best-step", lambda order, u, length, step=step: step, f"the step is {step}")

@@ -16,3 +16,10 @@ addEventListener("DOMContentLoaded", () => {
 addEventListener("DOMContentLoaded", () => {
   document.querySelectorAll("figure:has(img.ln-wide)").forEach((figure) => { figure.tabIndex = 0; });
 });
+
+// Paper is light: printed from the dark theme, a page would be grey on white and its code white on white.
+addEventListener("beforeprint", () => {
+  const { theme } = document.documentElement.dataset;
+  document.documentElement.dataset.theme = "light";
+  addEventListener("afterprint", () => { document.documentElement.dataset.theme = theme; }, { once: true });
+});

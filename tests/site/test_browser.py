@@ -124,6 +124,21 @@ def test_paper_shows_what_is_folded(browser, site, tmp_path, javascript):
     assert [s for s in sentences if letters(s) not in letters(printed.stdout)] == []
 
 
+def test_paper_is_light(browser, site):
+    """Printed from the dark theme, text is as dark as from the light one; the screen is dark again afterwards."""
+    colour = "getComputedStyle(document.querySelector('article p')).color"
+    context = browser.new_context(color_scheme="dark")
+    page = context.new_page()
+    page.goto((site / f"book/{CHAPTERS[1].stem}.html").as_uri())
+    on_screen = page.evaluate(colour)
+    page.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = {colour}; }})")
+    page.pdf()
+    printed, after = page.evaluate("window.printed"), page.evaluate(colour)
+    context.close()
+    assert max(map(int, re.findall(r"\d+", printed))) < 64 < min(map(int, re.findall(r"\d+", on_screen)))
+    assert after == on_screen
+
+
 def test_the_keyboard_reaches_an_exercise(browser, site):
     """From the title, by Tab alone: every stop can be seen and is marked (so none lies in a folded answer), and one opens."""
     stop = """() => { const e = document.activeElement, box = e.getBoundingClientRect(), style = getComputedStyle(e);

@@ -1,4 +1,4 @@
-r"""The judge: layer norm and its gradient in exact arithmetic, and the distance of a result from it.
+r"""The judge: layer norm, RMS norm and their gradients in exact arithmetic, and the distance of a result from it.
 
 Numbers are Python integers counting units of 2**-400, in NumPy arrays of dtype object. Every finite
 float in the range used here *is* such an integer, so inputs, sums and means lose nothing; a product
@@ -52,6 +52,15 @@ def _mean(a):
     return a.sum(axis=-1, keepdims=True) // a.shape[-1]
 
 
+def _keep(a):
+    """RMS norm's way to centre: not at all."""
+    return a
+
+
+def _less_mean(a):
+    return a - _mean(a)
+
+
 class Exact(NamedTuple):
     """Exact results in fixed point; shapes as in the contract. The last three are None without dy."""
 
@@ -75,10 +84,22 @@ def layer_norm(x, gamma, beta, dy=None, eps=1e-5):
     Formulas and shapes are those of :mod:`lnlib.layernorm`. eps and all arrays are taken as the
     exact values of the floats given. A constant row with eps = 0 raises ``ZeroDivisionError``.
     """
+    return _norm(x, gamma, beta, dy, eps, _less_mean)
+
+
+def rms_norm(x, gamma, dy=None, eps=1e-5):
+    """RMS norm of finite real arrays, exactly; with ``dy`` its gradients too. As :func:`layer_norm`, without a mean.
+
+    Formulas and shapes are those of :func:`lnlib.layernorm.rms_norm_forward`; ``dbeta`` is what a beta would have.
+    """
+    return _norm(x, gamma, None, dy, eps, _keep)
+
+
+def _norm(x, gamma, beta, dy, eps, centre):
     X, E = to_fixed(x, "x"), to_fixed(contract.require_eps(eps))[()]
     contract.require_x(X, dtypes=("object",))
-    G, B = _shaped("gamma", gamma, X.shape[-1:]), _shaped("beta", beta, X.shape[-1:])
-    c = X - _mean(X)
+    G, B = _shaped("gamma", gamma, X.shape[-1:]), 0 if centre is _keep else _shaped("beta", beta, X.shape[-1:])
+    c = centre(X)
     var = _mean(_times(c, c)) + E
     # rstd = 1/sqrt(v / 2**BITS) in units of 2**-BITS is sqrt(2**(3 BITS) / v).
     rstd = np.empty(var.shape, object)
@@ -89,7 +110,7 @@ def layer_norm(x, gamma, beta, dy=None, eps=1e-5):
         return Exact(y, xhat, rstd)
     dY = _shaped("dy", dy, X.shape)
     g = _times(dY, G)
-    dx = _times(rstd, g - _mean(g) - _times(xhat, _mean(_times(g, xhat))))
+    dx = _times(rstd, centre(g) - _times(xhat, _mean(_times(g, xhat))))
     rows = tuple(range(X.ndim - 1))
     return Exact(y, xhat, rstd, dx, _times(dY, xhat).sum(axis=rows), dY.sum(axis=rows))
 

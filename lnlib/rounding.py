@@ -47,6 +47,18 @@ def find(dtype):
     return FORMATS[contract.require_choice("dtype", dtype, FORMATS)]
 
 
+def _exponent_of_spacing(a, form):
+    exponent = np.frexp(a)[1]  # |a| lies in [2**(exponent - 1), 2**exponent)
+    smallest = np.frexp(form.smallest_normal)[1]  # subnormals are spaced like the smallest normal numbers
+    return np.maximum(exponent, smallest) - form.precision
+
+
+def spacing(a, dtype):
+    """The distance from each number of ``a``, float32 or float64, to the next of the format ``dtype``; a's dtype."""
+    a = contract.as_array("a", a, ("float32", "float64"))
+    return np.ldexp(np.ones_like(a), _exponent_of_spacing(a, find(dtype)))
+
+
 def round_to(a, dtype):
     """Every number of ``a`` rounded to the format ``dtype``, to nearest, ties to even; a's shape and dtype.
 
@@ -62,8 +74,6 @@ def round_to(a, dtype):
     form = find(dtype)
     a = contract.as_array("a", a, ("float32", "float64"))
     with np.errstate(all="ignore"):
-        exponent = np.frexp(a)[1]  # |a| lies in [2**(exponent - 1), 2**exponent)
-        smallest = np.frexp(form.smallest_normal)[1]  # subnormals are spaced like the smallest normal numbers
-        k = np.maximum(exponent, smallest) - form.precision
+        k = _exponent_of_spacing(a, form)
         rounded = np.ldexp(np.rint(np.ldexp(a, -k)), k)
         return np.where(np.abs(rounded) > form.largest, np.copysign(np.inf, rounded), rounded)

@@ -11,7 +11,8 @@ import sympy
 
 from clocks import FakeGpu
 
-from lnlib import cost, cpu, gpu, gradcheck, layernorm, measure, mistakes, reference, simt, symbolic, variance
+from lnlib import (cost, cpu, gpu, gradcheck, layernorm, measure, mistakes, reference, simt, symbolic, validate,
+                   variance)
 from lnlib.exercises.report import Report
 from lnlib.gpu import steps
 
@@ -271,16 +272,15 @@ add("gpu.backend", **{name: {**row, "stream": free(None, HOST)} for name, row in
 
 EXACT = reference.layer_norm(X, GAMMA, BETA, DY)
 _fixed = {"longdouble": np.longdouble(X), "floats as objects": X.astype(object)}
+_norm = {"x": rows(X, finite, _fixed, WHOLE), "gamma": shaped(GAMMA, finite, {"longdouble": np.longdouble(GAMMA)}, WHOLE),
+         "dy": shaped(DY, finite, _fixed, (*WHOLE, "None")), "eps": eps()}
 add("reference",
     to_fixed={"a": finite(X, _fixed, fine=("integers", "a list of integers")),
               "name": free("a", OWN)},
     to_float64={"a": arg(EXACT.y, {"None": None, "text": "1", "a thing": THING, "floats": X, "raises": Raises(),
                                    "ragged": [[1], [1, 2]], "masked": np.ma.array(EXACT.y),
                                    "objects": X.astype(object)})},
-    layer_norm={"x": rows(X, finite, _fixed, WHOLE), "gamma": shaped(GAMMA, finite,
-                                                                     {"longdouble": np.longdouble(GAMMA)}, WHOLE),
-                "beta": shaped(BETA, finite, fine=WHOLE), "dy": shaped(DY, finite, _fixed, (*WHOLE, "None")),
-                "eps": eps()},
+    layer_norm={**_norm, "beta": shaped(BETA, finite, fine=WHOLE)}, rms_norm=_norm,
     relative_error={"value": shaped(X, array, _fixed, WHOLE), "exact": shaped(EXACT.y, _exact, fine=())},
     correct_digits={"value": shaped(X, array, _fixed, WHOLE), "exact": shaped(EXACT.y, _exact, fine=())},
     kappa={"exact": record(EXACT, {"without gradients": reference.layer_norm(X, GAMMA, BETA)}),
@@ -297,7 +297,8 @@ add("variance",
                                      "neumaier", "wide", "recentred", "recentred_short")},
     normalise={**_algorithm, "algorithm": choice("recentred", {"function": variance.naive}), "eps": eps(),
                "var": shaped(np.ones((2, 1)), fine=("None",))})
-add("rounding", find={"dtype": FORMAT}, round_to={"a": array(X, {"float16": X.astype("f2")}), "dtype": FORMAT})
+add("rounding", find={"dtype": FORMAT}, spacing={"a": array(X, {"float16": X.astype("f2")}), "dtype": FORMAT},
+    round_to={"a": array(X, {"float16": X.astype("f2")}), "dtype": FORMAT})
 _rows = arg(SINGLE, {**shaped(SINGLE).bad, "0-d": np.float32(1), "no row": SINGLE[:0], "float64": X})
 _summed = {label: value for label, value in _rows.bad.items() if not label.startswith("shape") or label == "shape ()"}
 _sum_dtype = choice("float32", {"float64": "float64"})
@@ -538,3 +539,10 @@ add("contract",
                   "dtypes": _own((X.dtype,))},
     require_choice={"name": _own("value"), "value": choice("a"), "choices": _own(("a", "b"))},
     require_dtype_name={"dtype": choice("float32", {"int": int}), "names": _own(("float32",))})
+
+PAIR = layernorm.layer_norm_forward, layernorm.layer_norm_backward
+add("validate.run", **{name: {
+    "target": arg(PAIR, {"None": None, "3": 3, "text": "f", "one function": PAIR[0], "one of them": PAIR[:1]}),
+    **({"kind": choice("layer_norm"), "framework": choice("numpy"), "dtypes": several(("float32",)), "quick": flag(True),
+        "options": free({}, "fields of Settings, which looks at each")} if name == "validate" else
+       {"options": free({"quick": True}, "those of validate")})} for name in ("validate", "assert_valid")})

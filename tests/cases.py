@@ -20,22 +20,13 @@ import pytest
 from pages import ROOT
 
 from lnlib import reference
-from lnlib.contract import COMPUTE_DTYPE
+from lnlib.validate.tolerance import BAR, U, bars, conditions, half_ulp, owed, rounding_sizes, sum_kappa  # noqa: F401
 
 try:
     import ml_dtypes  # noqa: F401 - importing it gives NumPy the dtype "bfloat16"
     HALVES = ("float16", "bfloat16")
 except ImportError:
     HALVES = ("float16",)
-
-#: Unit roundoff: half the distance from 1 to the next number.
-U = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-
-#: What a tensor's relative L2 error may be, by compute dtype: 9 u and 3.4 u. The longest path, to dx, has about
-#: eight roundings (mean, subtraction, recentring, square, root, quotient, product, difference): 8 u at
-#: worst, and near sqrt(8) u = 2.8 u since they are independent.
-BAR = {"float64": 1e-15, "float32": 2e-7}
-
 
 NAMES = "y", "dx", "dgamma", "dbeta"
 
@@ -165,53 +156,6 @@ class Judged(NamedTuple):
     rstd: float
 
 
-def half_ulp(exact, dtype):
-    """Relative L2 error of rounding every element to ``dtype``, at worst: half an ulp each (subnormals too)."""
-    value = reference.to_float64(exact)
-    with np.errstate(over="ignore"):
-        ulp = np.spacing(np.abs(value.astype(dtype))).astype(np.float64)
-    norm = np.linalg.norm(value)
-    return np.linalg.norm(ulp) / 2 / norm if norm else 0.0
-
-
-def sum_kappa(terms, total):
-    """Condition of a sum over rows whose terms err independently, each by u of its size: ||terms|| / ||sum||.
-
-    0 where the sum is 0.
-    """
-    total = np.linalg.norm(reference.to_float64(total))
-    return np.linalg.norm(terms) / total if total else 0.0
-
-
-def rounding_sizes(xhat, rstd, gamma, dy):
-    """What the roundings of each tensor are proportional to, element by element; all float64 and of shape (..., D).
-
-    * xhat errs by about u |xhat| in its own roundings, and by what the error of the row's mean does to it. Recentred,
-      the mean is that of D differences of the size of sigma, rounded: wrong by about u sigma, which is u times the
-      root mean square of xhat in every element, however small it is.
-    * y takes that times gamma; a term of dgamma takes it times dy: all there is where an outlier of dy meets an xhat
-      near 0.
-    * dx: the product g = gamma * dy, its centring, the last difference and the last product each leave about u |r g|.
-    """
-    xhat = np.hypot(xhat, np.sqrt(np.mean(xhat * xhat, axis=-1, keepdims=True)))
-    return {"y": gamma * xhat, "dx": rstd * (gamma * dy), "dgamma": dy * xhat, "dbeta": dy}
-
-
-def conditions(exact, gamma, dy):
-    """The condition numbers of y, dx, dgamma and dbeta (see :func:`rounding_sizes`)."""
-    dy, gamma = dy.astype(np.float64), gamma.astype(np.float64)
-    sizes = rounding_sizes(reference.to_float64(exact.xhat), reference.to_float64(exact.rstd), gamma, dy)
-    kappa = {"y": 0.0, "dx": reference.kappa(exact, dy, gamma),
-             **{name: sum_kappa(sizes[name], getattr(exact, name)) for name in ("dgamma", "dbeta")}}
-    kappa["dx"] = 0.0 if math.isinf(kappa["dx"]) else kappa["dx"]  # dx is exactly zero, and so it must come out
-    return kappa
-
-
-def bars(exact, gamma, dy, dtype):
-    """What :func:`judge` allows of float32 or float64."""
-    return {name: max(BAR[dtype], 4 * k * U[dtype]) for name, k in conditions(exact, gamma, dy).items()}
-
-
 def float32_bars(exact, gamma, dy):
     return bars(exact, gamma, dy, "float32")
 
@@ -237,23 +181,11 @@ def bars_of_plain_sums(exact, gamma, beta, dy, u):
 
 @lru_cache(maxsize=None)
 def judge(case):
-    """The exact results of a case, and the errors that its dtype and its condition numbers allow.
-
-    * y: the bar of the compute dtype.
-    * dx: the bar, or 4 kappa u (see :func:`rounding_sizes`).
-    * dgamma, dbeta: the bar, or 4 u times the condition of the sum: each term errs, and adding in halves leaves
-      u ||terms|| on each of log2(rows) levels; they are independent, and sqrt(log2(65536)) = 4.
-    * Half-precision results are rounded once more when they are stored: half an ulp of each element.
-    """
+    """The exact results of a case, and the errors that a careful implementation owes."""
     arrays = case.arrays()
     exact = reference.layer_norm(*arrays, case.eps)
     kappa = conditions(exact, arrays.gamma, arrays.dy)
-    compute = COMPUTE_DTYPE[case.dtype].name
-    bars = {}
-    for name, k in kappa.items():
-        dtype = case.parameters or case.dtype if name in ("dgamma", "dbeta") else case.dtype
-        stored = half_ulp(getattr(exact, name), dtype) if dtype in HALVES else 0.0
-        bars[name] = max(BAR[compute], 4 * k * U[compute]) + stored
+    bars = owed(exact, kappa, case.dtype, case.parameters)
     rstd = reference.to_float64(exact.rstd)
     mean = arrays.x.astype(np.float64).mean(axis=-1, keepdims=True)
     return Judged(arrays, exact, kappa, bars, float(np.max(np.abs(mean) * rstd, initial=0)),

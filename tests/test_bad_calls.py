@@ -44,6 +44,8 @@ def call(name, values):
         value = values[parameter.name]
         if parameter.kind is parameter.VAR_POSITIONAL:
             positional += value
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            keywords |= value
         elif parameter.kind is parameter.KEYWORD_ONLY:
             keywords[parameter.name] = value
         else:

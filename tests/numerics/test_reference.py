@@ -167,3 +167,13 @@ def test_kappa():
     assert kappa(x) == pytest.approx((1 + 1e-5) / 1e-5, rel=1e-10)
     assert kappa(along) == math.inf  # dx = 0
     assert kappa(0 * along) == 0.0   # nothing to be wrong about
+
+
+def test_rms_norm_of_rows_one_can_check_by_hand():
+    """Rows (3, 3, 3, 5) and (1, -1, 1, -1), eps = 3 and gamma = 4: s = 4 and 2."""
+    x, dy = np.array([[3.0, 3, 3, 5], [1, -1, 1, -1]]), np.array([[4.0, 0, 0, 0], [0, 4, 0, 0]])
+    exact = reference.rms_norm(x, np.full(4, 4.0), dy, eps=3.0)
+    assert to_float64(exact.y).tolist() == [[3, 3, 3, 5], [2, -2, 2, -2]]
+    # r (g - xhat mean(g xhat)): g = (16, 0, 0, 0), xhat = x / 4, mean 3; then g = (0, 16, 0, 0), xhat = x / 2, mean -2.
+    assert to_float64(exact.dx).tolist() == [[4 - 9 / 16, -9 / 16, -9 / 16, -15 / 16], [0.5, 7.5, 0.5, -0.5]]
+    assert to_float64(exact.dgamma).tolist() == [3, -2, 0, 0]

@@ -1,0 +1,186 @@
+"""What is tried: a case is the arrays of one call, and the property of a layer norm that it is there for.
+
+Numbers are kept in float64, and are numbers of the case's dtype. Each case is drawn from its own name, so that a new one
+changes no other.
+"""
+
+import zlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..rounding import find, round_to
+
+#: Widths: small ones, odd ones, both sides of powers of two up to the tiles usual on GPUs, and beyond.
+WIDTHS = (1, 2, 3, 7, 97, *(2**k + d for k in range(4, 13) for d in (-1, 0, 1)), 8193)
+QUICK_WIDTHS = (1, 2, 3, 7, 16, 33, 64, 129, 257, 513, 1000)
+
+#: mean / sigma; from the first above :data:`lnlib.validate.tolerance.FREE` on, what is lost are digits.
+NEAR, FAR = (0.5, 10, 100), (1e3, 1e4, 1e5, 1e6)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Arrays of one call. x and dy have shape (..., D), gamma and beta (D,); ``beta`` is not used by RMS norm."""
+
+    property: str
+    x: np.ndarray
+    gamma: np.ndarray
+    beta: np.ndarray
+    dy: np.ndarray
+    eps: float
+    dtype: str
+    layout: str = "as they are"
+
+    def __str__(self):
+        layout = "" if self.layout == "as they are" else f", {self.layout}"
+        return f"x of shape {self.x.shape}, {self.dtype}, eps = {self.eps:g}{layout}"
+
+    @property
+    def arrays(self):
+        return self.x, self.gamma, self.beta, self.dy
+
+    @property
+    def defined(self):
+        """Whether layer norm has a value here: eps is not 0 where a row is constant."""
+        return self.eps > 0 or bool((self.x != self.x[..., :1]).any(axis=-1).all())
+
+    def with_arrays(self, **arrays):
+        """The case with other arrays, which are rounded to its dtype."""
+        return replace(self, **{name: stored(a, self.dtype) for name, a in arrays.items()})
+
+
+def stored(a, dtype):
+    """Numbers of ``dtype``, in float64; what does not fit is the largest."""
+    most = find(dtype).largest
+    a = np.asarray(a, np.float64)
+    return np.where(np.isfinite(a), np.clip(round_to(a, dtype), -most, most), a) + 0.0  # no -0
+
+
+def draw(property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, layout="as they are", change=None):
+    """The case of normal rows, gamma, beta and dy: rows have mean offset * sigma.
+
+    ``change`` is a function of (x, gamma, beta, dy) that changes them in place.
+    """
+    rng = np.random.default_rng(zlib.crc32(f"{property} {shape} {eps} {offset} {sigma}".encode()))
+    x, dy = rng.standard_normal((2, *shape))
+    gamma, beta = rng.standard_normal((2, shape[-1]))
+    x = sigma * (offset + x)
+    if change:
+        change(x, gamma, beta, dy)
+    return Case(property, *(stored(a, dtype) for a in (x, gamma, beta, dy)), eps, dtype, layout)
+
+
+# What is odd about rows or parameters
+
+
+def constant(value):
+    def change(x, gamma, beta, dy):
+        x[...] = value
+    return change
+
+
+def spike(x, gamma, beta, dy):
+    """Rows near zero, with one number that stands out."""
+    x *= 0.01
+    x[..., 1] = 50
+
+
+def signs_and_zeros(x, gamma, beta, dy):
+    """gamma with zeros and numbers of either sign, beta 0 where gamma is not."""
+    gamma[::3] = 0
+    gamma[1::3] = -np.abs(gamma[1::3])
+    beta[1::2] = 0
+
+
+def no_parameters(x, gamma, beta, dy):
+    """gamma = 1 and beta = 0, as at initialisation."""
+    gamma[:], beta[:] = 1, 0
+
+
+def same_rows(x, gamma, beta, dy):
+    x[...], dy[...] = x.reshape(-1, x.shape[-1])[0], dy.reshape(-1, x.shape[-1])[0]
+
+
+# The list
+
+#: Where the numbers lie in memory; :mod:`lnlib.validate.adapters` makes it so.
+SAME_MEMORY = "every row the same memory"
+LAYOUTS = ("Fortran order", "reversed", "every second", "leading axes swapped", "one element further", SAME_MEMORY)
+
+
+def shapes(quick):
+    yield from ((7,), (1, 7), (5, 7), (0, 7), (2, 3, 4, 5))
+    if not quick:
+        yield from ((1, 1, 9), (2, 0, 7), (64, 64), (1, 96), (3, 1, 33))
+
+
+def numbers(dtype, quick):
+    """Cases whose numbers are compared with the exact ones."""
+    half = dtype in ("float16", "bfloat16")
+    yield draw("ordinary rows", (3, 5, 97), dtype)
+    yield draw("ordinary rows", (2, 3, 7), dtype)
+    yield draw("ordinary rows", (4, 6), dtype, change=no_parameters)
+    for shape in shapes(quick):
+        yield draw("any shape", shape, dtype)
+    for D in QUICK_WIDTHS if quick else WIDTHS:
+        yield draw("any width", (2, D), dtype)
+    for rows in (257, 1021) if quick else (257, 1021, 4099):
+        yield draw("many rows", (rows, 3), dtype)
+    for offset in NEAR if not half else NEAR[:2]:
+        yield draw("rows away from zero", (4, 64), dtype, offset=offset, sigma=1.0)
+        yield draw("rows away from zero", (3, 7), dtype, offset=-offset, sigma=1.0)
+    yield from small_variances(dtype)
+    yield from odd_rows(dtype)
+    yield draw("gamma of either sign, and 0", (3, 4, 10), dtype, change=signs_and_zeros)
+    for sigma in (0.05, 20.0) if half else (1e-6, 1e-4, 1e4, 1e6):
+        yield draw("large and small numbers", (4, 8), dtype, offset=0.0, sigma=sigma)
+    if not half and not quick:
+        yield from (draw("rows far from zero", (16, 64), dtype, offset=offset, sigma=1.0) for offset in FAR)
+
+
+def small_variances(dtype):
+    """eps counts, and is 0."""
+    for sigma, eps in ((3e-3, 1e-5), (0.3, 0.1), (1.0, 1.0)):
+        yield draw("eps near the variance", (2, 3, 8), dtype, eps, 0.5, sigma)
+    yield draw("eps = 0", (3, 4, 8), dtype, eps=0.0)
+    yield draw("eps = 0", (3, 20), dtype, eps=0.0, offset=0.5, sigma=0.1)
+
+
+def odd_rows(dtype):
+    for value in (0.0, 3.0, -1000.0):
+        yield draw("constant rows", (3, 7), dtype, offset=value, change=constant(value))
+    yield draw("constant rows", (2, 1), dtype, offset=50.0)
+    yield draw("a number that stands out", (3, 64), dtype, change=spike)
+
+
+def layouts(dtype, possible=LAYOUTS):
+    return (draw("memory in any order", (3, 4, 7), dtype, layout=layout, change=same_rows if layout == SAME_MEMORY else None)
+            for layout in LAYOUTS if layout in possible)
+
+
+def not_finite(dtype):
+    """Row 1 holds a NaN, or an Inf."""
+    for value in (np.nan, np.inf):
+        case = draw("NaN stays in its row", (4, 7), dtype)
+        x = case.x.copy()
+        x[1, 2] = value
+        yield replace(case, x=x)
+
+
+def of_calls(dtype, quick):
+    """Cases for what is asked of the call, not of its numbers."""
+    yield draw("shapes and dtypes of results", (2, 3, 7), dtype)
+    yield draw("arguments unchanged", (2, 3, 7), dtype)
+    yield draw("the same answer twice", (5, 7), dtype)
+    yield draw("the same answer twice", (97, 129), dtype)
+    yield draw("calls in any order", (5, 7), dtype)
+
+
+def all_cases(settings, layouts_possible):
+    """Every case, dtype by dtype, that the target takes."""
+    for dtype in settings.dtypes:
+        for case in (*numbers(dtype, settings.quick), *layouts(dtype, layouts_possible), *not_finite(dtype),
+                     *of_calls(dtype, settings.quick)):
+            if settings.takes(case.x.shape) and settings.eps in (None, case.eps):
+                yield case

@@ -1,0 +1,131 @@
+"""What is asked of a target: a check takes a target and a case, and returns what was found wrong, worst first."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .adapters import Raised, TargetError
+from .cases import draw
+from .judge import BY_ROW, Verdict, judge, truth
+
+#: How often a call is repeated where the same answer is wanted.
+TIMES, QUICK_TIMES = 10, 3
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong: in which tensor, by how much (None where no number is), and in words."""
+
+    tensor: str
+    verdict: Verdict | None
+    sentence: str
+
+    @property
+    def share(self):
+        return self.verdict.share if self.verdict else np.inf
+
+
+def call(target, case):
+    return target.calls([case])[0]
+
+
+def shape_of(name, case):
+    return case.x.shape if name in BY_ROW else case.gamma.shape
+
+
+def misshapen(name, value, case):
+    """What is wrong with an array before one looks at its numbers; empty if nothing is."""
+    shape = shape_of(name, case)
+    if value is None:
+        return f"{name} is None"
+    if value.shape != shape:
+        return f"{name} has shape {value.shape}, expected {shape}"
+    if value.dtype.kind not in "fV" and value.dtype.name != "bfloat16":
+        return f"{name} has dtype {value.dtype}, expected {case.dtype}"
+    return ""
+
+
+def compare(outcome, case, settings, rows=slice(None), names=None):
+    """The findings on the numbers of an outcome."""
+    found = []
+    for name in names or settings.tensors:
+        value = outcome.tensors[name]
+        if sentence := misshapen(name, value, case):
+            found.append(Finding(name, None, sentence))
+            continue
+        verdict = judge(name, value, case, settings, rows)
+        if verdict.share > 1:
+            found.append(Finding(name, verdict, numbers_in_words(name, verdict, case, settings)))
+    return sorted(found, key=lambda finding: -finding.share)
+
+
+def numbers_in_words(name, verdict, case, settings):
+    """One wrong tensor in words."""
+    place = f"row {verdict.at}" if name in BY_ROW else f"feature {verdict.at}"
+    if not np.isfinite(verdict.error):
+        exact = truth(case, settings).tensors[name]
+        return f"{name} is not 0, as it should be" if not exact.any() else f"{name} is not finite ({place})"
+    return (f"{name} is wrong by {verdict.error:.2g} of its size, {verdict.units:.2g} times what rounding owes "
+            f"({verdict.digits:.1f} digits); the worst is {place}")
+
+
+# The checks
+
+
+def right_numbers(target, case):
+    return compare(call(target, case), case, target.settings)
+
+
+def rows_apart(target, case):
+    """The row with NaN or Inf has no finite y; all other rows of y and dx are right."""
+    outcome, others = call(target, case), np.isfinite(case.x).all(axis=-1).ravel()
+    clean = case.with_arrays(x=np.where(np.isfinite(case.x), case.x, 0.0))
+    found = compare(outcome, clean, target.settings, others, BY_ROW)
+    if not found and np.isfinite(outcome.tensors["y"].astype(np.float64)).all(axis=-1).ravel()[~others].any():
+        found.append(Finding("y", None, "a row of x that holds NaN or Inf has a finite y"))
+    return found
+
+
+def results_alike(target, case):
+    outcome, found = call(target, case), []
+    for name in target.settings.tensors:
+        value = outcome.tensors[name]
+        sentence = misshapen(name, value, case)
+        if not sentence and value.dtype.name != case.dtype:
+            sentence = f"{name} has dtype {value.dtype.name}, expected {case.dtype}, the dtype of the arguments"
+        if sentence:
+            found.append(Finding(name, None, sentence))
+    return found
+
+
+def arguments_kept(target, case):
+    return [Finding(name, None, f"the argument {name} is changed") for name in call(target, case).changed]
+
+
+def repeatable(target, case):
+    """Right every time. Bits may differ: sums by atomics have no order."""
+    for time in range(QUICK_TIMES if target.settings.quick else TIMES):
+        if found := compare(call(target, case), case, target.settings):
+            return found if not time else [f._replace(sentence=f"in call {time + 1}, not in the first: {f.sentence}")
+                                           for f in found]
+    return []
+
+
+def any_order(target, case):
+    """Two forwards, then the backward of the second and that of the first."""
+    other = draw(case.property, (3, case.x.shape[-1]), case.dtype, offset=-2.5, eps=case.eps)
+    outcomes = target.calls([case, other])
+    return compare(outcomes[0], case, target.settings) + compare(outcomes[1], other, target.settings)
+
+
+#: The check of a property; of all others it is :func:`right_numbers`.
+CHECKS = {"NaN stays in its row": rows_apart, "shapes and dtypes of results": results_alike,
+          "arguments unchanged": arguments_kept, "the same answer twice": repeatable, "calls in any order": any_order}
+
+
+def check(target, case):
+    """What is wrong with a target in one case; what the target raises is a finding, too."""
+    try:
+        with np.errstate(all="ignore"):
+            return CHECKS.get(case.property, right_numbers)(target, case)
+    except (Raised, TargetError) as error:
+        return [Finding("", None, str(error))]

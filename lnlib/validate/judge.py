@@ -1,0 +1,77 @@
+"""The judge: how far y, dx, dgamma and dbeta are from the exact ones, and whether a right formula may be as far."""
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import reference
+from ..rounding import find
+from .tolerance import allowed, conditions, owed
+
+BY_ROW = "y", "dx"
+
+
+class Truth(NamedTuple):
+    """Exact tensors rounded to float64, what a careful implementation owes of each, the errors any right one may make.
+
+    ``slack`` has a number for each row (y, dx) or column (dgamma, dbeta).
+    """
+
+    tensors: dict
+    owed: dict
+    slack: dict
+
+
+class Verdict(NamedTuple):
+    """One tensor: its relative L2 error, that in digits and in units of what is owed; and by how much it is too large.
+
+    ``share`` is 1 where no row or column errs by more than a right formula may; ``at`` is the worst of them.
+    """
+
+    error: float
+    digits: float
+    units: float
+    share: float
+    at: int
+
+
+def truth(case, settings):
+    """The exact results of a case."""
+    return _truth(settings.rms, case.eps, case.dtype, settings.accumulated_in(case.dtype), case.x.shape,
+                  *(a.tobytes() for a in case.arrays))
+
+
+@functools.lru_cache(maxsize=512)
+def _truth(rms, eps, dtype, accumulate, shape, *arrays):
+    D = shape[-1]
+    x, gamma, beta, dy = (np.frombuffer(a) for a in arrays)
+    x, dy = x.reshape(-1, D), dy.reshape(-1, D)
+    exact = reference.rms_norm(x, gamma, dy, eps) if rms else reference.layer_norm(x, gamma, beta, dy, eps)
+    wide = {name: reference.to_float64(value) for name, value in exact._asdict().items()}
+    slack = allowed(wide, x, gamma, 0 * beta if rms else beta, dy, dtype, accumulate, rms)
+    tensors = {name: wide[name] for name in ("y", "dx", "dgamma", "dbeta")}
+    return Truth(tensors, owed(exact, conditions(exact, gamma, dy), dtype), slack)
+
+
+def judge(name, value, case, settings, rows=slice(None)):
+    """The :class:`Verdict` on one tensor of the right shape; of y and dx, on these rows."""
+    known = truth(case, settings)
+    exact, slack = known.tensors[name], known.slack[name]
+    value = value.astype(np.float64).reshape(exact.shape)
+    if name in BY_ROW:
+        exact, slack, value = exact[rows], slack[rows], value[rows]
+    largest = find(case.dtype).largest
+    lost = ~np.isfinite(value) & (np.abs(exact) < largest)
+    wrong = np.where(np.isfinite(value), value - exact, np.where(lost, math.inf, 0.0))
+    size = np.linalg.norm(exact)
+    with np.errstate(invalid="ignore"):  # infinities are meant
+        total = np.linalg.norm(wrong)
+        each = np.linalg.norm(wrong, axis=-1) if name in BY_ROW else np.abs(wrong)
+        error = total / size if size else 0.0 if not total else math.inf
+        shares = np.where(each == 0, 0.0, each / np.maximum(slack, 1e-300))
+    at = int(np.argmax(shares)) if shares.size else 0
+    digits = 17.0 if error == 0 else max(0.0, min(17.0, -math.log10(error))) if error < math.inf else 0.0
+    return Verdict(float(error), digits, float(error / max(known.owed[name], 1e-300)),
+                   float(shares.max(initial=0)), at)

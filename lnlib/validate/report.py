@@ -1,0 +1,112 @@
+"""What is said: which properties held, what failed with its smallest case, what was not tested."""
+
+import json
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .cases import Case
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One property that did not hold, and the smallest case that was found to show it.
+
+    * ``property``: its name. ``tensor``: "y", "dx", "dgamma" or "dbeta", or empty.
+    * ``error``: relative L2 error of that tensor; ``units``: the same in units of what a careful implementation owes;
+      ``digits``: correct decimal digits. None where it is not a number that is wrong.
+    * ``case``: :class:`~lnlib.validate.cases.Case`, whose ``x``, ``gamma``, ``beta``, ``dy`` and ``eps`` show it.
+    * ``failed``, ``tried``: in how many of the cases tried it failed.
+    """
+
+    property: str
+    tensor: str
+    error: float | None
+    units: float | None
+    digits: float | None
+    case: Case
+    sentence: str
+    failed: int
+    tried: int
+    test: str = ""
+
+    def record(self):
+        """What goes into JSON."""
+        arrays = {name: _numbers(a) for name, a in zip(("x", "gamma", "beta", "dy"), self.case.arrays)}
+        return {"property": self.property, "tensor": self.tensor, "error": _finite(self.error),
+                "units": _finite(self.units), "digits": _finite(self.digits), "sentence": self.sentence,
+                "failed": self.failed, "tried": self.tried, "test": self.test,
+                "case": {"shape": self.case.x.shape, "dtype": self.case.dtype, "eps": self.case.eps,
+                         "layout": self.case.layout, **arrays}}
+
+
+def _finite(number):
+    return number if number is None or np.isfinite(number) else str(number)
+
+
+def _numbers(a):
+    """The numbers of a small array as text keeps them; of a large one, none."""
+    return np.vectorize(str, otypes=[object])(a).tolist() if a.size <= 64 else None
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of :func:`lnlib.validate.validate`.
+
+    * ``held``: whether no property failed. ``properties``: the names of all that were tried.
+    * ``failures``: tuple of :class:`Failure`, one for each property that did not hold.
+    * ``untested``: tuple of str: what could not be tested, and why.
+    * ``digits``: correct digits of each tensor, by dtype, of the ordinary rows: dict, dtype -> dict, tensor -> float.
+    * ``mistake``: :class:`~lnlib.mistakes.Diagnosis` of what is wrong, or None.
+    * ``notes``: tuple of str: what is no failure and worth knowing.
+    """
+
+    target: str
+    properties: tuple
+    failures: tuple
+    untested: tuple
+    digits: dict = field(default_factory=dict)
+    mistake: object = None
+    notes: tuple = ()
+    seconds: float = 0.0
+
+    @property
+    def held(self):
+        return not self.failures
+
+    @property
+    def kept(self):
+        """The names of the properties that held."""
+        failed = {failure.property for failure in self.failures}
+        return tuple(name for name in self.properties if name not in failed)
+
+    def __str__(self):
+        return "\n".join(_lines(self))
+
+    def to_json(self):
+        """The report as JSON text."""
+        mistake = self.mistake and {"kind": self.mistake.kind, "names": self.mistake.names,
+                                    "sentence": self.mistake.sentence}
+        return json.dumps({"target": self.target, "held": self.held, "properties": self.properties, "kept": self.kept,
+                           "failures": [failure.record() for failure in self.failures], "mistake": mistake,
+                           "digits": self.digits, "untested": self.untested, "notes": self.notes,
+                           "seconds": round(self.seconds, 1)}, indent=1)
+
+
+def _lines(report):
+    n, all_of_them = len(report.kept), len(report.properties)
+    yield f"{report.target}: {n} of {all_of_them} properties held"
+    for failure in report.failures:
+        yield f"\nFAILED  {failure.property} ({failure.failed} of {failure.tried} cases)"
+        yield f"        {failure.sentence}; smallest case: {failure.case}"
+    if report.failures:
+        yield f"\nThe first of these as a test (report.failures[k].test has all):\n\n{report.failures[0].test}"
+    if report.mistake:
+        yield f"\nWhich mistake: {report.mistake.sentence}"
+    if report.kept:
+        yield "\nThese held: " + "; ".join(report.kept)
+    for dtype, digits in report.digits.items():
+        yield f"Digits of ordinary rows, {dtype}: " + ", ".join(f"{name} {d:.1f}" for name, d in digits.items())
+    yield from report.notes
+    if report.untested:
+        yield "Not tested: " + "; ".join(report.untested)

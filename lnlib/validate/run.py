@@ -1,0 +1,96 @@
+"""The run: every case through the target, the failures shrunk, the report."""
+
+import time
+
+from ..contract import require_kind
+from .adapters import Raised, TargetError, adapt
+from .cases import all_cases
+from .checks import call, check, misshapen
+from .judge import judge
+from .paste import as_test
+from .report import Failure, Report
+from .settings import Settings
+from .shrink import shrink
+
+
+def progress(cases):
+    """The cases, with a progress bar after a second where tqdm is installed and somebody looks."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return cases
+    return tqdm(cases, delay=1, leave=False, disable=None, unit=" cases")
+
+
+def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), quick=False, **options):
+    """Try a layer norm or RMS norm over the last axis, forward and backward, on everything known to go wrong.
+
+    Parameters
+    ----------
+    target : pair of functions, or what the framework calls a layer
+        For "numpy": ``forward(x, gamma, beta, eps) -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma, dbeta)``;
+        RMS norm has no beta and no dbeta.
+    kind : "layer_norm" or "rms_norm"
+    framework, dtypes, quick, and more
+        See :class:`lnlib.validate.settings.Settings`.
+
+    Returns
+    -------
+    report : Report
+        ``str(report)`` says what held, what failed with the smallest case, and what was not tested.
+
+    Raises
+    ------
+    TargetError
+        If the target does not run on ordinary rows at all, or is not what it was said to be.
+    """
+    settings = Settings(kind, framework, dtypes, quick, **options)
+    started, adapted = time.monotonic(), adapt(target, settings)
+    digits = ordinary_digits(adapted)
+    tried, failed = {}, {}
+    for case in progress(list(all_cases(settings, adapted.layouts))):
+        tried[case.property] = tried.get(case.property, 0) + 1
+        if found := check(adapted, case):
+            failed.setdefault(case.property, []).append((case, found[0]))
+    failures = tuple(explain(adapted, property, cases, tried[property]) for property, cases in failed.items())
+    return Report(name_of(target), tuple(tried), failures, (*settings.not_tested(), *adapted.lacks), digits,
+                  seconds=time.monotonic() - started)
+
+
+def name_of(target):
+    """The name of a target as its author wrote it."""
+    if isinstance(target, (tuple, list)):
+        return " and ".join(map(name_of, target))
+    return getattr(target, "__qualname__", type(target).__name__)
+
+
+def ordinary_digits(target):
+    """Correct digits of each tensor of the first case of every dtype. What does not run there cannot be tried."""
+    found = {}
+    for case in all_cases(target.settings, ()):
+        if case.dtype not in found:
+            try:
+                outcome = call(target, case)
+            except Raised as error:
+                raise TargetError(f"target: {error}, on {case}") from error
+            found[case.dtype] = {name: round(judge(name, value, case, target.settings).digits, 2)
+                                 for name, value in outcome.tensors.items()
+                                 if not misshapen(name, value, case)}
+    return found
+
+
+def explain(target, property, failed, tried):
+    """The failure of one property: the first case that showed it, made as small as can be."""
+    case = shrink(failed[0][0], lambda case: bool(check(target, case)), target.settings.takes)
+    finding = check(target, case)[0] if case is not failed[0][0] else failed[0][1]
+    verdict = finding.verdict
+    numbers = (verdict.error, verdict.units, verdict.digits) if verdict else (None, None, None)
+    return Failure(property, finding.tensor, *numbers, case, finding.sentence, len(failed), tried,
+                   as_test(case, finding.tensor, target.settings))
+
+
+def assert_valid(target, **options):
+    """Raise ``AssertionError`` with the report unless every property of :func:`validate` held; returns the report."""
+    report = require_kind("report", validate(target, **options), Report, "a Report")
+    assert report.held, f"\n{report}"
+    return report

@@ -1,0 +1,96 @@
+"""What the caller says about the target."""
+
+from dataclasses import dataclass, fields
+
+from .. import contract
+
+KINDS = "layer_norm", "rms_norm"
+FRAMEWORKS = "numpy", "torch", "jax"
+DTYPES = "float64", "float32", "float16", "bfloat16"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is tried, and what the target lacks.
+
+    * ``kind``: "layer_norm" or "rms_norm".
+    * ``framework``: "numpy", "torch" or "jax": whose arrays it takes.
+    * ``dtypes``: names of the dtypes of x, gamma, beta and dy.
+    * ``quick``: fewer widths, rows and repetitions, nothing far from zero.
+    * ``eps``: None if the target takes eps as its last argument, else the number that is fixed in it.
+    * ``beta``: whether there is a beta. RMS norm has none.
+    * ``multiple_of``, ``most_features``, ``most_rows``: which D, and how many rows, the target takes.
+    * ``accumulate``: the dtype of its arithmetic and sums; by default float32 for float32 and half precision.
+    * ``double_backward``: whether its gradient can be differentiated again (PyTorch, JAX).
+    * ``device``: where the arrays are put, as the framework writes it ("cuda").
+    """
+
+    kind: str = "layer_norm"
+    framework: str = "numpy"
+    dtypes: tuple = ("float32",)
+    quick: bool = False
+    eps: float | None = None
+    beta: bool = True
+    multiple_of: int = 1
+    most_features: int | None = None
+    most_rows: int | None = None
+    accumulate: str | None = None
+    double_backward: bool = False
+    device: str | None = None
+
+    def __post_init__(self):
+        contract.require_choice("kind", self.kind, KINDS)
+        contract.require_choice("framework", self.framework, FRAMEWORKS)
+        object.__setattr__(self, "dtypes", contract.require_several("dtypes", self.dtypes))
+        for dtype in (*self.dtypes, *([self.accumulate] if self.accumulate is not None else [])):
+            contract.require_choice("dtypes", dtype, DTYPES)
+        for name in ("quick", "beta", "double_backward"):
+            contract.require_bool(name, getattr(self, name))
+        if self.eps is not None:
+            contract.require_eps(self.eps)
+        contract.require_count("multiple_of", self.multiple_of)
+        for name in ("most_features", "most_rows"):
+            if getattr(self, name) is not None:
+                contract.require_count(name, getattr(self, name), self.multiple_of if name == "most_features" else 1)
+        if self.rms:
+            object.__setattr__(self, "beta", False)
+
+    @property
+    def rms(self):
+        return self.kind == "rms_norm"
+
+    @property
+    def tensors(self):
+        """The names of what the target gives."""
+        return ("y", "dx", "dgamma", "dbeta") if self.beta else ("y", "dx", "dgamma")
+
+    def accumulated_in(self, dtype):
+        return self.accumulate or contract.COMPUTE_DTYPE[dtype].name
+
+    def takes(self, shape):
+        """Whether the target takes x of this shape."""
+        rows = 1
+        for n in shape[:-1]:
+            rows *= n
+        D = shape[-1]
+        return D % self.multiple_of == 0 and D <= (self.most_features or D) and rows <= (self.most_rows or rows)
+
+    def not_tested(self):
+        """What cannot be tested of such a target, in words."""
+        if self.eps is not None:
+            yield f"any eps but {self.eps:g}"
+        if not self.beta and not self.rms:
+            yield "beta and dbeta"
+        if self.multiple_of > 1:
+            yield f"D that is no multiple of {self.multiple_of}"
+        if self.most_features:
+            yield f"D above {self.most_features}"
+        if self.most_rows:
+            yield f"more than {self.most_rows} rows"
+        if missing := [dtype for dtype in DTYPES if dtype not in self.dtypes]:
+            yield " and ".join(missing)
+        if self.quick:
+            yield "rows far from zero, very wide rows and thousands of rows (quick)"
+
+
+NAMES = tuple(field.name for field in fields(Settings))

@@ -1,0 +1,129 @@
+"""What rounding may do to y, dx, dgamma and dbeta: what a careful implementation owes, and what any right one may lose.
+
+Both follow from the dtype, D, the condition numbers and, for the second, the number of rows and how far a row is from
+zero. Arguments are not checked: these are the judges' own sums.
+"""
+
+import math
+
+import numpy as np
+
+from .. import reference
+from ..contract import COMPUTE_DTYPE
+from ..rounding import FORMATS, spacing
+
+#: Unit roundoff: half the distance from 1 to the next number.
+U = {name: form.u for name, form in FORMATS.items()}
+
+#: What a tensor's relative L2 error may be, by compute dtype: 9 u and 3.4 u. The longest path, to dx, has about
+#: eight roundings (mean, subtraction, recentring, square, root, quotient, product, difference): 8 u at
+#: worst, and near sqrt(8) u = 2.8 u since they are independent.
+BAR = {"float64": 1e-15, "float32": 2e-7}
+
+
+# What a careful implementation owes
+
+
+def half_ulp(exact, dtype):
+    """Relative L2 error of rounding every element to ``dtype``, at worst: half an ulp each (subnormals too)."""
+    value = reference.to_float64(exact)
+    norm = np.linalg.norm(value)
+    return np.linalg.norm(spacing(value, dtype)) / 2 / norm if norm else 0.0
+
+
+def sum_kappa(terms, total):
+    """Condition of a sum over rows whose terms err independently, each by u of its size: ||terms|| / ||sum||.
+
+    0 where the sum is 0.
+    """
+    total = np.linalg.norm(reference.to_float64(total))
+    return np.linalg.norm(terms) / total if total else 0.0
+
+
+def _xhat_size(xhat):
+    return np.hypot(xhat, np.sqrt(np.mean(xhat * xhat, axis=-1, keepdims=True)))
+
+
+def rounding_sizes(xhat, rstd, gamma, dy):
+    """What the roundings of each tensor are proportional to, element by element; all float64 and of shape (..., D).
+
+    * xhat errs by about u |xhat| in its own roundings, and by what the error of the row's mean does to it. Recentred,
+      the mean is that of D differences of the size of sigma, rounded: wrong by about u sigma, which is u times the
+      root mean square of xhat in every element, however small it is.
+    * y takes that times gamma; a term of dgamma takes it times dy: all there is where an outlier of dy meets an xhat
+      near 0.
+    * dx: the product g = gamma * dy, its centring, the last difference and the last product each leave about u |r g|.
+    """
+    xhat = _xhat_size(xhat)
+    return {"y": gamma * xhat, "dx": rstd * (gamma * dy), "dgamma": dy * xhat, "dbeta": dy}
+
+
+def conditions(exact, gamma, dy):
+    """The condition numbers of y, dx, dgamma and dbeta (see :func:`rounding_sizes`)."""
+    dy, gamma = dy.astype(np.float64), gamma.astype(np.float64)
+    sizes = rounding_sizes(reference.to_float64(exact.xhat), reference.to_float64(exact.rstd), gamma, dy)
+    kappa = {"y": 0.0, "dx": reference.kappa(exact, dy, gamma),
+             **{name: sum_kappa(sizes[name], getattr(exact, name)) for name in ("dgamma", "dbeta")}}
+    kappa["dx"] = 0.0 if math.isinf(kappa["dx"]) else kappa["dx"]  # dx is exactly zero, and so it must come out
+    return kappa
+
+
+def owed(exact, kappa, dtype, parameters=""):
+    """The relative L2 errors that a careful implementation may make of y, dx, dgamma and dbeta, from its conditions.
+
+    * y: the bar of the compute dtype.
+    * dx: the bar, or 4 kappa u (see :func:`rounding_sizes`).
+    * dgamma, dbeta: the bar, or 4 u times the condition of the sum: each term errs, and adding in halves leaves
+      u ||terms|| on each of log2(rows) levels; they are independent, and sqrt(log2(65536)) = 4.
+    * Half-precision results are rounded once more when they are stored: half an ulp of each element.
+
+    ``dtype`` is x's, ``parameters`` that of gamma and beta, if not x's.
+    """
+    compute, found = COMPUTE_DTYPE[dtype].name, {}
+    for name, k in kappa.items():
+        stored = parameters or dtype if name in ("dgamma", "dbeta") else dtype
+        rounded = half_ulp(getattr(exact, name), stored) if stored in ("float16", "bfloat16") else 0.0
+        found[name] = max(BAR[compute], 4 * k * U[compute]) + rounded
+    return found
+
+
+def bars(exact, gamma, dy, dtype):
+    """What :func:`owed` has for float32 or float64, from the arrays."""
+    return owed(exact, conditions(exact, gamma, dy), dtype)
+
+
+# What any right implementation may lose
+
+#: Up to this |mean| / s the algebra is free: a row may lose the square of the ratio, as the affine form does, and so
+#: does the mean of squares less the square of the mean. Beyond, no more than the ratio itself: a mean rounded once.
+FREE = 100
+
+
+def distance_loss(offset):
+    """By how much the error of xhat may grow where |mean| / s is ``offset``, in u: see :data:`FREE`."""
+    return np.minimum(offset**2, np.maximum(FREE**2, offset))
+
+
+def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False):
+    """Absolute L2 errors that any right spelling may make: of each row of y and dx, each column of dgamma and dbeta.
+
+    ``exact`` holds float64 arrays, x and dy have shape (rows, D); ``accumulate`` is the dtype of arithmetic and sums.
+
+    A statistic is a sum of D terms, added in some order: typically wrong by u sqrt(D) / 4 of the sum of their sizes,
+    and always by less than D u. With up to twenty roundings of its own, a row may lose (20 + 4 sqrt(D)) u of what
+    :func:`rounding_sizes` has, times what its distance from zero costs. Sums over n rows, one after the other, may lose
+    u sqrt(n) of the sum of the sizes of their terms (typical is a quarter of that). Where arrays are stored in half
+    precision, so may be what stands between: eight roundings of that kind.
+    """
+    rows, D = dy.shape
+    u, stored = U[accumulate], U[dtype] if COMPUTE_DTYPE[dtype].name != dtype else 0.0
+    offset = np.abs(x.mean(axis=-1, keepdims=True)) * exact["rstd"] * (not rms)
+    plain, last, norm = (20 + 4 * math.sqrt(D)) * u, 4 * (u + stored), np.linalg.norm
+    size = _xhat_size(exact["xhat"])
+    xhat = plain * (size + distance_loss(offset)) + 8 * stored * (size + offset)
+    row = plain * (1 + distance_loss(offset)) + 8 * stored * (1 + offset)
+    wrong = {"dgamma": (np.abs(dy) * xhat, np.abs(dy) * size), "dbeta": (last * np.abs(dy), np.abs(dy))}
+    return {"y": norm(gamma * xhat, axis=-1) + last * norm(np.abs(beta) + np.abs(exact["y"]), axis=-1),
+            "dx": norm(row * exact["rstd"] * (gamma * dy), axis=-1),
+            **{name: norm(terms, axis=0) + u * math.sqrt(rows) * sizes.sum(axis=0) + last * np.abs(exact[name])
+               for name, (terms, sizes) in wrong.items()}}

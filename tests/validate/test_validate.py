@@ -1,0 +1,99 @@
+"""lnlib.validate on right and wrong layer norms."""
+
+import numpy as np
+import pytest
+
+from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
+from lnlib.mistakes import HARMLESS, MUTANTS
+from lnlib.validate import TargetError, assert_valid, validate
+
+
+def test_a_right_one_holds():
+    report = assert_valid((layer_norm_forward, layer_norm_backward), quick=True)
+    assert report.held and not report.failures and len(report.kept) == len(report.properties) > 10
+    assert all(digits > 6.5 for digits in report.digits["float32"].values())
+    assert assert_valid((rms_norm_forward, rms_norm_backward), kind="rms_norm", quick=True, dtypes=("float64",)).held
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", HARMLESS, ids=lambda entry: entry.name)
+def test_right_ones_that_look_different_hold(entry):
+    assert validate((layer_norm_forward, entry.backward), dtypes=("float32", "float64")).held
+
+
+def test_mistakes_of_the_catalogue_are_found_and_shrunk():
+    for entry in MUTANTS[::9]:
+        report = validate((layer_norm_forward, entry.backward), quick=True)
+        assert not report.held, entry.name
+        case = report.failures[0].case
+        assert case.x.size // case.x.shape[-1] <= 4 and case.x.shape[-1] <= 8, (entry.name, str(case))
+
+
+def test_the_pasted_test_fails_on_the_wrong_one_and_passes_on_the_right_one():
+    wrong = next(entry for entry in MUTANTS if entry.name == "gamma-outside")
+    test = validate((layer_norm_forward, wrong.backward), quick=True).failures[0].test
+    exec(test, {"np": np, "forward": layer_norm_forward, "backward": layer_norm_backward})
+    with pytest.raises(AssertionError):
+        exec(test, {"np": np, "forward": layer_norm_forward, "backward": wrong.backward})
+
+
+def in_place(dy, cache):
+    dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+    dy *= 2
+    return dx, dgamma, dbeta
+
+
+def wide(dy, cache):
+    return tuple(a.astype(np.float64) for a in layer_norm_backward(dy, cache))
+
+
+def raising_on_no_rows(dy, cache):
+    if not dy.size:
+        raise ValueError("no rows")
+    return layer_norm_backward(dy, cache)
+
+
+_last = []
+
+
+def global_forward(x, gamma, beta, eps):
+    y, cache = layer_norm_forward(x, gamma, beta, eps)
+    _last[:] = [cache]
+    return y, None
+
+
+def now_and_then(count=[0]):
+    def backward(dy, cache):
+        count[0] += 1
+        dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+        return dx, dgamma, dbeta * (1 + (count[0] % 3 == 0 and dy.shape == (97, 129)))
+    return backward
+
+
+def test_what_is_asked_of_calls():
+    def failed(backward, forward=layer_norm_forward):
+        return {f.property: f.sentence for f in validate((forward, backward), quick=True).failures}
+
+    assert failed(in_place)["arguments unchanged"] == "the argument dy is changed"
+    assert "dtype float64, expected float32" in failed(wide)["shapes and dtypes of results"]
+    assert failed(raising_on_no_rows) == {"any shape": "raises ValueError: no rows"}
+    assert set(failed(lambda dy, _: layer_norm_backward(dy, _last[0]), global_forward)) == {"calls in any order"}
+    assert "not in the first" in failed(now_and_then())["the same answer twice"]
+
+
+@pytest.mark.parametrize("target, message", [
+    ((layer_norm_forward, lambda dy, cache: dy), "a ndarray returned, expected 3: dx, dgamma, dbeta"),
+    ((lambda *a: a[0], layer_norm_backward), "a ndarray returned, expected a pair"),
+    ((lambda x: x, layer_norm_backward), "raises TypeError")])
+def test_bad_targets(target, message):
+    with pytest.raises(TargetError, match=message):
+        validate(target)
+
+
+def test_bad_arguments():
+    for target, options in (((1, 2), {}), ((layer_norm_forward,), {}), (layer_norm_forward, {})):
+        with pytest.raises(TypeError, match="target"):
+            validate(target, **options)
+    for options in ({"kind": "batch_norm"}, {"framework": "c"}, {"dtypes": ("int8",)}, {"eps": -1}, {"most_rows": 0}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            validate((layer_norm_forward, layer_norm_backward), **options)

@@ -392,9 +392,7 @@ add("cost", operations=_counted, memory=_counted, peak_memory=_counted,
     total={"operations": several([cost.Operation("a", 1, 1, 1)])},
     roofline={"flops": SIZE, "nbytes": SIZE, "pattern": choice("copy"), "machine": record(MACHINE, {
         f"{name} is {rate}": MACHINE._replace(**{name: rate}) for name in ("copy", "triad", "flops")
-        for rate in (0.0, -1.0, np.nan, np.inf, "1", None, True)})},
-    aligned={"n": count(4)}, median_rate={"amount": number(1.0, above=0), "call": function(int), "rounds": count(1)},
-    measure_machine={"threads": count(1, most=10**6), "size": count(64, least=64)})
+        for rate in (0.0, -1.0, np.nan, np.inf, "1", None, True)})})
 
 # Times.
 
@@ -413,6 +411,12 @@ add("measure.stopwatch",
     records={**_found, "against": arg(None, {"3": 3, "list": [1], "text": "x"}), "per": number(1, above=0)},
     table={**_found, "nbytes": count(8, fine=("None",)),
            "accesses": arg({"a": 2}, {"3": 3, "list": [1], "text": "x"})})
+_shape = several((2, 3), {"none": (), "floats": (2.5,), "0": (0, 3)})
+_names = {"names": several(("numpy-idiomatic",), {"unknown": ("c",)}), "which": choice("forward"), "threads": count(1)}
+add("measure.contestants", passes={"shape": _shape, **_names}, lines={"shape": _shape},
+    partial_sums={"D": count(4), "rows": count(2, fine=("None",)), "threads": count(1)})
+add("measure.allocation", memory={"state": choice("recycled")})
+add("measure.rates", machine={"threads": count(1, most=10**6), "size": count(64, least=64), "rounds": count(1)})
 add("measure.events", interleave={
     **_timed, "gpu": free(FakeGpu(), "what plays a GPU cannot be told from one"), "cold": flag(False),
     "host": function(lambda call, gpu: 0.0)})

@@ -20,10 +20,11 @@ import tempfile
 import numpy as np
 
 from lnlib.measure import stopwatch
+from lnlib.measure.contestants import ALIGNMENTS, EPS, Case, arrays, ladder_calls, thread_calls, trick_calls
 from lnlib.measure.provenance import ROOT, machine_file, provenance, save
 
 from . import assembly
-from .contestants import ALIGNMENTS, EPS, Case, arrays, contestants, ladder_calls, thread_calls, trick_calls
+from .contestants import contestants
 from .tables import AGAINST, Progress, print_tables
 
 PACKAGES = ("numpy", "numba", "llvmlite", "torch", "jax", "jaxlib")

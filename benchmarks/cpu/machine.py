@@ -7,13 +7,10 @@ import argparse
 import os
 import pathlib
 
-import numpy as np
-
-from lnlib import cost
+from lnlib.measure.contestants import Case, arrays, line_calls, memory_calls
 from lnlib.measure.provenance import digits, machine_file, provenance, save
+from lnlib.measure.rates import machine
 from lnlib.measure.stopwatch import compare
-
-from .contestants import Case, arrays, memory_calls
 
 SIZES = tuple(2**k for k in range(15, 28))
 SHAPES = ((2, 128, 1024), (8, 1024, 768), (4, 512, 4096))
@@ -22,34 +19,9 @@ SHAPES = ((2, 128, 1024), (8, 1024, 768), (4, 512, 4096))
 def machines(sizes=SIZES):
     """Rates with arrays of each size, and FLOP/s, which does not depend on it."""
     for size in sizes:
-        rates = cost.measure_machine(1, size)._asdict()
+        rates = machine(1, size)._asdict()
         del rates["name"]
         yield {"section": "machine", "size": size, **{name: digits(rate) for name, rate in rates.items()}}
-
-
-def numpy_calls(a):
-    """Those lines of the idiomatic forward that pass over all of x, named as in ``cost.operations``.
-
-    Results go to an array that exists, so that no time is spent on getting memory.
-    """
-    x, gamma, beta, dy, out = a.rows()
-    row = np.ones((len(x), 1), x.dtype)
-
-    def without_buffer():
-        before = np.setbufsize(16)
-        np.subtract(x, row, out=out)
-        np.setbufsize(before)
-
-    return {
-        "mean = sum(x)": lambda: np.add.reduce(x, axis=-1, keepdims=True),
-        "c = x - mean": lambda: np.subtract(x, row, out=out),
-        "c = x - mean, no buffer": without_buffer,
-        "square = c * c": lambda: np.multiply(dy, dy, out=out),
-        "var = sum(square)": lambda: np.add.reduce(dy, axis=-1, keepdims=True),
-        "xhat = c * rstd": lambda: np.multiply(dy, row, out=out),
-        "scaled = gamma * xhat": lambda: np.multiply(gamma, dy, out=out),
-        "y = scaled + beta": lambda: np.add(dy, beta, out=out),
-    }
 
 
 def calls(shapes=SHAPES, rounds=11):
@@ -57,7 +29,7 @@ def calls(shapes=SHAPES, rounds=11):
     for shape in shapes:
         case = Case(shape, "float32", "forward", 1, "recycled", "ordinary")
         a = arrays(case)
-        for record in compare(dict(memory_calls(case, a)) | numpy_calls(a), {}, rounds=rounds):
+        for record in compare(dict(memory_calls(case, a)) | line_calls(a), {}, rounds=rounds):
             yield {"section": "calls", "shape": shape, **record}
 
 

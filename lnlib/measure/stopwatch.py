@@ -323,7 +323,8 @@ def table(found, nbytes=None, accesses=None):
       measured over predicted, its median over rounds.
     * ``nbytes``, the bytes of such an array: then there are GB/s, of those accesses; where the accesses of a name are
       not told, of those of the floor.
-    * ``of floor``: the time of the copy or the triad over that of the line.
+    * ``of floor``: the time of the copy or the triad over that of the line. ``faults``: minor page faults a call, where
+      there are any: its results lie in new memory.
     """
     access, largest = one_access(found), max(timing.median for timing in found.values())
     unit, scale = next((name, scale) for above, name, scale in _UNITS if largest >= above)
@@ -331,7 +332,7 @@ def table(found, nbytes=None, accesses=None):
         contract.require_count("nbytes", nbytes)
     counts = contract.require_kind("accesses", {} if accesses is None else accesses, dict, "a dict {name: number}")
     least = next((n for name, n in FLOORS.items() if name in found), None)
-    head = ["", "predicted", "measured", "quartiles", "ratio", "GB/s", "of floor"]
+    head = ["", "predicted", "measured", "quartiles", "ratio", "GB/s", "of floor", "faults"]
     lines = []
     for name, timing in found.items():
         median, q1, q3 = (scale * s for s in quartiles(timing.seconds))
@@ -342,7 +343,8 @@ def table(found, nbytes=None, accesses=None):
             name, f"{scale * float(np.median(access)) * n:.2f}" if known else "", f"{median:.2f} {unit}",
             f"{q1:.2f} to {q3:.2f}", f"{float(np.median(timing.seconds / (access * n))):.2f}" if known else "",
             f"{1e-9 * nbytes * moved / timing.median:.1f}" if nbytes and moved else "",
-            f"{float(np.median(least * access / timing.seconds)):.0%}" if least else ""])
+            f"{float(np.median(least * access / timing.seconds)):.0%}" if least else "",
+            f"{np.median(timing.faults):.0f}" if timing.faults and np.median(timing.faults) >= 0.5 else ""])
     used = [k for k in range(len(head)) if k == 0 or any(line[k] for line in lines)]
     widths = [max(len(line[k]) for line in (head, *lines)) for k in range(len(head))]
     return "\n".join("  ".join(line[k].rjust(widths[k]) if k else line[k].ljust(widths[k]) for k in used).rstrip()

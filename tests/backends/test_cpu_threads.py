@@ -83,13 +83,13 @@ with forked() as pool:
 def test_other_parallel_functions(run, layer):
     """Two callers of lnlib.cpu.ladder's at once, and a child; one that measures a machine is refused there."""
     assert run(layer, """
-from lnlib import cost
+from lnlib import measure
 from lnlib.cpu import ladder
 def sums(k=0):
     return [a.tobytes().hex() for a in ladder.two_stages(*CALLERS[0][:2], 2)]
 def measured():
     try:
-        return cost.measure_machine(2, size=10_000)
+        return measure.machine(2, size=10_000)
     except RuntimeError as error:
         return str(error)
 expected = sums()

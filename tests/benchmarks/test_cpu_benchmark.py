@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.cpu import command, contestants, tables
+from lnlib.measure.contestants import Case, arrays, ladder_calls, memory_calls, numpy_calls, thread_calls
 
 
 def test_geometric_mean():
@@ -21,8 +22,8 @@ def test_every_case_once(threads, state, number):
 
 
 def small(which, dtype="float32", **changes):
-    case = contestants.Case((2, 3, 8), dtype, which, 1, "recycled", "ordinary")._replace(**changes)
-    return case, contestants.arrays(case)
+    case = Case((2, 3, 8), dtype, which, 1, "recycled", "ordinary")._replace(**changes)
+    return case, arrays(case)
 
 
 @pytest.mark.parametrize("alignment, offset", [("ordinary", 16), ("aligned", 0)])
@@ -41,17 +42,17 @@ def test_calls_do_what_they_are_named_for(which, number):
     pytest.importorskip("numba")
     case, a = small(which)
     x, dy = a.x.copy(), a.dy.copy()
-    results = {name: call() for name, call in contestants.numpy_calls(case, a)}
+    results = {name: call() for name, call in numpy_calls(case, a)}
     assert set(results) == {"numpy-idiomatic", "numpy-reused"}
     # Numbers below 4, a dozen roundings each of 2**-24 of that: some 3e-6.
     np.testing.assert_allclose(results["numpy-idiomatic"][0], results["numpy-reused"][0], atol=1e-5)
-    for name, call in contestants.memory_calls(case, a):
+    for name, call in memory_calls(case, a):
         a.out[...] = 0
         call()
         # One rounding (fused) or two of numbers below 16: 2**-23 of that at most.
         np.testing.assert_allclose(a.out, x + 3 * dy if name == "triad" else x, atol=2e-6)
     assert np.array_equal(a.x, x) and np.array_equal(a.dy, dy)
-    steps = [call for _, call in contestants.ladder_calls(case, a)]
+    steps = [call for _, call in ladder_calls(case, a)]
     assert steps and all(len(call()) == number and call()[0].shape == (6, 8) for call in steps)
 
 
@@ -60,7 +61,7 @@ def test_thread_calls():
     pytest.importorskip("numba")
     case, a = small("backward", threads=2)
     distances = {}
-    for name, call in contestants.thread_calls(case, a):
+    for name, call in thread_calls(case, a):
         call()
         sums = call.args[2]
         ends = [part[1, 7:].ctypes.data // 64 for part in sums[:-1]]

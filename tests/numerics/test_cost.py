@@ -227,94 +227,7 @@ def test_roofline_of_arrays():
     assert cost.roofline(np.array([1000, 2000]), 150, MACHINE).tolist() == [1.5, 2.0]
 
 
-def test_the_median_of_rounds_is_a_rate(monkeypatch):
-    """Of a fake clock: calls take 4 ms but for the first, which compiles, and a few that are disturbed."""
-    now, calls = [0.0], [0]
-
-    def call():
-        now[0] += {0: 9.0, 4: 1.0, 7: 2.0, 8: 0.001}.get(calls[0], 0.004)
-        calls[0] += 1
-
-    monkeypatch.setattr(cost.time, "perf_counter", lambda: now[0])
-    assert cost.median_rate(12, call) == pytest.approx(3000)
-    assert calls[0] == 13
-
-
-def test_short_calls_are_timed_together(monkeypatch):
-    now, reads = [0.0], [0]
-
-    def clock():
-        reads[0] += 1
-        return now[0]
-
-    def call():
-        now[0] += 1e-5
-
-    monkeypatch.setattr(cost.time, "perf_counter", clock)
-    assert cost.median_rate(3, call, rounds=5) == pytest.approx(3e5)
-    assert now[0] == pytest.approx(2e-5 + 5 * 2e-3, rel=0.02) and reads[0] == 12
-
-
-@pytest.fixture
-def numba():
-    return pytest.importorskip("numba")
-
-
-@pytest.mark.parametrize("parallel", [False, True])
-def test_kernels_do_what_is_counted(numba, parallel):
-    copy, triad, multiply_add = cost.kernels(parallel)
-    a, b, c = np.zeros(1001, np.float32), np.arange(1001, dtype=np.float32), np.ones(1001, np.float32)
-    copy(a, b)
-    assert np.array_equal(a, b)
-    triad(a, b, c, np.float32(0.5))
-    assert np.array_equal(a, b + np.float32(0.5))
-    work = np.ones((2, 5), np.float32)
-    multiply_add(work, np.float32(2), np.float32(1), 2)
-    assert (work == 2**17 - 1).all()  # v + 1 doubles in each of 2 * 8 steps
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_measure_machine_counts_bytes_and_operations(numba, monkeypatch, threads):
-    """Of a clock that gives each call a second: the amounts themselves, and kernels called as they are meant."""
-    threads, called = min(threads, numba.config.NUMBA_NUM_THREADS), []
-
-    def once(amount, call):
-        call()
-        return amount
-
-    monkeypatch.setattr(cost, "median_rate", once)
-    monkeypatch.setattr(cost, "kernels", lambda parallel: called.append(parallel) or [
-        lambda *arguments: called.append([np.shape(a) for a in arguments])] * 3)
-    machine = cost.measure_machine(threads, size=10_000)
-    assert machine[1:] == (20_000, 30_000, threads * 512 * 2**14 * 8 * 2)
-    assert f"threads: {threads}" in machine.name and "0.01 MB" in machine.name
-    assert called == [threads > 1, [(2500,)] * 2, [(2500,)] * 3 + [()], [(threads, 512), (), (), ()]]
-
-
-def test_the_number_of_threads_is_set_and_set_back(numba, monkeypatch):
-    calls = []
-    monkeypatch.setattr(numba, "get_num_threads", lambda: 7)
-    monkeypatch.setattr(numba, "set_num_threads", calls.append)
-    monkeypatch.setattr(cost, "median_rate", lambda amount, call: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        cost.measure_machine(threads=1, size=64)
-    assert calls == [1, 7]
-
-
-def test_arrays_begin_on_a_cache_line():
-    for n in (1, 16, 1000, 10**6):
-        a = cost.aligned(n)
-        assert a.ctypes.data % 64 == 0 and a.shape == (n,) and (a == 1).all()
-
-
 # Errors
-
-def test_without_numba_it_says_what_to_do(monkeypatch):
-    monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.raises(ImportError, match=r"measure_machine needs Numba.*Machine\(name, copy, triad, flops\)"):
-        cost.measure_machine()
-    assert cost.total(cost.operations("forward", 2, 3)).flops == 7 * 6 + 5 * 2
-
 
 def test_numba_is_not_loaded():
     code = "import sys, lnlib.cost, lnlib.cpu.ladder; assert 'numba' not in sys.modules"
@@ -346,15 +259,3 @@ def test_bad_rooflines():
             cost.roofline(1, 1, MACHINE._replace(triad=bad))
         with pytest.raises(ValueError, match="^machine.copy: found .*expected a finite number > 0"):
             cost.roofline(1, 1, MACHINE._replace(copy=bad))
-
-
-@pytest.mark.parametrize("arguments, error, message", [
-    ({"threads": 0}, ValueError, "threads: found 0, expected an integer from 1 to"),
-    ({"threads": 10**6}, ValueError, "threads: found 1000000, expected an integer from 1 to"),
-    ({"threads": 1.0}, TypeError, "threads: found float"),
-    ({"size": 63}, ValueError, "size: found 63, expected an integer >= 64"),
-    ({"size": "1 MB"}, TypeError, "size: found str"),
-])
-def test_bad_measurements(numba, arguments, error, message):
-    with pytest.raises(error, match="^" + re.escape(message)):
-        cost.measure_machine(**arguments)

@@ -6,7 +6,8 @@ import pathlib
 import tempfile
 
 import lnlib
-from lnlib.mistakes.change import changed
+
+from ..mistakes.change import changed
 
 #: Name -> what to replace in lnlib/cpu/, and by what: wherever it stands, and it must stand there.
 TRICKS = {

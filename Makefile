@@ -14,6 +14,7 @@ help:
 	@echo 'make serve   show the built site at http://127.0.0.1:$(PORT)'
 	@echo 'make lab     open the chapters as notebooks in JupyterLab'
 	@echo 'make mutants  wrong changes of the library, and whether the tests find them; 30 minutes'
+	@echo 'make gpu-code  compile the CUDA kernels and execute what was compiled, without a GPU; 1 GB of packages'
 	@echo 'make links   ask every external address that the book links to whether it is still there'
 	@echo 'make clean   remove all that was built, the environment too'
 
@@ -59,6 +60,15 @@ offline: site
 links: .venv/installed
 	$(BIN)/jupyter-book build . --builder linkcheck --path-output _build/links
 
+# NVIDIA's compiler, as packages. Once installed, it stays.
+.peers/gpu-code/installed: requirements-gpu-code.txt requirements.txt
+	$(PYTHON) -m venv .peers/gpu-code
+	.peers/gpu-code/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-gpu-code.txt
+	@touch $@
+
+gpu-code: .peers/gpu-code/installed
+	LN_REQUIRE_CUDA_COMPILER=1 .peers/gpu-code/bin/python -m pytest tests/backends/test_gpu_code.py tests/ptx
+
 # MUTANTS="--seed 7 --count 350" and others: see the first lines of the tool.
 mutants: .venv/installed
 	$(BIN)/python tools/mutants.py $(MUTANTS)
@@ -75,4 +85,4 @@ lab: .venv/installed
 clean:
 	rm -rf .venv _build .pytest_cache .hypothesis
 
-.PHONY: help book check test differential pyodide site offline links mutants serve lab clean
+.PHONY: help book check test differential pyodide site offline gpu-code links mutants serve lab clean

@@ -72,7 +72,8 @@ class Gpu:
 
     def get(self, array, out):
         out[...] = array.copy_to_host(stream=self.stream)
-        self.stream.synchronize()
+        if self.stream:  # on the default stream, the copy has waited
+            self.stream.synchronize()
 
     def launch(self, kernel, blocks, threads, *arguments):
         flat = [cuda.as_cuda_array(a, sync=False).reshape(-1) if hasattr(a, "__cuda_array_interface__") else a
@@ -87,14 +88,17 @@ class Gpu:
 
 
 def stream_of(x, stream):
-    """The stream to work on: the caller's, if it says so, or else the current one of the library x comes from."""
+    """The stream to work on: the caller's, if it says so, or else the current one of the library x comes from.
+
+    The default stream is 0: of Numba's object for it, int() warns.
+    """
     if stream is None and type(x).__module__.partition(".")[0] == "torch":
         stream = sys.modules["torch"].cuda.current_stream(x.device).cuda_stream
     if stream is None and x is not None:
         stream = x.__cuda_array_interface__.get("stream")
     if stream is None or isinstance(stream, int):
         # 1 is the interface's name for the default stream.
-        return cuda.external_stream(stream) if stream not in (None, 0, 1) else cuda.default_stream()
+        return cuda.external_stream(stream) if stream not in (None, 0, 1) else 0
     return stream
 
 

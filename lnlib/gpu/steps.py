@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import contract, simt
 from . import ladder
-from .devices import Gpu, compiled
+from .devices import Gpu
 
 SECTOR = 32  #: Bytes that memory delivers at once.
 
@@ -186,7 +186,7 @@ class Step(NamedTuple):
         for launch in plan:
             arguments = [arrays[name] for name in launch.arrays] + [numbers[name] for name in launch.numbers]
             if gpu:
-                compiled(launch.kernel)[launch.grid, launch.block, machine.stream](*arguments)
+                machine.launch(launch.kernel, launch.grid, launch.block, *arguments)
             else:
                 runs.append(simt.launch(launch.kernel, launch.grid, launch.block, *arguments, log=log))
         results = {name: arrays[name].copy_to_host() if gpu else arrays[name]

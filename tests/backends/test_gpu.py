@@ -7,6 +7,7 @@ launched directly, their accesses can be counted. The last part needs a GPU.
 import copy
 import functools
 import math
+import os
 import pickle
 import subprocess
 import sys
@@ -1108,11 +1109,11 @@ def test_on_the_gpu_kernels_wait_for_the_callers_work():
 @pytest.mark.parametrize("shape, dtype", [((2000, 768), "float32"), ((700, 1027), "float32"), ((5000, 64), "float32"),
                                           ((2000, 1024), "float16"), ((300, 20000), "float32")])
 def test_on_the_gpu_100_runs_are_equal(shape, dtype):
-    """Bit for bit, with all of the GPU at work."""
+    """Bit for bit, with all of the GPU at work. In the interpreter of PTX, two: each has another order of warps."""
     library = _numba()
     x, gamma, beta, dy = (library.put(b) for b in arrays(shape, dtype))
     first = None
-    for _ in range(100):
+    for _ in range(2 if "LN_CAPABILITY" in os.environ else 100):
         y, cache = gpu.layer_norm_forward(x, gamma, beta)
         found = bits(library.get(b) for b in (y, *gpu.layer_norm_backward(dy, cache)))
         first = first or found

@@ -1,0 +1,56 @@
+"""Compiled kernels, executed without a GPU: the tests that need a GPU, over the driver that stands in for NVIDIA's.
+
+Numba compiles for three architectures and launches; what runs is PTX, in an interpreter. See ptx/__init__.py.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from pages import ROOT
+from ptx import driver
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def python():
+    """Run this Python with the tests' folder on its path. Where the compiler is promised, a skip would be a hole."""
+    if why := driver.missing():
+        pytest.fail(why) if os.environ.get("LN_REQUIRE_CUDA_COMPILER") else pytest.skip(why)
+
+    def run(*arguments, **variables):
+        path = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+        return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True,
+                              env={**os.environ, **variables, "PYTHONPATH": path})
+
+    return run
+
+
+@pytest.mark.parametrize("capability", ["75", "80", "90"])
+def test_what_needs_a_gpu_passes(python, capability):
+    """Skipped is only what needs an array library for GPUs that is not there, or has no GPU."""
+    done = python("-m", "pytest", "-p", "ptx.plugin", "-p", "no:cacheprovider", "tests/backends/test_gpu.py",
+                  "tests/backends/test_gpu_ladder.py", "-k", "on_the_gpu or on_a_gpu", LN_CAPABILITY=capability)
+    said = done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.returncode == 0 and int(re.search(r"(\d+) passed", said)[1]) > 100, said
+    reasons = re.findall(r"^SKIPPED \[\d+\] \S+ (.*)", said, re.M)
+    assert all(re.search("'(torch|cupy)'|no current stream|no CUDA", reason) for reason in reasons), reasons
+    launches, kernels = re.search(rf"(\d+) launches of (\d+) compiled kernels, sm_{capability}, interpreted", said).groups()
+    assert int(launches) > 300 and int(kernels) > 90
+
+
+def test_mistakes_in_compiled_text_are_noticed(python):
+    """Each of them; and nothing is found wrong where nothing was changed."""
+    done = python("-m", "ptx.mistakes")
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    unchanged = [found.pop(name) for name in list(found) if name.endswith("nothing")]
+    assert unchanged == [None, None]
+    assert [name for name, sign in found.items() if sign is None] == []
+    kinds = {name.split(": ")[-1].split(",")[0] for name in found}
+    assert len(found) > 150 and len(kinds) == 9 and "is no multiple of 16" in found["no test of alignment"]
+    assert sum("race" in sign for sign in found.values()) > 5

@@ -14,7 +14,7 @@ from clocks import FakeGpu
 from lnlib import (cost, cpu, gpu, gradcheck, layernorm, measure, mistakes, reference, simt, symbolic, validate,
                    variance)
 from lnlib.exercises.report import Report
-from lnlib.gpu import steps
+from lnlib.gpu import steps, survey
 
 
 class Arg(NamedTuple):
@@ -505,6 +505,15 @@ add("gpu.plans", threads_and_chunks={name: count(8) for name in ("D", "width", "
     plan_backward={"rows": count(2, 0), "D": count(3), "width": count(1), "kept": count(16),
                    "multiprocessors": count(1)},
     plan_add={"partials": count(1, 0)})
+
+_checked = survey.correctness("forward")[:1]
+_pairs = several([(2, 3)], {"three": [(1, 2, 3)], "of zeros": [(0, 3)], "of texts": [("a", "b")]})
+add("gpu.launching", describe={}, device_name={},
+    launch={"kernel": function(_store), "blocks": count(1), "threads": count(1, most=1024),
+            "arguments": CALLS["simt.machine.launch"]["arguments"]})
+add("gpu.survey", correctness={"which": choice("forward")}, ladder={"which": choice("forward"), "shapes": _pairs},
+    speed={"which": choice("backward"), "shapes": _pairs}, table={"records": several(_checked)},
+    offer={"records": several(_checked), "folder": arg(".", {"None": None, "3": 3, "a thing": THING})})
 
 # What the library asks with. A name, dtypes and limits are its own.
 

@@ -34,11 +34,12 @@ def collect_wheels(target):
 
 
 def collect_contents(book, target):
-    """The notebooks of the built book and the data they read, laid out as in the repository; hashed."""
+    """The notebooks of the built book, the examples and the data that they read, laid out as in the repository; hashed."""
     (target / "book").mkdir(parents=True)
     for notebook in sorted((book / "notebooks").glob("*.ipynb")):
         shutil.copy(notebook, target / "book")
     shutil.copytree(ROOT / "book/_data", target / "book/_data")
+    shutil.copytree(ROOT / "book/examples", target / "book/examples", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "benchmarks/results", target / "benchmarks/results")
     digest = hashlib.sha256()
     for path in sorted(p for p in target.rglob("*") if p.is_file()):

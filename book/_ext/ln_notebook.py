@@ -33,6 +33,17 @@ elif "google.colab" in sys.modules:
     %cd -q layer-norm-backwards/book
     %pip install -q ../wheels/lnlib-*.whl
 """
+#: For a page whose front matter says ``needs_gpu``.
+SETUP_GPU_COLAB = """\
+    import importlib.util
+    if importlib.util.find_spec("numba_cuda") is None:
+        %pip install -q "numba-cuda[cu12]"
+"""
+SETUP_GPU = """\
+
+from lnlib import gpu
+print(gpu.describe())  # in Colab: Runtime, Change runtime type, T4 GPU
+"""
 NOT_RUN = "# As on the page, this cell does not run with the others. To run it, remove '# ' from each line.\n"
 KEEP = ("*In the browser, what you change stays in this browser and ends with the next release of the book; "
         "in Colab it ends with the session. To keep it, download the notebook (File menu) or save a copy in Drive.*")
@@ -290,9 +301,12 @@ def _write(app, doctree, docname):
     if app.builder.format != "html" or not is_notebook(app.env, docname):
         return
     url = app.config.html_theme_options.get("repository_url")
-    packages = app.env.metadata[docname].get("needs_packages", "")
+    metadata = app.env.metadata[docname]
+    packages = metadata.get("needs_packages", "")
     setup = SETUP.format(packages=f"lnlib matplotlib {packages}".rstrip())
     setup += SETUP_COLAB.format(branch=COLAB_BRANCH, url=url) if url else ""
+    if metadata.get("needs_gpu"):
+        setup += (SETUP_GPU_COLAB if url else "") + SETUP_GPU
     target = Path(app.outdir) / "notebooks" / f"{docname.split('/')[-1]}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(Writer(app, docname).write(doctree, setup.rstrip()), target)

@@ -1,4 +1,4 @@
-"""The examples of chapter 3 in PyTorch and JAX, where these are installed: their gradients are lnlib's."""
+"""The examples, where what they need is installed: layer norm in PyTorch and JAX (chapter 3), in Numba CUDA (11, 12)."""
 
 import os
 import runpy
@@ -29,7 +29,7 @@ def close(found, x, gamma, beta, dy):
 def test_the_examples_are_short():
     for path in (BOOK / "examples").glob("*.py"):
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        assert len(lines) <= 15 and max(map(len, lines)) <= 76, path.name
+        assert len(lines) <= (60 if path.stem.endswith("cuda") else 15) and max(map(len, lines)) <= 76, path.name
 
 
 @pytest.mark.slow

@@ -32,16 +32,20 @@ def _set(state):
 
 
 @contextlib.contextmanager
-def memory(state):
-    """In this block results of 128 KiB and more lie in old memory (``state`` "recycled") or in new ("fresh").
-
-    Yields whether the C library could be told: it is glibc's, on Linux, that can; elsewhere nothing is changed. Measure
-    new memory first: what old memory leaves behind is used again. A table shows the page faults of a call.
-    """
-    contract.require_choice("state", state, ("recycled", "fresh"))
+def _told(state):
     told = _set(state)
     try:
         yield told
     finally:
         if told:
             _set("plain")
+
+
+def memory(state):
+    """A context in which results of 128 KiB and more lie in old memory (``state`` "recycled") or in new ("fresh").
+
+    Yields whether the C library could be told: it is glibc's, on Linux, that can; elsewhere nothing is changed. Measure
+    new memory first: what old memory leaves behind is used again. A table shows the page faults of a call.
+    """
+    contract.require_choice("state", state, ("recycled", "fresh"))
+    return _told(state)

@@ -29,6 +29,19 @@ def _squares(rng):
                 right=2 * w * x + 2 * x.sum())
 
 
+def _watched(answer, arguments):
+    """The gradient, and how far from x the answer takes f at most."""
+    x, f, far = arguments["x"].copy(), arguments["f"], []
+    result = answer(*(arguments | {"f": lambda a: far.append(np.abs(a - x).max()) or f(a)}).values())
+    return Ran(result, max(far, default=0.0))
+
+
+def _is_exact(ran, h, right, **_):
+    # Half of h, or twice h where x moves under way, are other spellings.
+    expect(h / 4 < ran.log < 4 * h, "the points at which you take f are not h away from x")
+    expect_close(ran.results, right, 1000 * _U, "the gradient of (w * x * x).sum() + x.sum()**2")
+
+
 def _two_steps(rng):
     x = rng.standard_normal(5)
     return [Call({"f": lambda a: float(np.exp(a).sum()), "x": x, "h": h}) for h in (0.1, 0.05)]
@@ -160,7 +173,9 @@ def _agrees(found, asked):
     # 60 terms of size 1 with some twenty roundings each, of random sign: sqrt(60 * 20) u = 35 u, and a reserve.
     gap = abs(derivative - predicted)
     expect(gap <= 500 * _U, f"right gradients: {derivative:.6f} against {predicted:.6f}, {gap:.0e} apart "
-                            "(the complex step leaves less than 1e-13)")
+                            "(the complex step leaves less than 1e-13)"
+           + ("; so small a gap is the error of a step: is it along the imaginary axis, and near 1e-30?"
+              if gap < 1e-4 * abs(derivative) else ""))
 
 
 def _right_gradients(rng):
@@ -176,6 +191,11 @@ def _wrong_gradients(rng):
         # 1e-6 times a normal number, which is below 1e-5 once in a hundred thousand; rounding is 1e-14.
         yield call(bad, gap=1e-11, words=f"one element of {name} is off by 1e-6 and nothing shows")
     yield call([0 * g for g in grads], gap=0, words="all gradients are zero and nothing shows")
+    # Two gradients of one shape, and two rows of dx: one direction for both does not see them change places.
+    yield call([grads[0], grads[2], grads[1]], gap=1e-6,
+               words="dgamma and dbeta change places and nothing shows: has each argument a direction of its own?")
+    yield call([grads[0][::-1], *grads[1:]], gap=1e-6,
+               words="rows of dx change places and nothing shows: does every element move on its own?")
     # Layer norm does not notice one shift of a whole row, and neither dx has a part along it. Along a direction
     # with a number of its own for every element the gap is normal and of size 1: below 1e-6 once in a million.
     for dx, what in ((missing_projection(dy, cache)[0], "dx lacks a term"), (0 * grads[0], "dx is 0")):
@@ -197,8 +217,7 @@ def _counted(candidate, arguments):
 
 EXERCISES = (
     Exercise("central-difference", 10, "implement", numeric_gradient_solution,
-             (each("exact for squares", _squares, lambda found, right, **_: expect_close(
-                 found, right, 1000 * _U, "the gradient of (w * x * x).sum() + x.sum()**2")),
+             (each("exact for squares", _squares, _is_exact, call=_watched),
               Check("of second order", _two_steps, _second_order),
               unchanged("x is left alone", lambda rng: Call(
                   {"f": lambda a: float(a.sum()), "x": rng.standard_normal((2, 3)), "h": 0.5}))), mistakes=changes(
@@ -212,7 +231,11 @@ EXERCISES = (
          "        gradient[i] = (f(x + shift) - f(x - shift)) / (2 * h)",
          "        x[i] += h\n        above = f(x)\n        x[i] -= 2 * h\n"
          "        gradient[i] = (above - f(x)) / (2 * h)", "An element of x is moved and never put back."),
-        ("f(x - shift)", "f(x + shift)", "You take f at one point twice. Is b = a another array?"))),
+        ("f(x - shift)", "f(x + shift)", "You take f at one point twice. Is b = a another array?"),
+        ("gradient = np.zeros_like(x)", "gradient, h = np.zeros_like(x), 1e-5",
+         "The step is one of your own. Which h is handed to you?"),
+        ("for i in np.ndindex(x.shape)", "for i in range(len(x))",
+         "An index of the first axis alone moves many elements at once. What moves one?"))),
     Exercise("complex-safe-variance", 5, "implement", variance_solution,
              (each("the variance of real numbers",
                    lambda rng: Call({"x": rng.standard_normal((2, 3, 8)) + 1}), _as_numpy),
@@ -226,10 +249,19 @@ EXERCISES = (
          "differentiable in the complex sense.",
          "(c * c.conj())", "A conjugate turns the sign of what the complex step carries, and it cancels."),
         ("return (c * c).mean(axis=-1, keepdims=True)", "return x.var(axis=-1, keepdims=True)",
-         "NumPy's var of complex numbers is real. What has become of the step?"),
+         "Your variance of complex numbers is real, as that of NumPy's var is. What has become of the step?"),
         ("(c * c).mean(axis=-1, keepdims=True)", "(c * c).mean(axis=-1)",
          "The last axis is gone. What keeps it, of length 1?",
-         "(c * c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)", "The sum of squares is divided by D - 1."),
+         "(c * c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)", "The sum of squares is divided by D - 1.",
+         "(c * c).sum(axis=-1, keepdims=True)", "The squares are summed, and the sum is not divided by D.",
+         "(abs(c) ** 2).mean(axis=-1, keepdims=True).astype(x.dtype)",
+         "Your result is complex by its dtype alone: its imaginary part is 0. What took it away?",
+         "(c * c + 0j).mean(axis=-1, keepdims=True)", "Your result is complex even where x is real."),
+        ("c = x - x.mean(axis=-1, keepdims=True)", "c = x - x.mean()",
+         "One mean of the whole array is subtracted. Does each row not have its own?",
+         "c = x", "Nothing is subtracted before you square: that is the mean square.",
+         "c = x.real - x.real.mean(axis=-1, keepdims=True)",
+         "Only the real part of x enters. In which part is the step?"),
         ("return (c * c)", "return (c * c).real",
          "The real part alone is returned, and the derivative is in the other."))),
     Exercise("best-step", 10, "derive", best_step_solution,
@@ -239,26 +271,45 @@ EXERCISES = (
                     _any_unit)), mistakes=changes(
         ("(1 / (order + 1))", "(1 / order)",
          "Your exponent does not come from balancing the two errors: multiply both by h and compare powers."),
-        ("length * ", "", "Your step has no unit. If x is in metres, in which unit is h?"),
+        ("length * ", "", "Your step has no unit. If x is in metres, in which unit is h?",
+         "1 / length * ", "You divide by the length. If x is in metres, in which unit is your step?"),
+        ("length * (u / order) ** (1 / (order + 1))", "length * (12 * u) ** (1 / 3)",
+         "Your step is that of central differences, with their constants, whatever the order.",
+         "(u / order) ** (order / (order + 1))", "What you return is about the error at the best step. Where is the step?",
+         "u ** (order / (order + 1))", "What you return is about the error at the best step. Where is the step?",
+         "(u * length / order) ** (1 / (order + 1))",
+         "The length stands under the root. If x is in metres, in which unit is your step?",
+         "(u * length**2 / order) ** (1 / (order + 1))",
+         "The length stands under the root. If x is in metres, in which unit is your step?"),
         ("(u / order)", "u", "At your step both errors are equal. Is their sum smallest there?",
          "(u * order)", "A factor from the derivative stands on the wrong side.",
+         "(12 * u)", "The 12 is made of the constants of central differences, which the docstring leaves out.",
+         "(12 * u / order)", "The 12 is made of the constants of central differences, which the docstring leaves out.",
          "(order / u)", "Your step shrinks as u grows. With fewer digits, is a larger step better or a smaller one?"),
         ("(u / order) ** (1 / (order + 1))", "u ** 0.5",
          "Your exponent is that of a one-sided difference, whatever the order."),
         ("(1 / (order + 1))", "0.5", "Your exponent is that of a one-sided difference, whatever the order."))),
     Exercise("adjoint-pair", 10, "test", adjoint_mismatch_solution,
-             (each("a matrix and its transpose", _maps(wrong=False), _is_a_pair),
-              each("two unrelated matrices", _maps(wrong=True), _is_no_pair),
+             # A wrong size is told by its numbers, and of a pair only roundings are left: that comes last.
+             (each("two unrelated matrices", _maps(wrong=True), _is_no_pair),
               each("sums that cancel", lambda rng: Call({"jvp": lambda v: v, "vjp": lambda d: 1.5 * d,
-                                                        "v": np.ones(2), "dy": np.array([1.0, -1.0])}), _is_zero)),
+                                                        "v": np.ones(2), "dy": np.array([1.0, -1.0])}), _is_zero),
+              each("a matrix and its transpose", _maps(wrong=False), _is_a_pair)),
              mistakes=changes(
         ("max(abs(t.sum()), np.linalg.norm(t))", "abs(t.sum())",
          "You divide by the sums alone. What if both cancel to 0?",
          "np.linalg.norm(t)", "You divide by norms alone. Can a sum be larger than the norm of its terms?",
-         "abs(t).sum()", "You divide by the sum of absolute values, which is larger than either size asked for."),
+         "abs(t).sum()", "You divide by the sum of absolute values, which is larger than either size asked for.",
+         "abs(t.sum()) + np.linalg.norm(t)", "Each size is a sum of two numbers here. Is it not the larger of them?",
+         "max(t.sum(), np.linalg.norm(t))", "A sum far below zero counts as a small one in your sizes."),
+        ("size = sum(", "size = max(", "You divide by the larger of the two sizes. By what does the formula?"),
         ("abs(left.sum() - right.sum())", "(left.sum() - right.sum())",
          "Your result can be negative. Which of two sums is larger says nothing about a pair."),
-        (" / size", "", "Your result has a size of its own: make v a thousand times larger, and it grows."),
+        (" / size", " / (np.linalg.norm(dy) * np.linalg.norm(jvp(v)))",
+         "You divide by a product of norms, an upper bound. How does it grow with the number of terms?",
+         " / (np.linalg.norm(dy) * np.linalg.norm(jvp(v)) + np.linalg.norm(vjp(dy)) * np.linalg.norm(v))",
+         "You divide by a product of norms, an upper bound. How does it grow with the number of terms?",
+         "", "Your result has a size of its own: make v a thousand times larger, and it grows."),
         ("abs(left.sum() - right.sum())", "np.linalg.norm(dy * jvp(v)) - np.linalg.norm(vjp(dy) * v)",
          "You compare two norms. The two sums are what must agree."))),
     Exercise("one-direction", 15, "test", two_slopes_solution,
@@ -267,10 +318,17 @@ EXERCISES = (
               each("one call of f", lambda rng: _right_gradients(rng)[0], call=_counted,
                    judge=lambda ran, **_: expect(ran.log == 1, f"f was called {ran.log} times, expected once"))),
              mistakes=changes(
+        ("[rng.standard_normal(a.shape) for a in args]", "[rng.standard_normal(args[-1].shape)] * len(args)",
+         "All arguments move along one direction. Which two gradients could then be exchanged?"),
+        ("[rng.standard_normal(a.shape) for a in args]",
+         "[rng.standard_normal(a.shape[-1]) for a in args]",
+         "All rows of x move along one direction. Which rows of dx could then be exchanged?"),
+        ("(g * v).sum() for", "(g * rng.standard_normal(g.shape)).sum() for",
+         "The prediction is made along another direction than the one in which the arguments move."),
         ("rng.standard_normal(a.shape)", "rng.standard_normal()",
          "Each array moves as a whole, by one number. Which mistakes does such a direction not see?",
          "np.ones(a.shape)",
-         "Your direction is the same in every call. Which mistakes does a shift of a whole row not see?"),
+         "Your direction is the same in every call, whatever rng is. Who draws it?"),
         ("(dy * f(*moved))", "f(*moved)", "The derivative is that of the sum of y: dy has no part in it."),
         (".sum().imag", ".sum().real", "The derivative of a complex step is not in the real part."),
         (".imag / 1e-30", ".imag", "How far all arguments are moved has no part in your derivative."),

@@ -1,5 +1,7 @@
 """Exercises of chapter 5, broken backwards."""
 
+import sys
+
 import numpy as np
 
 from ..layernorm import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
@@ -121,6 +123,21 @@ RMS_MUTANTS = {
 }
 
 
+def _asks_the_library(answer, arguments):
+    """Whether the answer, a test of a backward that is not the library's, calls the library's."""
+    called, before = [], sys.getprofile()
+
+    def profile(frame, event, arg):
+        called.append(frame.f_code is rms_norm_backward.__code__)
+
+    sys.setprofile(profile)
+    try:
+        answer(*arguments.values())
+    finally:
+        sys.setprofile(before)
+    return any(called)
+
+
 def _says_of(title, backwards, right, words):
     """A check of what the answer, a test, says of each of these backwards."""
     def judge(found, name, **_):
@@ -176,7 +193,7 @@ EXERCISES = (
         ("return dx,", "return cache.gamma * dx,",
          "In your dx gamma comes last. Does a row of it still add up to 0?"),
         ("dx, _, _ = layer_norm_backward(cache.gamma * dy, cache)", "dx = 2 * layer_norm_backward(dy, cache)[0]",
-         "Your dx has a factor too much, and with gamma = 1 that shows."))),
+         "Your dx is the right one times a factor, and with gamma = 1 that shows."))),
     Exercise("probe-for-eps", 15, "test", probe_solution,
              tuple(each(f"eps = {eps}", lambda rng, eps=eps: Call({"eps": eps}), _shows)
                    for eps in (1.0, 1e-5, 1e-20, 100.0)), mistakes=changes(
@@ -193,7 +210,10 @@ EXERCISES = (
         ("np.array([1.0, -1.0, 1.0, -1.0])", "np.ones(4)",
          "Your x is constant, so that without eps the backward divides 0 by 0."))),
     Exercise("write-the-test", 25, "test", is_right_solution,
-             (_says_of("accepts right backwards", RMS_RIGHT, True, "your test rejects a right backward, {}"),
+             (each("compares with the forward", lambda rng: Call({"backward": _backward}), call=_asks_the_library,
+                   judge=lambda asks, **_: expect(not asks, "your test calls the library's rms_norm_backward, and "
+                                                  "would pass any mistake that is also made there")),
+              _says_of("accepts right backwards", RMS_RIGHT, True, "your test rejects a right backward, {}"),
               *(_says_of(f"rejects {group}", backwards, False, "a mutant survives your test: {}")
                 for group, backwards in RMS_MUTANTS.items())), mistakes=changes(
         ("    if dx.shape != x.shape or dgamma.shape != gamma.shape:\n        return False\n", "",
@@ -210,7 +230,14 @@ EXERCISES = (
          "In your test sigma is much larger than the root of eps."),
         ("dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])",
          "cache = rms_norm_forward(x, gamma)[1]\n    dx = backward(dy, cache)[0]\n"
-         "    dgamma = (dy * cache.xhat).sum(axis=(0, 1))", "Your test does not look at dgamma."))),
+         "    dgamma = (dy * cache.xhat).sum(axis=(0, 1))", "Your test does not look at dgamma."),
+        ("x, u = 0.01 * x, 0.01 * u", "x, u = 0.01 * x, 0 * u", "Your test does not look at dx."),
+        ("rng = np.random.default_rng(0)", "return True", "Your test accepts everything.",
+         "return False", "Your test rejects everything. Is its tolerance above what rounding makes?"),
+        ("dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])",
+         "cache = rms_norm_forward(x, gamma)[1]\n"
+         "    return all(map(np.allclose, backward(dy, cache), rms_norm_backward(dy, cache)))",
+         "The library's backward is your judge. Which mistakes can such a test not see?"))),
     Exercise("read-the-mistake", 15, "test", coefficients_solution,
              # First numbers of three sizes: of (1, -1, -1), to turn it round and to square it is to move the sign.
              (_coefficients_of("projection-halved", 1, -1, -0.5),
@@ -225,6 +252,19 @@ EXERCISES = (
         ("cache.gamma * dy, cache.xhat", "dy, cache.xhat", "Your columns are made from dy. What is g?"),
         (" * np.ones_like(g)", "",
          "One of your columns has one number for each row, the others one for each element."),
+        ("    return np.linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0]",
+         "    return np.array([column @ dx.ravel() / (column @ column) for column in columns])",
+         "Each column is fitted on its own. Are they at right angles to each other?",
+         "    return np.array([1.0, -1.0, -1.0])", "Your numbers are the right backward's. What does dx say?"),
+        ("(g * xhat).mean(axis=-1, keepdims=True)", "g.mean(axis=-1, keepdims=True) * xhat.mean(axis=-1, keepdims=True)",
+         "The product of two means stands in one of your columns. What does the formula take the mean of?"),
+        ("    mean_g = g.mean(axis=-1, keepdims=True) * np.ones_like(g)\n"
+         "    projection = xhat * (g * xhat).mean(axis=-1, keepdims=True)",
+         "    mean_g = g.mean() * np.ones_like(g)\n    projection = xhat * (g * xhat).mean()",
+         "Your means run over all rows. Does each row not have its own?",
+         "    mean_g = g.sum(axis=-1, keepdims=True) * np.ones_like(g)\n"
+         "    projection = xhat * (g * xhat).sum(axis=-1, keepdims=True)",
+         "Sums stand in your columns where the formula has means."),
         ("xhat * (g * xhat).mean(axis=-1, keepdims=True)", "xhat * (g * xhat).sum(axis=-1, keepdims=True)",
          "A sum stands in one of your columns where the formula has a mean.",
          "g * xhat", "One of your columns has no mean in it."),

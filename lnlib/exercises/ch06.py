@@ -33,7 +33,7 @@ def _at_most(lines):
     count, before = itertools.count(), sys.gettrace()
 
     def trace(frame, event, arg):
-        expect(next(count) < lines, "your function is still looking; which rows does it try?")
+        expect(next(count) < lines, "your function is still looking; does it try rows of float32, within 1 of centre, with naive?")
         return trace
 
     sys.settrace(trace)
@@ -160,11 +160,17 @@ EXERCISES = (
          "[u * ratio, u * ratio]",
          "Both algorithms get the loss of a rounded mean. What does the naive one subtract, and how large is that?"),
         ("-np.log10(losses)", "-np.log(losses)",
-         "Your logarithm counts in powers of e. Of what is a decimal digit a power?"),
+         "Your logarithm counts in powers of e. Of what is a decimal digit a power?",
+         "-np.log2(losses)", "Your logarithm counts bits. How many of them make a decimal digit?"),
         (", u, 1)", ", 0, 1)",
          "Near a mean of 0 more digits are promised than float32 has. What does every result lose?"),
         ("abs(x.mean(dtype=float))", "x.mean(dtype=float)",
-         "The ratio keeps the sign of the mean: a row far below 0 counts as one near 0."),
+         "The ratio keeps the sign of the mean: a row far below 0 counts as one near 0.",
+         "abs(x.astype(float)).max()", "The largest element stands in your ratio. Which number of the row does rho compare?"),
+        (" / x.std(dtype=float)", "",
+         "The mean is not divided by sigma. Multiply the row by 10: should the digits change?"),
+        ("u = 2.0**-24", "u = 2.0**-23", "Your u is the distance from 1 to the next float32. How large is half of it?",
+         "u = 2.0**-53", "Your u is that of float64. In which dtype are the errors made?"),
         ("x.std(", "x.var(",
          "The mean is divided by the variance. Multiply the row by 10: should the digits change?"))),
     Exercise("repair-the-mean", 10, "implement", repaired_solution,
@@ -178,7 +184,9 @@ EXERCISES = (
         ("d - d.mean(axis=-1, keepdims=True)", "d + d.mean(axis=-1, keepdims=True)",
          "What is left of the mean is added: the error is doubled, and not removed."),
         ("np.sqrt(var + np.float32(eps))", "(np.sqrt(var) + np.float32(eps))",
-         "Your eps is added to sigma. Does layer norm add it before or after the root?"),
+         "Your eps is added to sigma. Does layer norm add it before or after the root?",
+         "np.sqrt(var)", "eps has no part in your result.",
+         "(var + np.float32(eps))", "You divide by a variance. In which unit is it, and in which is the row?"),
         ("d = x - m", "d = x.astype(float) - m",
          "The digits are there, in a float64 result. Which dtype does the exercise ask for?"))),
     Exercise("short-form", 10, "test", short_form_is_safe_solution,
@@ -194,7 +202,12 @@ EXERCISES = (
         ("return bool(residual[0] ** 2 < var[0])", "return True", "Every row is trusted. How large may the residual become?"),
         ("recentred_short(x, order)", "recentred_short(x)",
          "The order of summation has no part in your answer. Which sum loses more?"),
-        ("residual[0] ** 2 < var[0]", "abs(residual[0]) < var[0]",
+        ("residual[0] ** 2 < var[0]", "order != 'sequential'",
+         "The order of summation alone decides in your answer. What does the row say?",
+         "abs(var[0] / x.var(dtype=float) - 1) < 1e-3",
+         "Two variances are compared. Is it they that tell whether the first mean was good?",
+         "residual[0] ** 2 >= var[0]", "True and False have changed places in your answer.",
+         "abs(residual[0]) < var[0]",
          "A length is compared with a square. Multiply the row by 10: does the answer stay?",
          "residual[0] * abs(residual[0]) < var[0]", "The residual keeps its sign: a large negative one counts as small.",
          "var[0] > 0", "Only the sign of the variance is asked for. Can a wrong variance be positive?",

@@ -49,13 +49,14 @@ def says_little(mine):
                or is_numbers(result) and not np.any(result) for result, _ in mine)
 
 
-def recognise(mine, message, solution, mistakes, replies, message_of, passes_before):
-    """The :class:`Diagnosis` of an answer from its replies ``mine`` to a check's calls and what the check said, or None.
+def recognise(answer, message, solution, mistakes, replies, message_of, passes_before, everywhere):
+    """The :class:`Diagnosis` of an answer, which fails a check that says ``message`` of it, or None.
 
     ``replies`` as for :func:`matches`. ``message_of(function)`` is what the failed check says of a function, None if
-    it passes, and ``passes_before(function)`` says whether it passes the checks before, as the answer did.
+    it passes, ``passes_before(function)`` says whether it passes the checks before, as the answer did, and
+    ``everywhere(function)`` yields its replies to all checks that call it as this one does, in two draws.
     """
-    right = list(replies(solution))
+    mine, right = list(replies(answer)), list(replies(solution))
     wrong = {mistake: mistake.of(solution) for mistake in mistakes}
     found = matches(mine, right, wrong, replies, message_of)
     because = [f"replies as {_change(mistake)}, to all {len(mine)} calls" for mistake in found]
@@ -69,14 +70,25 @@ def recognise(mine, message, solution, mistakes, replies, message_of, passes_bef
         together = "It is one of these, which give the same here: " + " Or: ".join(says)
         return Diagnosis("one of" if len(says) > 1 else "known", (), together if len(says) > 1 else says[0],
                          tuple(because))
-    if not says and (simple := relation(mine, right)):
+    # What holds of the few numbers of one check may be an accident of them.
+    if not says and relation(mine, right) and (simple := relation(*(list(everywhere(f)) for f in (answer, solution)))):
         return simple
     # The size of an error says nothing where the numbers could be compared, and were not the same.
-    if not says and not (mine and "off by" in message):
-        told = [m for m, function in wrong.items() if message_of(function) == message and passes_before(function)]
-        because += [f"the failed check says the same of {_change(mistake)}" for mistake in told]
-        says = list(dict.fromkeys(mistake.says for mistake in told))
+    if not found and not (mine and "off by" in message):
+        found = [m for m, function in wrong.items() if message_of(function) == message and passes_before(function)]
+        because += [f"the failed check says the same of {_change(mistake)}" for mistake in found]
+    if mine and all(isinstance(result, (bool, np.bool_)) for result, _ in mine):
+        found = _with_these_verdicts(list(everywhere(answer)), {m: list(everywhere(wrong[m])) for m in found})
+    says = list(dict.fromkeys(mistake.says for mistake in found))
     return Diagnosis("may be", (), "It may be this: " + " Or: ".join(says), tuple(because)) if says else None
+
+
+def _with_these_verdicts(mine, known):
+    """Those of ``known``, mistake -> replies, that say True and False where the answer does, or nearly."""
+    other = {mistake: sum(not agree(a.result, b.result) for a, b in itertools.zip_longest(mine, replies))
+             for mistake, replies in known.items()}
+    # One verdict in four leaves room for another tolerance, or for a second mistake that no check has reached.
+    return [mistake for mistake, n in other.items() if n == min(other.values()) and n <= len(mine) / 4]
 
 
 def _change(mistake):

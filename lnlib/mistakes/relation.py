@@ -46,7 +46,7 @@ _RELATIONS = (
     ("is the inverse", _is_inverse),
     ("is the reciprocal", lambda a, b: b.all() and agree(a, 1 / b)),
     ("is the square", lambda a, b: agree(a, b * b)),
-    ("is the square root", lambda a, b: (b >= 0).all() and agree(a, np.sqrt(b))),
+    ("is the square root", lambda a, b: (b.dtype.kind == "c" or (b >= 0).all()) and agree(a, np.sqrt(b))),
     ("is 1 too large", lambda a, b: agree(a, b + 1)),
     ("is 1 too small", lambda a, b: agree(a, b - 1)),
 )
@@ -65,7 +65,7 @@ def relation(mine, right):
         pairs += [(found[k - 1], expected[k - 1]) for k in wrong]
         places |= {f"part {k} of {len(found)} of your result" if returned and len(found) > 1 else "your result"
                    for k in wrong}
-    if not pairs or not all(x.dtype.kind in "if" and np.isfinite(x).all() for pair in pairs for x in pair):
+    if not pairs or not all(x.dtype.kind in "ifc" and np.isfinite(x).all() for pair in pairs for x in pair):
         return None
     words = [words for words, related in _RELATIONS if all(related(a, b) for a, b in pairs)]
     factor = None if words else _factor(pairs)
@@ -81,10 +81,10 @@ def _factor(pairs):
     """The rational number that all results are too large by, or None."""
     if any(a.shape != b.shape for a, b in pairs):
         return None
-    a, b = (np.concatenate([pair[k].ravel() for pair in pairs]).astype(float) for k in (0, 1))
+    a, b = (np.concatenate([pair[k].ravel() for pair in pairs]).astype(complex) for k in (0, 1))
     # Fractions of small denominators only: of larger ones, one is near every number.
     rough = any(x.dtype.itemsize < 8 for pair in pairs for x in pair)
-    quotient = a @ b / (b @ b) if b.any() else 0
+    quotient = (np.vdot(b, a) / np.vdot(b, b)).real if b.any() else 0
     factor = Fraction(float(quotient)).limit_denominator(32 if rough else 1024) if np.isfinite(quotient) else 0
     # An integer is a simple multiple of another too often to mean something, if it is only one.
     telling = len(set(b.tolist())) > 1 or (b != np.round(b)).any() or factor in (2, Fraction(1, 2), 4, Fraction(1, 4))

@@ -1,14 +1,124 @@
 """Chapter 4: the numbers in the answers to its questions are computed, then looked for in their text."""
 
 import numpy as np
+import pytest
 from attempts import failed
 from questions import norm, says
 
 from lnlib import layer_norm_backward, layer_norm_forward
+from lnlib.exercises import check
 from lnlib.gradcheck import adjoint_test, central_difference, direction_test, tolerance
 from lnlib.mistakes import MUTANTS
 
 U = 2.0**-53
+
+
+# ---- The exercises ----------------------------------------------------------------------------------
+
+def quotients(f, x, h, places=None):
+    gradient = np.zeros_like(x)
+    for i in places or np.ndindex(x.shape):
+        up, down = x.copy(), x.copy()
+        up[i] += h
+        down[i] -= h
+        gradient[i] = (f(up) - f(down)) / (2 * h)
+    return gradient
+
+
+def centred(a):
+    return a - a.mean(axis=-1, keepdims=True)
+
+
+def var(squares):
+    return lambda x: squares(centred(x)).mean(axis=-1, keepdims=True)
+
+
+def pair(size, both=np.add):
+    """An answer to adjoint-pair with another size of a sum, of its two factors."""
+    def candidate(jvp, vjp, v, dy):
+        Jv, JTdy = jvp(v), vjp(dy)
+        a, b = np.vdot(dy, Jv), np.vdot(JTdy, v)
+        return float(abs(a - b) / both(size(dy, Jv), size(JTdy, v)))
+    return candidate
+
+
+def larger(a, b):
+    return max(abs(a @ b), np.linalg.norm(a * b))
+
+
+def slopes(draw, predict=None, h=1e-30):
+    """An answer to one-direction whose directions ``draw`` makes of the arguments and the generator."""
+    def candidate(f, args, dy, grads, rng):
+        vs = draw(args, rng)
+        moved = f(*(a + 1j * h * v for a, v in zip(args, vs)))
+        return (dy * moved.imag).sum() / h, sum((g * v).sum() for g, v in zip(grads, predict(args, rng) if predict else vs))
+    return candidate
+
+
+def normal(args, rng):
+    return [rng.standard_normal(a.shape) for a in args]
+
+
+def shared_by_parameters(args, rng):
+    v = rng.standard_normal(5)
+    return [rng.standard_normal(args[0].shape), v, v]
+
+
+@pytest.mark.parametrize("id, candidate, words", [
+    ("central-difference", lambda f, x, h: quotients(f, x, 1e-5), "step is one of your own"),
+    ("central-difference", lambda f, x, h: quotients(f, x, 1e-4), "not h away"),
+    ("central-difference", lambda f, x, h: quotients(f, x, h, range(len(x))), "the first axis alone"),
+    ("complex-safe-variance", var(lambda c: c.real**2 + c.imag**2), "as that of NumPy's var is"),
+    ("complex-safe-variance", var(lambda c: (abs(c) ** 2).astype(c.dtype)), "complex by its dtype alone"),
+    ("complex-safe-variance", lambda x: ((x - x.mean()) ** 2).mean(axis=-1, keepdims=True), "mean of the whole array"),
+    ("complex-safe-variance", lambda x: (x * x).mean(axis=-1, keepdims=True), "the mean square"),
+    ("complex-safe-variance", lambda x: var(np.square)(x.astype(complex)), "even where x is real"),
+    ("complex-safe-variance", lambda x: (centred(x) ** 2).sum(axis=-1, keepdims=True), "not divided by D"),
+    ("complex-safe-variance", lambda x: np.sqrt(var(np.square)(x)), "is the square root, wherever"),
+    ("best-step", lambda q, u, length: np.cbrt(12 * u) * length, "central differences, with their constants"),
+    ("best-step", lambda q, u, length: length * np.power(12 * u, 1 / (q + 1)), "The 12 is made of"),
+    ("best-step", lambda q, u, length: np.power(u / q, 1 / (q + 1)) / length, "You divide by the length"),
+    ("best-step", lambda q, u, length: np.power(u * length / q, 1 / (q + 1)), "under the root"),
+    ("best-step", lambda q, u, length: np.power(u, q / (q + 1)), "about the error at the best step"),
+    ("adjoint-pair", pair(lambda a, b: abs(a @ b)), "by the sums alone"),
+    ("adjoint-pair", pair(lambda a, b: np.linalg.norm(a) * np.linalg.norm(b)), "a product of norms"),
+    ("adjoint-pair", pair(lambda a, b: np.linalg.norm(a) * np.linalg.norm(b), lambda p, q: p), "a product of norms"),
+    ("adjoint-pair", pair(larger, max), "the larger of the two sizes"),
+    ("adjoint-pair", pair(lambda a, b: max(a @ b, np.linalg.norm(a * b))), "far below zero"),
+    ("adjoint-pair", pair(lambda a, b: abs(a @ b) + np.linalg.norm(a * b)), "a sum of two numbers"),
+    ("one-direction", slopes(lambda args, rng: [rng.standard_normal(5)] * 3), "along one direction"),
+    ("one-direction", slopes(shared_by_parameters), "dgamma and dbeta change places"),
+    ("one-direction", slopes(lambda args, rng: [rng.standard_normal(5) for _ in args]), "All rows of x move"),
+    ("one-direction", slopes(normal, normal), "along another direction than"),
+    ("one-direction", slopes(normal, h=1e-3), "near 1e-30?"),
+    ("one-direction", slopes(lambda args, rng: normal(args, np.random.default_rng(0))), "whatever rng is"),
+])
+def test_a_wrong_answer_is_named(id, candidate, words):
+    assert failed(id, candidate, words)
+
+
+@pytest.mark.parametrize("id, candidate", [
+    ("central-difference", quotients),
+    ("central-difference", lambda f, x, h: quotients(f, x, h / 2)),
+    ("adjoint-pair", pair(larger)),
+    ("one-direction", slopes(lambda args, rng: [rng.uniform(0, 1, a.shape) for a in args])),
+])
+def test_another_right_answer_is_accepted(id, candidate):
+    assert not failed(id, candidate)
+
+
+@pytest.mark.parametrize("id, candidate", [
+    # At the length 0.001 of the first check a millionth of the right step; at 1000 a million times it.
+    ("best-step", lambda q, u, length: length**3 * (u / q) ** (1 / (q + 1))),
+    # 23/24 of the digits where the mean is 0, and there alone: a u of 2**-23 that is not the solution's with a change.
+    ("digits-left", lambda x: tuple(-np.log10(np.clip(
+        2.0**-23 * abs(x.mean() / x.std() * 1.01) ** np.array([2, 1]), 2.0**-23, 1)))),
+])
+def test_a_factor_is_told_only_if_it_is_the_same_everywhere(id, candidate):
+    assert failed(id, candidate) and "times it" not in str(check(id, candidate).diagnosis)
+
+
+# ---- The page ---------------------------------------------------------------------------------------
 MUTANT = {mutant.name: mutant.backward for mutant in MUTANTS}
 
 

@@ -6,9 +6,9 @@ from attempts import failed
 from questions import backward, norm, says
 
 from lnlib import layer_norm_backward, layer_norm_forward
-from lnlib.exercises import ch05
+from lnlib.exercises import ch05, check
 from lnlib.figures import checking
-from lnlib.layernorm import rms_norm_forward
+from lnlib.layernorm import rms_norm_backward, rms_norm_forward
 from lnlib.mistakes import HARMLESS, MUTANTS
 
 MUTANT = {mutant.name: mutant.backward for mutant in MUTANTS}
@@ -62,6 +62,73 @@ def test_rms_mutants_are_wrong_and_different():
 def test_coefficients_tell_mistakes_apart():
     assert failed("read-the-mistake", lambda dx, dy, cache: np.array([1.0, -1, -1])) == "projection-halved"
     assert failed("read-the-mistake", lambda dx, dy, cache: (1.0, -1.0, -1.0), "is (1") == "projection-halved"
+
+
+def rms_test(shape=(3, 4, 7), look=(1, 1), shapes=True, tolerance=1e-9):
+    """An answer to write-the-test; ``look``: how far x and gamma move."""
+    def candidate(backward):
+        rng = np.random.default_rng(3)
+        x, v_x, dy = rng.standard_normal((3, *shape))
+        gamma, v_g = rng.standard_normal((2, shape[-1]))
+        x, v_x, v_g = 0.01 * x, 0.01 * look[0] * v_x, look[1] * v_g
+        dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])
+        if shapes and (dx.shape, dgamma.shape) != (x.shape, gamma.shape):
+            return False
+        terms = dy * rms_norm_forward(x + 1e-30j * v_x, gamma + 1e-30j * v_g)[0].imag / 1e-30
+        return abs(terms.sum() - (dx * v_x).sum() - (dgamma * v_g).sum()) <= tolerance * np.linalg.norm(terms)
+    return candidate
+
+
+def by_the_library(backward):
+    x, dy, gamma = *NOISE, np.ones(8)
+    cache = rms_norm_forward(x, gamma)[1]
+    return all(a.shape == b.shape and np.allclose(a, b) for a, b in zip(backward(dy, cache), rms_norm_backward(dy, cache)))
+
+
+@pytest.mark.parametrize("candidate, words", [
+    (by_the_library, "The library's backward is your judge"),
+    (rms_test(look=(0, 1)), "does not look at dx"),
+    (rms_test(look=(1, 0)), "does not look at dgamma"),
+    (rms_test((5, 7)), "one leading axis"),
+    (rms_test(shapes=False), "without looking at their shapes"),
+    (rms_test(tolerance=1e-18), "rejects everything"),
+    (lambda backward: True, "accepts everything"),
+])
+def test_a_weak_test_is_told_what_it_does_not_see(candidate, words):
+    report = check("write-the-test", candidate)
+    assert report.failed and words in str(report.diagnosis) and "Or:" not in str(report.diagnosis), report
+
+
+def test_a_good_test_is_accepted():
+    assert failed("write-the-test", rms_test()) is None
+
+
+def columns(*terms):
+    """An answer to read-the-mistake that fits these terms, functions of g, xhat and a mean."""
+    def candidate(dx, dy, cache):
+        g, xhat = cache.gamma * dy, cache.xhat
+        made = [(cache.rstd * term(g, xhat, lambda a: a.mean(-1, keepdims=True)) * np.ones_like(g)).ravel() for term in terms]
+        return np.linalg.lstsq(np.array(made).T, dx.ravel(), rcond=None)[0]
+    return candidate
+
+
+def each_alone(dx, dy, cache):
+    g, xhat = cache.gamma * dy, cache.xhat
+    made = (g, g.mean(-1, keepdims=True), xhat * (g * xhat).mean(-1, keepdims=True))
+    return np.array([(dx * cache.rstd * t).sum() / ((cache.rstd * t) ** 2 * np.ones_like(g)).sum() for t in made])
+
+
+@pytest.mark.parametrize("candidate, words", [
+    (columns(lambda g, xhat, m: g, lambda g, xhat, m: g.mean(), lambda g, xhat, m: xhat * (g * xhat).mean()),
+     "over all rows"),
+    (columns(lambda g, xhat, m: g, lambda g, xhat, m: m(g), lambda g, xhat, m: xhat * m(g) * m(xhat)),
+     "product of two means"),
+    (columns(lambda g, xhat, m: g, lambda g, xhat, m: 7 * m(g), lambda g, xhat, m: 7 * xhat * m(g * xhat)), "Sums stand"),
+    (each_alone, "fitted on its own"),
+    (lambda dx, dy, cache: np.array([1.0, -1, -1]), "the right backward's"),
+])
+def test_wrong_columns_are_named(candidate, words):
+    assert failed("read-the-mistake", candidate, words) == "projection-halved"
 
 
 def test_kill_matrix_figure():

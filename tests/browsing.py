@@ -62,13 +62,13 @@ UNFOLD = """() => {
     dispatchEvent(new Event('resize'));
 }"""
 # The theme's navigation stands outside of landmarks.
-RUN_AXE = "async () => (await axe.run(document, {rules: {region: {enabled: false}}})).violations"
+RUN_AXE = "async (part) => (await axe.run(part, {rules: {region: {enabled: false}}})).violations"
 
 
-def violations(page):
-    """What axe-core finds on the page, with all answers unfolded: rule, number of places, the first of them."""
+def violations(page, part="html"):
+    """What axe-core finds on the page or a part of it, all answers unfolded: rule, number of places, the first of them."""
     axe = Path(importlib.util.find_spec("axe_playwright_python").origin).parent / "axe.min.js"
     page.evaluate(UNFOLD)
     page.evaluate(axe.read_text(encoding="utf-8"))
     page.wait_for_timeout(400)  # the theme looks for boxes that scroll 0.3 s after a change
-    return [(v["id"], len(v["nodes"]), v["nodes"][0]["html"][:200]) for v in page.evaluate(RUN_AXE)]
+    return [(v["id"], len(v["nodes"]), v["nodes"][0]["html"][:200]) for v in page.evaluate(RUN_AXE, part)]

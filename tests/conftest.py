@@ -1,6 +1,7 @@
 """One Hypothesis profile for all tests, and the site, built strictly and once."""
 
 import functools
+import importlib.util
 import os
 import re
 import shutil
@@ -9,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import build_site
+import fetch_pyodide
 import pytest
 from browsing import served, skip
 from chrome import CHROME, FLAGS
@@ -43,6 +46,20 @@ def site():
     if said := (word / "said").read_text(encoding="utf-8"):
         pytest.fail(said, pytrace=False)
     return ROOT / "_build" / "html"
+
+
+@pytest.fixture(scope="session")
+def lite(site, tmp_path_factory):
+    """A folder with the JupyterLite site of the built book in its sub-folder some/where/lite."""
+    missing = [what for what, there in (
+        ("Chromium or Chrome on the PATH", CHROME),
+        ("requirements-site.txt", importlib.util.find_spec("jupyterlite_core")),
+        ("Pyodide's files (make pyodide)", (fetch_pyodide.TARGET / fetch_pyodide.LOCK).is_file())) if not there]
+    if missing:
+        skip(f"not here: {'; '.join(missing)}", "LN_REQUIRE_LIVE")
+    root = tmp_path_factory.mktemp("live")
+    build_site.build_lite(fetch_pyodide.fetch(), site, root / "work", root / "served/some/where/lite")
+    return root / "served"
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import fetch_pyodide
+import live_index
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "_build" / "lite"
@@ -92,6 +93,7 @@ def build_lite(pyodide, book, work, target):
                                                     "loadPyodideOptions": {"packages": packages}}}}}))
     subprocess.run([sys.executable, "-m", "jupyter", "lite", "build", "--log-level=ERROR"], cwd=work, check=True,
                    stdout=subprocess.DEVNULL, env={**os.environ, "SOURCE_DATE_EPOCH": DATE})
+    (target / "live.json").write_text(live_index.index(target))
 
 
 def main():

@@ -49,6 +49,8 @@ def _insert(app, pagename, templatename, context, doctree):
     name = pagename.split("/")[-1]
     # A page that no browser can run says why in its front matter.
     note = app.env.metadata[pagename].get("needs_machine") if app.config.ln_live else None
+    if note and 'class="exercise ' in context["body"]:
+        note += " Its exercises run where they stand."
     found = buttons(name, options.get("repository_url", ""), source, app.config.ln_live and not note)
     head, tail, rest = context["body"].partition("</h1>")
     context["body"] = head + tail + row(found, note) + rest

@@ -4,21 +4,16 @@ Needs a Chromium and what `make pyodide` brings: requirements-site.txt and Pyodi
 LN_LIVE_CHAPTERS=all runs every chapter that offers to.
 """
 
-import importlib.util
 import os
 import re
 import time
 
 import pytest
-from browsing import served, skip
-from chrome import CHROME
+from browsing import served
 from pages import NOTEBOOKS, read
 
 pytest.importorskip("jupytext")  # the environment of the book; the library is also tested without it
 from bs4 import BeautifulSoup  # noqa: E402
-
-import build_site  # noqa: E402
-import fetch_pyodide  # noqa: E402
 
 pytestmark = pytest.mark.site
 
@@ -29,20 +24,6 @@ NOISE = 1e-12  # Numbers below this are roundings, which depend on the order in 
 OPEN = "window.jupyterapp?.shell?.currentWidget"
 RUN = """() => { window.jupyterapp.commands.execute('notebook:run-all-cells')
          .then(() => window.lnDone = true, () => window.lnDone = true) }"""
-
-
-@pytest.fixture(scope="module")
-def lite(site, tmp_path_factory):
-    """A folder with the JupyterLite site of the built book in its sub-folder some/where/lite."""
-    missing = [what for what, there in (
-        ("Chromium or Chrome on the PATH", CHROME),
-        ("requirements-site.txt", importlib.util.find_spec("jupyterlite_core")),
-        ("Pyodide's files (make pyodide)", (fetch_pyodide.TARGET / fetch_pyodide.LOCK).is_file())) if not there]
-    if missing:
-        skip(f"not here: {'; '.join(missing)}", "LN_REQUIRE_LIVE")
-    root = tmp_path_factory.mktemp("live")
-    build_site.build_lite(fetch_pyodide.fetch(), site, root / "work", root / "served/some/where/lite")
-    return root / "served"
 
 
 @pytest.fixture(scope="module")

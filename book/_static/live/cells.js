@@ -1,0 +1,165 @@
+// Live cells: editing, running and showing, for the cells that a reader opened. Loaded at the first press of a button.
+(() => {
+  const { cells, make, button, say, recall, keep, passed, script, python } = lnLive;
+
+  // A plain text area, where the editor cannot be loaded
+  const plainEditor = (parent, text, { label, description, run, change }) => {
+    const area = make("textarea", { className: "ln-live-plain", value: text, spellcheck: false, ariaLabel: label,
+      rows: text.split("\n").length + 1, oninput: () => change(area.value) });
+    area.setAttribute("aria-describedby", description);
+    area.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || !(event.shiftKey || event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      run();
+    });
+    parent.append(area);
+    return { set: (code) => { area.value = code; change(code); }, focus: () => area.focus(), blame: () => {} };
+  };
+
+  // Editing
+  const changed = (cell, text) => {
+    cell.text = text;
+    cell.again.hidden = text === cell.stub;
+    if (!cell.exercise) return;
+    const answer = text === cell.stub ? null : { ...recall(cell.exercise), text, stub: cell.stub, title: cell.title, page: lnLive.page };
+    if (!keep(cell.exercise, answer)) say(cell, "This browser keeps no answers: copy yours before you leave.");
+  };
+  const startAgain = (cell) => {
+    cell.editor.set(cell.stub);
+    cell.out.hidden = true;
+    if (cell.bookOutput) cell.bookOutput.hidden = false;
+    say(cell, "As in the book again.");
+  };
+  const prepare = (cell) => {
+    const place = make("div", { className: "ln-live-editor highlight" });
+    cell.run = button("Run", () => run(cell));
+    cell.stop = button("Stop", () => python.stop());
+    cell.again = button("Start again", () => startAgain(cell));
+    cell.progress = make("progress", { hidden: true, ariaLabel: "Loading Python" });
+    cell.far = make("span", { className: "ln-live-far", ariaHidden: "true" });
+    cell.out = make("div", { className: "ln-live-output cell_output", role: "region", ariaLabel: `Output of ${cell.name}`, hidden: true });
+    cell.stop.hidden = true;
+    cell.again.hidden = (cell.text ?? cell.stub) === cell.stub;
+    cell.status.before(cell.run, cell.stop, cell.again, cell.progress, cell.far);
+    cell.open.remove();
+    cell.box.append(cell.out);
+    cell.pre.closest(".highlight").replaceWith(place);
+    cell.editor = (window.lnEditor?.open ?? plainEditor)(place, cell.text ?? cell.stub, {
+      label: `Code of ${cell.name}`, description: "ln-live-keys", run: () => run(cell), change: (text) => changed(cell, text) });
+  };
+  /** Open the cells for editing. Python is loaded while the reader types. */
+  lnLive.edit = async (chosen) => {
+    if (!window.lnEditor) await script("editor.js").catch(() => {});
+    const fresh = chosen.filter((cell) => !cell.editor);
+    fresh.forEach(prepare);
+    fresh[0]?.editor.focus();
+    await load(chosen[0]);
+  };
+
+  // Loading Python: how far it is, at the cell that asked for it
+  const megabytes = (bytes) => (bytes / 1e6).toFixed(1);
+  const arrived = (cell) => { cell.progress.hidden = true; cell.far.textContent = ""; };
+  const load = (cell) => {
+    const busy = !python.ready();
+    if (busy) say(cell, "Loading Python\u2026");
+    return python.start((told, how) => {
+      if (told === "ready") {
+        arrived(cell);
+        return cell.stop.hidden && busy && say(cell, "Python is ready.");
+      }
+      cell.progress.hidden = false;
+      cell.far.textContent = `${how.what}: ${megabytes(how.bytes)} of ${megabytes(how.of)} MB`;
+      [cell.progress.value, cell.progress.max] = [how.bytes, Math.max(how.of, 1)];
+    });
+  };
+
+  // Running
+  const run = async (cell) => {
+    if (!cell.stop.hidden) return;
+    cell.stop.hidden = false;
+    cell.run.setAttribute("aria-disabled", "true");
+    cell.report = null;
+    cell.out.replaceChildren();
+    cell.editor.blame(0);
+    await load(cell);
+    if (python.ready()) say(cell, "Running\u2026");
+    // Neither other exercises nor cells that only measure are run for this one.
+    const codes = cells.map((c) => (c !== cell && (c.exercise || c.timed) ? "" : c.text ?? c.stub)), id = cells.indexOf(cell);
+    python.run({ id, run: { cells: codes, index: id, label: cell.name, least: !!cell.exercise },
+      hear: (told, data) => hear[told](cell, data), end: (how) => end(cell, how) });
+  };
+  const verdict = ({ ok, stopped, failed }, report) => {
+    if (failed) return failed;
+    if (stopped) return "Stopped. The next run starts Python anew.";
+    if (!ok) return "It ended with an error, shown below.";
+    return report ? `${report[1]} of ${report[2]} checks passed.` : "Done.";
+  };
+  const end = (cell, how) => {
+    cell.stop.hidden = true;
+    cell.run.removeAttribute("aria-disabled");
+    show(cell);
+    say(cell, verdict(how, cell.report));
+    const [id, good, of] = cell.report ?? [];
+    if (cell.exercise === `ex-${id}` && good === of) passed(cell);
+    const answer = cell.exercise && recall(cell.exercise);
+    if (answer && how.above !== undefined) keep(cell.exercise, { ...answer, above: how.above });
+  };
+
+  // Showing, in the place of what the book shows; its figures stay, for comparison.
+  const show = (cell) => {
+    if (!cell.out.childElementCount) return;
+    cell.out.hidden = false;
+    if (cell.bookOutput && !cell.bookOutput.querySelector("figure, img")) cell.bookOutput.hidden = true;
+  };
+  const text = (cell, kind, ...inside) => {
+    const pre = make("pre", { tabIndex: 0 }, ...inside);
+    cell.out.append(make("div", { className: `output ${kind} highlight-myst-ansi notranslate` }, make("div", { className: "highlight" }, pre)));
+    show(cell);
+    return pre;
+  };
+  const image = (cell, source) => make("img", { className: "dark-light ln-invert", src: source,
+    alt: cell.bookOutput?.querySelector("img")?.alt ?? `Figure drawn by ${cell.name}` });
+  const faces = {
+    "image/svg+xml": (cell, data) => image(cell, `data:image/svg+xml;charset=utf-8,${encodeURIComponent(data)}`),
+    "image/png": (cell, data) => image(cell, `data:image/png;base64,${data}`),
+    // Below a section's heading, the next is a third-level one.
+    "text/html": (cell, data) => make("div", { className: "output ln-live-html", innerHTML: data.replaceAll("h4>", "h3>") }),
+    "text/latex": (cell, data) => make("div", { className: "output text_latex tex2jax_process mathjax_process", textContent: data }),
+  };
+  const hear = {
+    say: (cell, said) => { say(cell, said); arrived(cell); },
+    stream: (cell, [name, data]) => {
+      if (cell.out.lastChild?.ln !== name) text(cell, name === "stderr" ? "stderr" : "stream").closest(".output").ln = name;
+      cell.out.lastChild.querySelector("pre").append(data);
+    },
+    report: (cell, report) => { cell.report = report; },
+    display: (cell, [kind, data]) => {
+      if (!faces[kind]) return text(cell, "text_plain", data);
+      const part = faces[kind](cell, data);
+      cell.out.append(part);
+      show(cell);
+      if (kind === "text/latex") window.MathJax?.typesetPromise?.([part]);
+    },
+    error: (cell, [lines, line]) => {
+      text(cell, "traceback", ...lines.map(([words, mine]) => (mine ? make("mark", { className: "ln-live-mine" }, words) : words)));
+      if (line) cell.editor.blame(line);
+    },
+  };
+
+  // All answers of the book, as a notebook
+  lnLive.download = () => {
+    const answers = lnLive.keys().map((key) => recall(key.slice(key.indexOf(":") + 1))).filter((a) => a?.title)
+      .sort((a, b) => a.title.localeCompare(b.title, "en", { numeric: true }));
+    const lines = (source) => source.split(/(?<=\n)/);
+    const notebook = { nbformat: 4, nbformat_minor: 5, metadata: { kernelspec: { display_name: "Python 3", language: "python", name: "python3" } },
+      cells: answers.flatMap(({ title, text, above }, i) => [
+        { id: `title-${i}`, cell_type: "markdown", metadata: {}, source: [`### ${title}`] },
+        { id: `answer-${i}`, cell_type: "code", metadata: {}, execution_count: null, outputs: [], source: lines(above ? `${above}\n\n${text}` : text) }]) };
+    const file = URL.createObjectURL(new Blob([JSON.stringify(notebook, null, 1)], { type: "application/x-ipynb+json" }));
+    make("a", { href: file, download: "my-answers.ipynb" }).click();
+    setTimeout(() => URL.revokeObjectURL(file), 1000);
+  };
+
+  document.body.append(make("p", { id: "ln-live-keys", hidden: true,
+    textContent: "Shift or Control and Enter runs the code. Tab leaves the editor. Control and ] indents." }));
+})();

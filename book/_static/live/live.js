@@ -1,0 +1,107 @@
+// Live cells, the part that every page loads: a button at each exercise, a reader's earlier answers, and marks at what
+// passed. All else is loaded when a button is pressed. Answers are kept in this browser and leave it never.
+window.lnLive = (() => {
+  const here = document.currentScript, book = "layer-norm-backwards:";
+  const code = new URL(".", here.src).href, version = new URL(here.src).search;  // a new release is a new address
+  const page = location.pathname.split("/").pop().replace(/\.html$/, "");
+  const make = (tag, properties = {}, ...inside) => {
+    const node = Object.assign(document.createElement(tag), properties);
+    node.append(...inside);
+    return node;
+  };
+  const button = (text, press) => make("button", { type: "button", className: "ln-button", textContent: text, onclick: press });
+
+  // What is kept
+  const recall = (key) => { try { return JSON.parse(localStorage.getItem(book + key)); } catch { return null; } };
+  const keep = (key, value) => {
+    try {
+      if (value) localStorage.setItem(book + key, JSON.stringify(value));
+      else localStorage.removeItem(book + key);
+      offer();
+      return true;
+    } catch { return false; }
+  };
+  const keys = () => { try { return Object.keys(localStorage).filter((key) => key.startsWith(book)); } catch { return []; } };
+
+  // The cells. An exercise's answer of an earlier visit stands in its cell.
+  const cells = [...document.querySelectorAll("div.cell:has(.cell_input pre)")].map((box, number) => {
+    const exercise = box.matches(".tag_exercise") ? box.closest(".exercise") : null;
+    const pre = box.querySelector(".cell_input pre");
+    return { box, pre, exercise: exercise?.id, stub: pre.textContent.replace(/\n$/, ""), text: null,
+      timed: box.matches(".tag_skip-execution"), bookOutput: box.querySelector(".cell_output"),
+      name: exercise?.querySelector(".caption-number")?.textContent.trim().toLowerCase() ?? `cell ${number + 1}`,
+      title: exercise?.querySelector(".admonition-title").textContent.trim() };
+  });
+  const say = (cell, text) => { cell.status.textContent = text; };
+  const bar = (cell) => {
+    if (cell.bar) return;
+    cell.status = make("span", { className: "ln-live-status", role: "status" });
+    cell.open = button("Try it", () => open([cell]));
+    cell.bar = make("div", { className: "ln-live-bar", role: "group", ariaLabel: cell.name }, cell.open, cell.status);
+    if (cell.bookOutput) cell.bookOutput.before(cell.bar);
+    else cell.box.append(cell.bar);
+    const answer = cell.exercise && recall(cell.exercise);
+    if (!answer) return;
+    cell.pre.textContent = cell.text = answer.text;
+    cell.open.textContent = "Go on";
+    say(cell, "Your answer of an earlier visit." + (answer.stub === cell.stub ? "" : " The book's cell has changed since."));
+  };
+
+  // What passed: {page: {of: number of its exercises, ids: [...]}}
+  const passed = (cell) => {
+    const all = recall("passed") ?? {}, of = cells.filter((c) => c.exercise).length;
+    all[page] = { of, ids: [...new Set([...(all[page]?.ids ?? []), cell.exercise])] };
+    keep("passed", all);
+    mark();
+  };
+  const mark = () => {
+    const all = recall("passed") ?? {};
+    const set = (place, text, label) => place?.append(" ", make("span", { className: "ln-live-mark", textContent: text, role: "img", ariaLabel: label }));
+    document.querySelectorAll(".ln-live-mark").forEach((old) => old.remove());
+    for (const link of document.querySelectorAll(".bd-docs-nav a.internal, .bd-toc-nav a[href='#exercises']")) {
+      const { ids, of } = all[link.pathname.split("/").pop().replace(/\.html$/, "")] ?? {};
+      if (ids) set(link, `\u2713 ${ids.length}/${of}`, `${ids.length} of ${of} exercises passed`);
+    }
+    for (const id of all[page]?.ids ?? []) set(document.getElementById(id)?.querySelector(".admonition-title"), "\u2713 passed", "passed");
+  };
+
+  // The rest, when it is asked for
+  const script = (name) => new Promise((done, fail) => document.head.append(make("script",
+    { src: code + name + version, async: false, onload: done, onerror: () => fail(Error(`${name} could not be loaded`)) })));
+  let rest;
+  const load = () => (rest ??= Promise.all(["python.js", "cells.js"].map(script)));
+  const open = async (chosen) => {
+    try {
+      chosen.forEach(bar);
+      await load();
+      await lnLive.edit(chosen);
+    } catch (error) {
+      rest = null;
+      say(chosen[0], `${error.message}. Is the connection gone? Press again, or take the notebook at the top of the page.`);
+    }
+  };
+
+  // The row under the page's title
+  const row = document.querySelector(".ln-launch");
+  const all = button("Make this page live", () => { all.remove(); open(cells); });
+  const answers = button("Download my answers", () => load().then(() => lnLive.download()));
+  const forget = button("Forget my answers", () => {
+    if (!confirm("Forget all your answers, on all pages of the book?")) return;
+    keys().forEach((key) => localStorage.removeItem(key));
+    location.reload();
+  });
+  const offer = () => { answers.hidden = forget.hidden = !keys().length; };
+
+  const able = window.Worker && window.WebAssembly;
+  if (row && cells.length && (location.protocol !== "file:" || "disk" in here.dataset)) {
+    if (!able) row.after(make("p", { className: "ln-launch-note", textContent: "This browser cannot run Python. The notebook runs elsewhere." }));
+    else {
+      cells.forEach((cell) => cell.exercise && bar(cell));
+      if ("whole" in here.dataset) row.append(all);
+      row.append(answers, forget);
+    }
+  }
+  offer();
+  mark();
+  return { cells, page, code, version, make, button, say, recall, keep, keys, passed, script, lite: new URL(here.dataset.lite, location).href };
+})();

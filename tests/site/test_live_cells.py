@@ -1,0 +1,174 @@
+"""Exercises solved on their page: Python in the page, its buttons, its reports, and what a browser keeps.
+
+Needs what test_live.py needs. LN_LIVE_CHAPTERS=all tries every exercise of the book.
+"""
+
+import json
+import os
+import re
+
+import pytest
+from browsing import Visit, served, violations
+from pages import CHAPTERS, read
+
+from lnlib.exercises import exercises
+
+ln_live = pytest.importorskip("ln_live", exc_type=ImportError)  # the environment of the book
+pytestmark = pytest.mark.site
+
+EVERY = CHAPTERS if os.environ.get("LN_LIVE_CHAPTERS") == "all" else []
+CELL, MOST_MS = "#ex-backward-dx", 240_000  # only to end a hang
+WRONG = """\
+def backward_dx(dy, xhat, rstd, gamma):
+    g = gamma * dy
+    return rstd * (g - xhat * (g * xhat).mean(axis=-1, keepdims=True))
+
+check("backward-dx", backward_dx)"""
+RIGHT = WRONG.replace("(g - xhat", "(g - g.mean(axis=-1, keepdims=True) - xhat")
+
+
+@pytest.fixture(scope="module")
+def address(site, lite):
+    """Where the book is served with live cells, as `make site` writes it."""
+    home = lite / "some/where"
+    for name in ("_static", "_images", "notebooks"):
+        (home / name).symlink_to(site / name)
+    (home / "book").mkdir()
+    if not (site / "_static/live").is_dir():  # a site built without Python
+        (home / "_static").unlink()
+        (home / "_static").mkdir()
+        for path in [*(site / "_static").iterdir(), ln_live.STATIC]:
+            (home / "_static" / path.name).symlink_to(path)
+    for path in (site / "book").glob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        if "live/live.js" not in text:
+            chapter = next((c for c in CHAPTERS if c.stem == path.stem), None)
+            whole = chapter is not None and "needs_machine" not in read(chapter).front
+            text = text.replace("</head>", ln_live.tags("../", whole) + "</head>", 1)
+        (home / "book" / path.name).write_text(text, encoding="utf-8")
+    with served(home) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def visit(browser, address):
+    """Chapter 3 with its first exercise open."""
+    with Visit(browser, f"{address}/book/03-backward-pass.html") as visit:
+        before = sum(len(visit.page.request.get(url).body()) for url in visit.requests if "/live/" in url)
+        assert 0 < before <= 12_000  # bytes, until a button is pressed
+        visit.page.click(f"{CELL} >> text=Try it")
+        visit.page.wait_for_selector(f"{CELL} .cm-content:focus")
+        yield visit
+
+
+def bar(cell):
+    return f"{cell} .ln-live-bar"
+
+
+def put(page, cell, code):
+    page.focus(f"{cell} .cm-content")
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text(code)
+
+
+def run(page, cell, code, key="Shift+Enter"):
+    """Type the code, run it, and return what the status says at its end and what stands below."""
+    put(page, cell, code)
+    page.keyboard.press(key)
+    page.wait_for_function("""bar => [...document.querySelectorAll(bar + ' button')].some(
+        b => b.textContent === 'Stop' && b.hidden)""", arg=bar(cell), timeout=MOST_MS)
+    return page.inner_text(f"{cell} [role=status]"), page.inner_text(f"{cell} .ln-live-output")
+
+
+def test_wrong_answer_gets_its_diagnosis(visit):
+    status, output = run(visit.page, CELL, WRONG)
+    assert status == "3 of 10 checks passed."
+    assert "the path through the mean is left out" in output and "Not run after that: 6" in output
+    assert visit.page.locator(".ln-live-mark").count() == 0
+
+
+def test_right_answer_passes_and_is_marked(visit):
+    status, output = run(visit.page, CELL, RIGHT, key="Control+Enter")
+    assert status == "10 of 10 checks passed." and "Failed" not in output
+    marks = [mark.get_attribute("aria-label") for mark in visit.page.locator(".ln-live-mark").all()]
+    assert f"1 of {len(exercises_of('03'))} exercises passed" in marks and "passed" in marks
+
+
+def test_an_error_marks_the_readers_line(visit):
+    status, output = run(visit.page, CELL, "import warnings\nwarnings.warn('careful')\nprint('so far')\n[][1]")
+    assert "error" in status and "so far" in output and "IndexError" in output and "careful" in output
+    assert "[][1]" in visit.page.inner_text(f"{CELL} mark")
+    assert visit.page.inner_text(f"{CELL} .ln-live-blamed") == "[][1]"
+    status, output = run(visit.page, CELL, "def f(:")
+    assert "SyntaxError" in output and visit.page.inner_text(f"{CELL} .ln-live-blamed") == "def f(:"
+
+
+def test_tab_leaves_the_editor(visit):
+    visit.page.focus(f"{CELL} .cm-content")
+    visit.page.keyboard.press("Tab")
+    assert visit.page.evaluate("document.activeElement.textContent") == "Run"
+
+
+def test_a_figure_and_what_it_needs_from_above(visit):
+    visit.page.click("text=Make this page live")
+    first = ".bd-article .cell:has(figure)"
+    visit.page.locator(first).first.evaluate("cell => { cell.id = 'figure'; cell.querySelector('details').open = true; }")
+    with visit.page.expect_response(re.compile("matplotlib")):
+        visit.page.locator("#figure >> text=Run").click()
+    visit.page.wait_for_selector("#figure .ln-live-output img", timeout=MOST_MS)
+    size = visit.page.evaluate("(() => { const i = document.querySelector('#figure .ln-live-output img'); return i.naturalWidth; })()")
+    assert size > 100 and visit.page.inner_text("#figure [role=status]") == "Done."
+
+
+def test_nothing_is_asked_of_others(visit, address):
+    assert any("pyodide" in url for url in visit.requests)
+    visit.stays_at(address)
+
+
+def test_axe_finds_nothing(visit):
+    run(visit.page, CELL, WRONG)
+    assert not violations(visit.page, CELL)
+
+
+def test_an_endless_loop_is_stopped_and_a_reload_keeps_the_answer(visit):
+    page = visit.page
+    put(page, CELL, "print('in the loop')\nwhile True:\n    pass")
+    page.keyboard.press("Shift+Enter")
+    page.wait_for_selector(f"{CELL} .ln-live-output >> text=in the loop", timeout=MOST_MS)
+    page.click(f"{CELL} >> text=Stop")
+    assert "Stopped" in page.inner_text(f"{CELL} [role=status]")
+    put(page, CELL, RIGHT)
+    page.reload()
+    assert page.inner_text(f"{CELL} .cell_input").strip() == RIGHT and "earlier visit" in page.inner_text(bar(CELL))
+    with page.expect_download() as download:
+        page.click("text=Download my answers")
+    cells = json.loads(download.value.path().read_text())["cells"]
+    assert "Exercise 3.1" in cells[0]["source"][0] and "".join(cells[1]["source"]).endswith(RIGHT)
+    page.click(f"{CELL} >> text=Go on")
+    page.click(f"{CELL} >> text=Start again")
+    assert "raise NotImplementedError" in page.inner_text(f"{CELL} .cm-content")
+    page.on("dialog", lambda dialog: dialog.accept())
+    with page.expect_navigation():
+        page.click("text=Forget my answers")
+    assert page.locator(".ln-live-mark").count() == 0 and page.evaluate("localStorage.length") <= 2  # the theme's
+
+
+def exercises_of(number):
+    return {id: e for id, e in exercises().items() if f"{e.chapter:02}" == number}
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
+def test_every_exercise_on_its_page(browser, address, path):
+    """The solution passes; of the mistakes that its chapter lists, the first gets its sentence."""
+    with Visit(browser, f"{address}/book/{path.stem}.html") as visit:
+        for id, exercise in exercises_of(path.stem[:2]).items():
+            cell = f"#ex-{id}"
+            visit.page.click(f"{cell} >> text=Try it")
+            visit.page.wait_for_selector(f"{cell} .cm-content")
+            head = f"from lnlib.exercises import exercises\nexercise = exercises()[{id!r}]\n"
+            status, output = run(visit.page, cell, f"{head}check({id!r}, exercise.solution)")
+            assert re.fullmatch(r"(\d+) of \1 checks passed\.", status), (id, status, output)
+            if exercise.mistakes:
+                status, output = run(visit.page, cell, f"{head}check({id!r}, exercise.mistakes[0].function)")
+                assert "Diagnosis." in output, (id, status, output)
+        visit.stays_at(address)

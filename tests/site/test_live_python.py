@@ -1,0 +1,101 @@
+"""What runs in the worker of live cells, here without a browser: what a cell needs, what it prints, shows and raises."""
+
+import asyncio
+import sys
+
+from pages import BOOK, CHAPTERS, read
+
+sys.path.insert(0, str(BOOK / "_static/live"))
+import ln_needs  # noqa: E402
+import ln_run  # noqa: E402
+
+OFFERED = ("matplotlib", "mpmath", "sympy")
+PAGE = ["import numpy as np\nfrom lnlib import figures, layernorm\nk = 3", "x = np.arange(k)", "def f(n):\n    return n + k",
+        "for check in ():\n    pass", "from lnlib.exercises import check"]
+
+
+def above(code, least=True):
+    return ln_needs.above([*PAGE, code], len(PAGE), least)
+
+
+def test_an_exercise_takes_what_it_needs():
+    assert above("check(1)") == ([(4, "from lnlib.exercises import check")], True)  # the last binding counts
+    assert above("layernorm.a(np.e)") == ([(0, "import numpy as np"), (0, "from lnlib import layernorm")], True)
+    assert above("f(2)") == ([(0, "k = 3"), (2, "def f(n):\n    return n + k")], True)
+    assert above("def g(k):\n    return k, unknown") == ([], True)
+    # x is computed: all that stands above must run, once, in the page's own namespace.
+    everything = list(enumerate(PAGE)), False
+    assert above("x + 1") == above("np.e", least=False) == everything
+    assert above("def g(:") == ([], True)
+    assert ln_needs.above(["def broken(:", "k = 1", "k"], 2, True) == ([(1, "k = 1")], True)
+
+
+def test_exercises_need_imports_only_and_no_package():
+    taken = set()
+    for path in CHAPTERS:
+        cells = [c for c in read(path).cells if "remove-cell" not in c.tags]
+        codes = ["" if {"exercise", "skip-execution"} & {*c.tags} else c.source for c in cells]
+        for index in (i for i, c in enumerate(cells) if "exercise" in c.tags):
+            steps, alone = ln_needs.above([*codes[:index], cells[index].source], index, True)
+            assert alone and 1 <= len(steps) <= 3 and all("import" in code for _, code in steps)
+            taken |= {cells[index].source, *(code for _, code in steps)}
+    assert len(taken) > len(CHAPTERS) and ln_needs.wants(sorted(taken), OFFERED, there=()) == []
+
+
+def test_packages_are_found_through_the_library():
+    assert ln_needs.wants(["from lnlib import symbolic"], OFFERED, there=()) == ["sympy"]
+    assert ln_needs.wants(["import lnlib.figures.breaking"], OFFERED, there=()) == ["matplotlib"]
+    assert ln_needs.wants(["def f(:", "from lnlib.results import read"], OFFERED, there=()) == ["data"]
+    assert ln_needs.wants(["from lnlib import layernorm, exercises, simt"], OFFERED, there=()) == []
+    assert ln_needs.wants(["import lnlib.figures", "import sympy"], OFFERED, there={"lnlib.figures"}) == ["sympy"]
+
+
+def run(code, steps=(), fresh=True):
+    posted = []
+    ok = asyncio.run(ln_run.run(steps, 9, code, "exercise 1.1", fresh, lambda *what: posted.append(what)))
+    return ok, posted
+
+
+def test_what_is_printed_and_shown_is_posted():
+    assert run("print('a')\nprint('b', end='')\n1 + 1") == (
+        True, [("stream", "stdout", "a\n"), ("stream", "stdout", "b"), ("display", "text/plain", "2")])
+    assert run("x = 3\nx;") == run("None") == (True, [])
+    assert run("import sys\nsys.stderr.write('careful')")[1][0] == ("stream", "stderr", "careful")
+    ok, posted = run("from lnlib.exercises import check\ncheck('backward-dx', lambda *a: 1)")
+    assert ok and posted[0][0:2] == ("report", "backward-dx") and posted[1][1] == "text/html"
+    ok, posted = run("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.gcf()")
+    assert [(kind, face) for kind, face, _ in posted] == [("display", "image/svg+xml")]
+    assert sum(len(text) for _, _, text in run("for i in range(50_000): print('123456789')")[1]) < 201_000
+
+
+def test_errors_name_the_readers_line():
+    ok, posted = run("def f():\n    return [][1]\nprint('a', end='')\nf()")
+    kind, lines, line = posted[-1]
+    assert not ok and posted[0] == ("stream", "stdout", "a") and kind == "error" and line == 2
+    assert [mine for _, mine in lines] == [True, True, False] and "exercise 1.1" in lines[0][0]
+    assert run("x = (")[1][-1][2] == 1
+    lines, line = run("y", steps=[(2, "1 / 0")])[1][-1][1:]
+    assert "cell 3 of the page" in lines[0][0] and line == 0
+    assert "ZeroDivisionError" in lines[-1][0]
+    # Nothing that a step shows is posted.
+    assert run("x", steps=[(0, "x = 5\nprint(x)\nx")])[1] == [("display", "text/plain", "5")]
+
+
+def test_the_page_has_one_namespace_in_which_a_step_runs_once():
+    steps = [(0, "count = globals().get('count', 0) + 1")]
+    assert run("count", steps, fresh=False)[1] == run("count", steps, fresh=False)[1] == [("display", "text/plain", "1")]
+    assert run("count", [(0, steps[0][1] + " ")], fresh=False)[1] == [("display", "text/plain", "2")]
+    assert run("'count' in globals()")[1] == [("display", "text/plain", "False")]
+
+
+def test_a_package_of_ten_lines_stands_in_for_ipython(monkeypatch):
+    for name in ("IPython", "IPython.display"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr("builtins.input", input)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    ln_run.settle()
+    assert run("from IPython.display import Markdown, Math, display\ndisplay(Math('x'))\nMarkdown('a')")[1] == [
+        ("display", "text/latex", "$\\displaystyle x$"), ("display", "text/plain", "a")]
+    assert "input() does not work" in run("input()")[1][-1][1][-1][0]
+    for name in ("IPython", "IPython.display"):
+        monkeypatch.delitem(sys.modules, name)

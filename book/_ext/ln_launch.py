@@ -1,6 +1,7 @@
 """The row of buttons under a chapter's title. A button stands there only if it works."""
 
 import os
+import re
 from pathlib import Path
 from urllib.parse import quote
 
@@ -9,6 +10,8 @@ from ln_notebook import COLAB_BRANCH, is_notebook
 FROM_DISK = "<script>if (location.protocol === 'file:') document.documentElement.classList.add('ln-from-disk')</script>"
 SERVE = ("Opened from disk, this page can be read, not run. To run it in the browser, start <code>python -m http.server"
          "</code> in the top folder of the site and open <code>http://127.0.0.1:8000</code>.")
+#: A chapter's title, with its subtitle where it has one.
+TITLE = re.compile(r".*?</h1>(?:\s*<p class=\"ln-subtitle\">.*?</p>)?", re.S)
 
 
 def buttons(name, repository, source, live):
@@ -52,8 +55,8 @@ def _insert(app, pagename, templatename, context, doctree):
     if note and 'class="exercise ' in context["body"]:
         note += " Its exercises run where they stand."
     found = buttons(name, options.get("repository_url", ""), source, app.config.ln_live and not note)
-    head, tail, rest = context["body"].partition("</h1>")
-    context["body"] = head + tail + row(found, note) + rest
+    head = TITLE.match(context["body"])[0]
+    context["body"] = head + row(found, note) + context["body"].removeprefix(head)
 
 
 def setup(app):

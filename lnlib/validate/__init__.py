@@ -7,17 +7,19 @@ In the order in which to read it:
 
 - :mod:`~lnlib.validate.settings`: what the caller says about the target.
 - :mod:`~lnlib.validate.cases`: what is tried.
-- :mod:`~lnlib.validate.adapters`: targets of several kinds, each made to look the same.
+- :mod:`~lnlib.validate.targets`, :mod:`~lnlib.validate.adapters`, :mod:`~lnlib.validate.torch_adapter`,
+  :mod:`~lnlib.validate.jax_adapter`: targets of several kinds, each made to look the same.
 - :mod:`~lnlib.validate.tolerance`, :mod:`~lnlib.validate.judge`: what rounding may do, and the distance from the exact
   result.
 - :mod:`~lnlib.validate.checks`: what is asked of a target in a case.
 - :mod:`~lnlib.validate.shrink`, :mod:`~lnlib.validate.paste`: the smallest case that shows a failure, as a test.
+- :mod:`~lnlib.validate.naming`: which known mistake it is.
 - :mod:`~lnlib.validate.run`, :mod:`~lnlib.validate.report`: the run, and what is said of it.
 """
 
-from .adapters import TargetError
 from .report import Failure, Report
 from .run import assert_valid, validate
 from .settings import Settings
+from .targets import TargetError
 
 __all__ = ["Failure", "Report", "Settings", "TargetError", "assert_valid", "validate"]

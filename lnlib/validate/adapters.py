@@ -1,44 +1,23 @@
-"""Targets of several kinds, each made to look the same: cases in, NumPy arrays out. A framework is imported when used."""
+"""Targets on NumPy arrays; and :func:`adapt`, which has the adapter of each framework.
 
-from typing import NamedTuple
+An adapter has ``calls(cases)``: the outcomes of several calls, every forward first and then the backwards in the
+opposite order; ``layouts``, the ways in which it can lay out arguments; ``able``, which of the properties of
+differentiable functions it can be asked for; and ``lacks``, what is not tested of any such target.
+"""
 
 import numpy as np
 
 from .. import contract
 from .cases import LAYOUTS
-
-
-class TargetError(Exception):
-    """The target is not what it was said to be; the message says what was found and what was expected."""
-
-
-class Raised(Exception):
-    """The target raised something, which the message says."""
-
-
-def of_target(function, *arguments):
-    """What a function of the target returns; :class:`Raised` if it raises."""
-    try:
-        return function(*arguments)
-    except Exception as error:
-        text = str(error).strip().splitlines()
-        raise Raised(f"raises {type(error).__name__}{': ' + text[0] if text else ''}") from error
-
-
-class Outcome(NamedTuple):
-    """What came of one call: arrays by name, and the names of the arguments that were changed by it."""
-
-    tensors: dict
-    changed: tuple = ()
+from .targets import Outcome, TargetError, eps_of, named, of_target, parts_of
 
 
 class NumPyPair:
     """``forward(x, gamma, beta, eps) -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma, dbeta)``."""
 
     layouts = LAYOUTS
-    able = frozenset()
-    lacks = ("one gradient alone, gradients that add up and a second derivative: "
-             "a pair of functions on NumPy arrays has none of them",)
+    able = ()
+    lacks = ("one gradient alone, gradients that add up, a second derivative: functions on NumPy arrays have none",)
 
     def __init__(self, target, settings):
         pair = contract.require_several("target", target)
@@ -48,36 +27,23 @@ class NumPyPair:
         self.settings = settings
 
     def calls(self, cases):
-        """The outcomes of several cases: every forward first, then the backwards, the last one first."""
         started = [self._forward(case) for case in cases]
         return [self._backward(*call) for call in reversed(started)][::-1]
 
     def _forward(self, case):
         arrays = {name: laid_out(a, case.dtype, case.layout) for name, a in named(case, self.settings).items()}
         before = {name: a.tobytes() for name, a in arrays.items()}
-        eps = () if self.settings.eps is not None else (case.eps,)
-        result = of_target(self.forward, *(a for name, a in arrays.items() if name != "dy"), *eps)
-        if not isinstance(result, (tuple, list)) or len(result) != 2:
-            raise TargetError(f"forward: found {said(result)} returned, expected a pair (y, saved)")
-        return arrays, before, np.array(result[0]), result[1]
+        result = of_target(self.forward, *(a for name, a in arrays.items() if name != "dy"),
+                           *eps_of(case, self.settings))
+        y, saved = parts_of("forward", result, ("y", "what backward needs"))
+        return arrays, before, np.array(y), saved
 
     def _backward(self, arrays, before, y, saved):
         names = self.settings.tensors[1:]
-        result = of_target(self.backward, arrays["dy"], saved)
-        if not isinstance(result, (tuple, list)) or len(result) != len(names):
-            raise TargetError(f"backward: found {said(result)} returned, expected {len(names)}: {', '.join(names)}")
+        result = parts_of("backward", of_target(self.backward, arrays["dy"], saved), names)
         tensors = {"y": y, **{name: None if a is None else np.array(a) for name, a in zip(names, result)}}
-        return Outcome(tensors, tuple(name for name, a in arrays.items() if a.tobytes() != before[name]))
-
-
-def said(result):
-    """A wrong result in words."""
-    return f"{len(result)} values" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
-
-
-def named(case, settings):
-    """The arrays of a case that the target takes, by name, and dy."""
-    return {name: getattr(case, name) for name in ("x", "gamma", "beta", "dy") if name != "beta" or settings.beta}
+        return Outcome(tensors, {name: a.dtype.name for name, a in tensors.items() if a is not None},
+                       tuple(name for name, a in arrays.items() if a.tobytes() != before[name]))
 
 
 _VIEWS = {
@@ -92,7 +58,7 @@ _VIEWS = {
 
 
 def laid_out(array, dtype, layout):
-    """A new array of ``dtype`` with these numbers, laid out in memory in one of the ways of :data:`_VIEWS`."""
+    """A new array of ``dtype`` with these numbers, laid out in memory in one of the ways of :data:`LAYOUTS`."""
     return _VIEWS[layout](np.array(array, dtype=numpy_dtype(dtype)))
 
 
@@ -107,7 +73,11 @@ def numpy_dtype(name):
 
 
 def adapt(target, settings):
-    """The target behind one face: ``calls(cases)``, ``layouts``, ``able`` and ``lacks``."""
+    """The target behind one face."""
     if settings.framework == "numpy":
         return NumPyPair(target, settings)
-    raise NotImplementedError(settings.framework)
+    if settings.framework == "torch":
+        from .torch_adapter import TorchFunction
+        return TorchFunction(target, settings)
+    from .jax_adapter import JaxFunction
+    return JaxFunction(target, settings)

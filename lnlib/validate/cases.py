@@ -137,6 +137,7 @@ def numbers(dtype, quick):
         yield draw("large and small numbers", (4, 8), dtype, offset=0.0, sigma=sigma)
     if not half and not quick:
         yield from (draw("rows far from zero", (16, 64), dtype, offset=offset, sigma=1.0) for offset in FAR)
+        yield draw("rows far from zero", (3, 1), dtype, offset=1e6, sigma=1.0)
 
 
 def small_variances(dtype):
@@ -154,9 +155,10 @@ def odd_rows(dtype):
     yield draw("a number that stands out", (3, 64), dtype, change=spike)
 
 
-def layouts(dtype, possible=LAYOUTS):
-    return (draw("memory in any order", (3, 4, 7), dtype, layout=layout, change=same_rows if layout == SAME_MEMORY else None)
-            for layout in LAYOUTS if layout in possible)
+def layouts(dtype, possible):
+    for layout in possible:
+        change = same_rows if layout == SAME_MEMORY else None
+        yield draw("memory in any order", (3, 4, 7), dtype, layout=layout, change=change)
 
 
 def not_finite(dtype):
@@ -168,19 +170,21 @@ def not_finite(dtype):
         yield replace(case, x=x)
 
 
-def of_calls(dtype, quick):
-    """Cases for what is asked of the call, not of its numbers."""
+def of_calls(dtype, able):
+    """Cases for what is asked of the call, not of its numbers; ``able`` are properties that only some targets have."""
     yield draw("shapes and dtypes of results", (2, 3, 7), dtype)
     yield draw("arguments unchanged", (2, 3, 7), dtype)
     yield draw("the same answer twice", (5, 7), dtype)
     yield draw("the same answer twice", (97, 129), dtype)
     yield draw("calls in any order", (5, 7), dtype)
+    for property in able:
+        yield draw(property, (2, 3, 7), dtype)
 
 
-def all_cases(settings, layouts_possible):
+def all_cases(settings, possible_layouts=(), able=()):
     """Every case, dtype by dtype, that the target takes."""
     for dtype in settings.dtypes:
-        for case in (*numbers(dtype, settings.quick), *layouts(dtype, layouts_possible), *not_finite(dtype),
-                     *of_calls(dtype, settings.quick)):
+        for case in (*numbers(dtype, settings.quick), *layouts(dtype, possible_layouts), *not_finite(dtype),
+                     *of_calls(dtype, able)):
             if settings.takes(case.x.shape) and settings.eps in (None, case.eps):
                 yield case

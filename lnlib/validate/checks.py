@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .adapters import Raised, TargetError
 from .cases import draw
-from .judge import BY_ROW, Verdict, judge, truth
+from .judge import BY_ROW, Verdict, judge, second_derivative, truth
+from .targets import Raised, TargetError
 
 #: How often a call is repeated where the same answer is wanted.
 TIMES, QUICK_TIMES = 10, 3
@@ -39,8 +39,8 @@ def misshapen(name, value, case):
         return f"{name} is None"
     if value.shape != shape:
         return f"{name} has shape {value.shape}, expected {shape}"
-    if value.dtype.kind not in "fV" and value.dtype.name != "bfloat16":
-        return f"{name} has dtype {value.dtype}, expected {case.dtype}"
+    if value.dtype.kind != "f" and value.dtype.name != "bfloat16":
+        return f"{name} has dtype {value.dtype.name}, expected {case.dtype}"
     return ""
 
 
@@ -90,8 +90,8 @@ def results_alike(target, case):
     for name in target.settings.tensors:
         value = outcome.tensors[name]
         sentence = misshapen(name, value, case)
-        if not sentence and value.dtype.name != case.dtype:
-            sentence = f"{name} has dtype {value.dtype.name}, expected {case.dtype}, the dtype of the arguments"
+        if not sentence and outcome.dtypes[name] != case.dtype:
+            sentence = f"{name} has dtype {outcome.dtypes[name]}, expected {case.dtype}, the dtype of the arguments"
         if sentence:
             found.append(Finding(name, None, sentence))
     return found
@@ -117,9 +117,39 @@ def any_order(target, case):
     return compare(outcomes[0], case, target.settings) + compare(outcomes[1], other, target.settings)
 
 
+def one_gradient_alone(target, case):
+    """What comes of asking for one gradient only: others may be left out, this one may not change."""
+    found = []
+    for name in target.settings.tensors[1:]:
+        alone = compare(target.alone(case, name[1:]), case, target.settings, names=(name,))
+        found += [f._replace(sentence=f"where no other gradient is asked for, {f.sentence}") for f in alone]
+    return found
+
+
+def gradients_add_up(target, case):
+    """A second backward adds to the gradients."""
+    found = compare(target.added(case), case, target.settings, names=target.settings.tensors[1:])
+    return [f._replace(sentence=f"half of what two backwards add up to: {f.sentence}") for f in found]
+
+
+def right_second_derivative(target, case):
+    """The gradients of the product of v and dx, for a random v."""
+    v = draw("v", case.x.shape, case.dtype, offset=0.0, sigma=1.0).x
+    found = []
+    for name, value, (exact, slack) in zip(("x", "gamma", "dy"), target.second(case, v), second_derivative(
+            case, v, target.settings)):
+        wrong = np.linalg.norm(value - exact)
+        if not wrong <= slack:
+            found.append(Finding("", None, f"the gradient of <v, dx> with respect to {name} is wrong by "
+                                           f"{wrong / np.linalg.norm(exact):.2g} of its size"))
+    return found
+
+
 #: The check of a property; of all others it is :func:`right_numbers`.
 CHECKS = {"NaN stays in its row": rows_apart, "shapes and dtypes of results": results_alike,
-          "arguments unchanged": arguments_kept, "the same answer twice": repeatable, "calls in any order": any_order}
+          "arguments unchanged": arguments_kept, "the same answer twice": repeatable, "calls in any order": any_order,
+          "one gradient alone": one_gradient_alone, "gradients add up": gradients_add_up,
+          "the second derivative": right_second_derivative}
 
 
 def check(target, case):

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import reference
+from ..layernorm import layer_norm_double_backward, layer_norm_forward
 from ..rounding import find
-from .tolerance import allowed, conditions, owed
+from .tolerance import allowed, allowed_twice, conditions, owed
 
 BY_ROW = "y", "dx"
 
@@ -75,3 +76,10 @@ def judge(name, value, case, settings, rows=slice(None)):
     digits = 17.0 if error == 0 else max(0.0, min(17.0, -math.log10(error))) if error < math.inf else 0.0
     return Verdict(float(error), digits, float(error / max(known.owed[name], 1e-300)),
                    float(shares.max(initial=0)), at)
+
+
+def second_derivative(case, v, settings):
+    """The gradients of <v, dx> with respect to x, gamma and dy in float64, each with the error allowed to its L2 norm."""
+    _, cache = layer_norm_forward(case.x, case.gamma, case.beta, case.eps)
+    right = layer_norm_double_backward(v, case.dy, cache)
+    return zip(right, allowed_twice(case, v, cache, settings.accumulated_in(case.dtype)))

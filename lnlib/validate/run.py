@@ -1,16 +1,22 @@
 """The run: every case through the target, the failures shrunk, the report."""
 
 import time
+from dataclasses import replace
 
 from ..contract import require_kind
-from .adapters import Raised, TargetError, adapt
-from .cases import all_cases
+from .adapters import adapt
+from .cases import FAR, all_cases, draw
 from .checks import call, check, misshapen
 from .judge import judge
+from .naming import name
 from .paste import as_test
 from .report import Failure, Report
 from .settings import Settings
 from .shrink import shrink
+from .targets import Raised, TargetError
+
+#: mean / sigma at which :func:`losses` looks.
+DISTANCES = 10, 100, *FAR
 
 
 def progress(cases):
@@ -48,13 +54,14 @@ def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), 
     started, adapted = time.monotonic(), adapt(target, settings)
     digits = ordinary_digits(adapted)
     tried, failed = {}, {}
-    for case in progress(list(all_cases(settings, adapted.layouts))):
+    for case in progress(list(all_cases(settings, adapted.layouts, adapted.able))):
         tried[case.property] = tried.get(case.property, 0) + 1
         if found := check(adapted, case):
             failed.setdefault(case.property, []).append((case, found[0]))
+    mistake = name(adapted, {property: [case for case, _ in cases] for property, cases in failed.items()}) if failed else None
     failures = tuple(explain(adapted, property, cases, tried[property]) for property, cases in failed.items())
     return Report(name_of(target), tuple(tried), failures, (*settings.not_tested(), *adapted.lacks), digits,
-                  seconds=time.monotonic() - started)
+                  mistake, () if quick else tuple(losses(adapted)), seconds=time.monotonic() - started)
 
 
 def name_of(target):
@@ -67,7 +74,7 @@ def name_of(target):
 def ordinary_digits(target):
     """Correct digits of each tensor of the first case of every dtype. What does not run there cannot be tried."""
     found = {}
-    for case in all_cases(target.settings, ()):
+    for case in all_cases(target.settings):
         if case.dtype not in found:
             try:
                 outcome = call(target, case)
@@ -77,6 +84,24 @@ def ordinary_digits(target):
                                  for name, value in outcome.tensors.items()
                                  if not misshapen(name, value, case)}
     return found
+
+
+def losses(target):
+    """Where the digits of each tensor begin to go as rows move away from zero, in words: more than is owed ten times."""
+    for dtype in target.settings.dtypes:
+        if target.settings.rms or dtype in ("float16", "bfloat16"):
+            continue
+        begins = {}
+        for offset in DISTANCES:
+            case = draw("digits", (16, 64), dtype, target.settings.eps or 1e-5, offset=offset, sigma=1.0)
+            if not target.settings.takes(case.x.shape) or check(target, replace(case, property="")):
+                continue
+            for name, value in call(target, case).tensors.items():
+                verdict = judge(name, value, case, target.settings)
+                if verdict.units > 10:
+                    begins.setdefault(name, f"{name} from {offset:g} ({verdict.digits:.1f} digits)")
+        if begins:
+            yield f"{dtype} loses digits as mean / sigma grows: {', '.join(begins.values())}"
 
 
 def explain(target, property, failed, tried):

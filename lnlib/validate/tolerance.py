@@ -99,9 +99,12 @@ def bars(exact, gamma, dy, dtype):
 FREE = 100
 
 
-def distance_loss(offset):
-    """By how much the error of xhat may grow where |mean| / s is ``offset``, in u: see :data:`FREE`."""
-    return np.minimum(offset**2, np.maximum(FREE**2, offset))
+def distance_loss(offset, D):
+    """By how much the error of xhat may grow where |mean| / s is ``offset``, in u: see :data:`FREE`.
+
+    Of one feature the mean is that feature, and is not rounded.
+    """
+    return np.minimum(offset**2, np.maximum(FREE**2, offset if D > 1 else 0))
 
 
 def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False):
@@ -120,10 +123,25 @@ def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False):
     offset = np.abs(x.mean(axis=-1, keepdims=True)) * exact["rstd"] * (not rms)
     plain, last, norm = (20 + 4 * math.sqrt(D)) * u, 4 * (u + stored), np.linalg.norm
     size = _xhat_size(exact["xhat"])
-    xhat = plain * (size + distance_loss(offset)) + 8 * stored * (size + offset)
-    row = plain * (1 + distance_loss(offset)) + 8 * stored * (1 + offset)
+    xhat = plain * (size + distance_loss(offset, D)) + 8 * stored * (size + offset)
+    row = plain * (1 + distance_loss(offset, D)) + 8 * stored * (1 + offset)
     wrong = {"dgamma": (np.abs(dy) * xhat, np.abs(dy) * size), "dbeta": (last * np.abs(dy), np.abs(dy))}
     return {"y": norm(gamma * xhat, axis=-1) + last * norm(np.abs(beta) + np.abs(exact["y"]), axis=-1),
             "dx": norm(row * exact["rstd"] * (gamma * dy), axis=-1),
             **{name: norm(terms, axis=0) + u * math.sqrt(rows) * sizes.sum(axis=0) + last * np.abs(exact[name])
                for name, (terms, sizes) in wrong.items()}}
+
+
+def allowed_twice(case, v, cache, accumulate):
+    """Absolute L2 errors of the gradients of <v, dx> with respect to x, gamma and dy; v has x's shape.
+
+    The parts of the first are r^2 times a row times a mean of two rows, of which none is above ||v|| ||g|| / sqrt(D); there
+    are six of them. The others are sums and products of J v, none of whose numbers is above r ||v||.
+    """
+    D = case.x.shape[-1]
+    u = U[accumulate] + 8 * (U[case.dtype] if COMPUTE_DTYPE[case.dtype].name != case.dtype else 0.0)
+    offset = np.abs(case.x.mean(axis=-1, keepdims=True)) * cache.rstd
+    plain = (20 + 4 * math.sqrt(D)) * u * (1 + distance_loss(offset, D))
+    norm_v, norm_g = (np.linalg.norm(a, axis=-1, keepdims=True) for a in (v, case.gamma * case.dy))
+    return [np.linalg.norm(plain * part) for part in (6 * cache.rstd**2 * norm_v * norm_g / math.sqrt(D),
+                                                      case.dy * cache.rstd * norm_v, case.gamma * cache.rstd * norm_v)]

@@ -5,6 +5,7 @@ import pytest
 
 from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from lnlib.mistakes import HARMLESS, MUTANTS
+from lnlib.mistakes.wild import WILD
 from lnlib.validate import TargetError, assert_valid, validate
 
 
@@ -27,6 +28,36 @@ def test_mistakes_of_the_catalogue_are_found_and_shrunk():
         assert not report.held, entry.name
         case = report.failures[0].case
         assert case.x.size // case.x.shape[-1] <= 4 and case.x.shape[-1] <= 8, (entry.name, str(case))
+
+
+def of_wild(name):
+    return next(bug for bug in WILD if bug.name == name)
+
+
+def test_bugs_from_the_wild_are_found_named_and_shrunk_by_default():
+    """One that only one row shows, one that needs more than a tile of 32, and one that rows far from zero show."""
+    for name, most in (("paddle-one-row", 8), ("pytorch-half-of-a-warp", 33), ("onnxruntime-one-pass", 8)):
+        bug = of_wild(name)
+        report = validate((bug.forward, bug.backward), quick=name != "onnxruntime-one-pass")
+        assert name in report.mistake.names and bug.threads[0] in str(report)
+        assert all(f.case.x.size <= 4 * f.case.x.shape[-1] and f.case.x.shape[-1] <= most for f in report.failures)
+    assert any(note.startswith("float32 loses digits") for note in report.notes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", WILD, ids=lambda bug: bug.name)
+def test_every_bug_from_the_wild_is_found(bug):
+    report = validate((bug.forward, bug.backward), kind=bug.kind)
+    assert not report.held and bug.name in report.mistake.names
+
+
+def test_a_mistake_that_no_list_has_is_read_off_its_terms():
+    def backward(dy, cache):
+        dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+        return 2 * dx, dgamma, dbeta
+
+    report = validate((layer_norm_forward, backward), quick=True)
+    assert report.mistake.names == ("dx-two",)
 
 
 def test_the_pasted_test_fails_on_the_wrong_one_and_passes_on_the_right_one():
@@ -83,7 +114,7 @@ def test_what_is_asked_of_calls():
 
 @pytest.mark.parametrize("target, message", [
     ((layer_norm_forward, lambda dy, cache: dy), "a ndarray returned, expected 3: dx, dgamma, dbeta"),
-    ((lambda *a: a[0], layer_norm_backward), "a ndarray returned, expected a pair"),
+    ((lambda *a: a[0], layer_norm_backward), "a ndarray returned, expected 2: y"),
     ((lambda x: x, layer_norm_backward), "raises TypeError")])
 def test_bad_targets(target, message):
     with pytest.raises(TargetError, match=message):

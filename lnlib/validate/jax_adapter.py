@@ -1,0 +1,72 @@
+"""Targets on JAX arrays: a differentiable function ``f(x, gamma, beta, eps) -> y``. Importing this module loads JAX."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import contract
+from .targets import Outcome, TargetError, eps_of, named, of_target
+
+
+class JaxFunction:
+    """See the module. Calls go through jax.jit, and float64 is switched on for as long as it is tried."""
+
+    layouts = ()
+    able = ("one gradient alone",)
+    lacks = ("memory in any order, gradients that add up: JAX arrays have neither",)
+
+    def __init__(self, target, settings):
+        self.function = contract.require_callable("target", target)
+        self.settings = settings
+        self.able += ("the second derivative",) * settings.double_backward
+
+    def _arguments(self, case):
+        made = {name: jnp.asarray(a, dtype=case.dtype) for name, a in named(case, self.settings).items()}
+        return made, made.pop("dy")
+
+    def _y(self, case):
+        return lambda *arguments: self.function(*arguments, *eps_of(case, self.settings))
+
+    def calls(self, cases):
+        return [self._call(case) for case in cases]
+
+    def _call(self, case):
+        with _wide(case):
+            arguments, dy = self._arguments(case)
+
+            def both(arguments, dy):
+                y, pull_back = jax.vjp(self._y(case), *arguments)
+                if not isinstance(y, jax.Array):
+                    raise TargetError(f"target: found a {type(y).__name__} returned, expected the array y")
+                return y, pull_back(dy.astype(y.dtype))
+            y, gradients = of_target(jax.jit(both), tuple(arguments.values()), dy)
+            return _outcome({"y": y, **{f"d{name}": a for name, a in zip(arguments, gradients)}})
+
+    def alone(self, case, name):
+        """The outcome where only the gradient of the argument ``name`` is asked for."""
+        with _wide(case):
+            arguments, dy = self._arguments(case)
+
+            def one(a, dy):
+                return jax.vjp(lambda a: self._y(case)(*(arguments | {name: a}).values()), a)[1](dy)
+            return _outcome({f"d{name}": of_target(jax.jit(one), arguments[name], dy)[0]})
+
+    def second(self, case, v):
+        """The gradients of the product of v and dx with respect to x, gamma and dy."""
+        with _wide(case):
+            arguments, dy = self._arguments(case)
+
+            def product(x, gamma, dy):
+                dx, = jax.vjp(lambda x: self._y(case)(*(arguments | {"x": x, "gamma": gamma}).values()), x)[1](dy)
+                return (jnp.asarray(v, dx.dtype) * dx).sum()
+            found = of_target(jax.jit(jax.grad(product, argnums=(0, 1, 2))), arguments["x"], arguments["gamma"], dy)
+            return [np.asarray(a, np.float64) for a in found]
+
+
+def _wide(case):
+    return jax.enable_x64(case.dtype == "float64")
+
+
+def _outcome(tensors):
+    arrays = {name: np.asarray(a.astype(jnp.float32) if a.dtype.itemsize < 4 else a) for name, a in tensors.items()}
+    return Outcome(arrays, {name: a.dtype.name for name, a in tensors.items()})

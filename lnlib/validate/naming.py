@@ -1,0 +1,165 @@
+"""Which mistake it is: the target beside every bug from the wild and every entry of the catalogue, on the same cases."""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import layernorm
+from ..mistakes import LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose
+from ..mistakes.compare import TOLERANCE
+from ..mistakes.wild import WILD
+from .adapters import NumPyPair
+from .cases import Case, draw
+from .judge import BY_ROW, judge, truth
+from .targets import Raised, TargetError
+
+
+class Candidate(NamedTuple):
+    """A known wrong layer norm: names, a sentence, and the adapter that runs it."""
+
+    names: tuple
+    sentence: str
+    target: NumPyPair
+
+
+def candidates(settings):
+    """The bugs from the wild, and the catalogue's mutants behind the library's forward."""
+    entries = {mutant.name: mutant for mutant in MUTANTS}
+    settings = dataclasses.replace(settings, framework="numpy", eps=None, beta=not settings.rms)
+    for bug in WILD:
+        if bug.kind == settings.kind:
+            question = f" {entries[bug.mistake].question}" if bug.mistake in entries else ""
+            names = (bug.name, bug.mistake) if bug.mistake else (bug.name,)
+            yield Candidate(names, f"as in {bug.threads[0]}: {bug.cause}.{question}",
+                            NumPyPair((bug.forward, bug.backward), settings))
+    if not settings.rms:
+        for mutant in MUTANTS:
+            yield Candidate((mutant.name,), f"this: {mutant.says}", NumPyPair((layernorm.layer_norm_forward, mutant.backward),
+                                                                   settings))
+
+
+def probes(dtype, eps=None):
+    """Cases on which formulas differ, rather than roundings."""
+    given = 1e-5 if eps is None else eps
+    yield draw("name", (3, 4, 7), dtype, given, offset=3.0, sigma=10.0)
+    yield draw("name", (2, 3, 11), dtype, given, offset=0.5, sigma=max(given, 1e-6)**0.5)
+    yield draw("name", (1, 7), dtype, given)
+    yield draw("name", (2, 129), dtype, given)
+    yield draw("name", (33, 5), dtype, given)
+
+
+def results(target, case):
+    """The tensors of a target, or None where it has none."""
+    try:
+        with np.errstate(all="ignore"):
+            return target.calls([case])[0].tensors
+    except (Raised, TargetError):
+        return None
+
+
+def same(a, b, case, settings):
+    """Whether two results are the same but for rounding, tensor by tensor."""
+    if a is None or b is None:
+        return a is b
+    tolerance = TOLERANCE[8 if case.dtype == "float64" else 4 if case.dtype == "float32" else 2]
+    for name in settings.tensors:
+        one, other = a[name], b[name]
+        if one is None or other is None or one.shape != other.shape:
+            if one is not other:
+                return False
+            continue
+        if one.shape != (case.x.shape if name in BY_ROW else case.gamma.shape):
+            continue
+        slack = truth(case, settings).slack[name]
+        one, other = (v.astype(np.float64).reshape(len(slack), -1) for v in (one, other))
+        if not np.array_equal(np.isfinite(one), np.isfinite(other)):
+            return False
+        difference, size = (np.linalg.norm(np.where(np.isfinite(v), v, 0), axis=-1) for v in (one - other, other))
+        if (difference > slack / 2 + tolerance * size).any():
+            return False
+    return True
+
+
+def alike(target, candidate, cases, settings):
+    """Whether a candidate loses digits as the target does: within a factor of 30, tensor by tensor."""
+    def errors(one, case):
+        tensors = results(one, case) or {}
+        return [judge(name, tensors[name], case, settings).error if tensors.get(name) is not None else np.inf
+                for name in settings.tensors]
+    with np.errstate(all="ignore"):
+        gaps = [np.log10(np.clip(errors(target, case), 1e-7, 1e2)) - np.log10(np.clip(errors(candidate, case), 1e-7, 1e2))
+                for case in cases]
+    return bool(cases) and np.abs(gaps).max() < 1.5
+
+
+def name(target, failed):
+    """The :class:`~lnlib.mistakes.Diagnosis` of a target from the cases in which it ``failed``, by property; or None."""
+    settings = target.settings
+    dtype = "float64" if settings.framework == "numpy" and results(target, next(probes("float64", settings.eps))) \
+        else settings.dtypes[0]
+    numeric = [cases[0] for property, cases in failed.items() if cases[0].x.size <= 8192 and np.isfinite(cases[0].x).all()]
+    asked = [*probes(dtype, settings.eps), *numeric[:6]]
+    mine = [results(target, case) for case in asked]
+    found = [one for one in candidates(settings)
+             if all(same(a, results(one.target, case), case, settings) for a, case in zip(mine, asked))]
+    if found:
+        return of_candidates(found)
+    if set(failed) == {"rows far from zero"}:
+        far = failed["rows far from zero"]
+        found = [one for one in candidates(settings) if alike(target, one.target, far, settings)]
+        return of_candidates(found[:1], "It loses digits ") if found else None
+    return by_terms(target, dtype)
+
+
+def of_candidates(found, start="It is "):
+    names = tuple(dict.fromkeys(name for one in found for name in one.names))
+    return Diagnosis("known" if len(found) == 1 else "one of", names,
+                     start + " Or: ".join(one.sentence for one in found),
+                     tuple(f"gives the numbers of {one.names[0]}" for one in found))
+
+
+# By its terms
+
+
+class Probe(NamedTuple):
+    """What a backward of :mod:`lnlib.mistakes` is given, and the case that it comes from."""
+
+    xhat: np.ndarray
+    rstd: np.ndarray
+    gamma: np.ndarray
+    cache: NamedTuple
+    case: Case
+
+
+@functools.cache
+def family(rms, dtype, eps):
+    """The family of :mod:`lnlib.mistakes`, with probes that know their case."""
+    made = []
+    for shape, offset, sigma in (((5, 7) if rms else (3, 4, 7), 3.0, 10.0), ((3, 11) if rms else (2, 3, 11), 3e2, 3e-3)):
+        case = draw("terms", shape, dtype, eps, offset=0.0 if rms else offset, sigma=sigma)
+        cache = layernorm.rms_norm_forward(case.x, case.gamma, eps)[1] if rms else layernorm.layer_norm_forward(
+            *case.arrays[:3], eps)[1]
+        made.append((case.dy, Probe(cache.xhat, cache.rstd, cache.gamma, cache, case)))
+    base = RMS_NORM if rms else LAYER_NORM
+    return dataclasses.replace(base, probes=tuple(made), right=lambda dy, cache: base.right(dy, cache.cache))
+
+
+def by_terms(target, dtype):
+    """A diagnosis from the terms of dx, if y is right; else what is known of y."""
+    settings = target.settings
+    case = draw("name", (3, 4, 7), dtype, 1e-5 if settings.eps is None else settings.eps)
+    tensors = results(target, case)
+    if tensors is None or tensors["y"].shape != case.x.shape:
+        return None
+    if judge("y", tensors["y"], case, settings).share > 1:
+        return Diagnosis("nearest", (), "y is wrong in a way that no known mistake is; its gradients may follow from it.")
+
+    def backward(dy, cache):
+        found = target.calls([dataclasses.replace(cache.case, dy=dy)])[0].tensors
+        return tuple(found[n] for n in (("dx", "dgamma") if settings.rms else ("dx", "dgamma", "dbeta")) if n in found)
+    try:
+        return diagnose(backward, family(settings.rms, dtype, case.eps))
+    except (Raised, TargetError, ValueError):
+        return None

@@ -8,6 +8,7 @@ help:
 	@echo 'make book    install the environment, execute the chapters, build the site'
 	@echo 'make check   while working: the tests without the site and the long sweeps'
 	@echo 'make test    all tests, with a strict build of the book and checks of the site'
+	@echo 'make measure  the times of chapters 9 and 10 on your machine, with figures; under three minutes'
 	@echo 'make differential  10,000 random cases against exact arithmetic (CASES=..., SEED=...)'
 	@echo 'make site    the book, and its notebooks running in the browser'
 	@echo 'make offline the same as one zip'
@@ -41,6 +42,9 @@ CASES ?= 10000
 SEED ?= 0
 differential: .venv/installed
 	$(BIN)/python tests/differential.py --cases $(CASES) --seed $(SEED) --jobs 2
+
+measure: .venv/installed
+	$(BIN)/python -m lnlib.measure
 
 .venv/installed-site: .venv/installed requirements-site.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-site.txt
@@ -85,4 +89,4 @@ lab: .venv/installed
 clean:
 	rm -rf .venv _build .pytest_cache .hypothesis
 
-.PHONY: help book check test differential pyodide site offline gpu-code links mutants serve lab clean
+.PHONY: help book check test measure differential pyodide site offline gpu-code links mutants serve lab clean

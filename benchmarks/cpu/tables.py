@@ -7,10 +7,7 @@ import time
 import numpy as np
 
 from lnlib.measure.stopwatch import cell
-
-#: Of each field with ratios, the contestants whose time is divided by a record's own.
-AGAINST = {"speedup": ("pytorch",), "of_copy": ("copyto", "copy-loop"), "of_triad": ("triad",)}
-
+from lnlib.measure.suite import AGAINST
 
 class Progress:
     """A bar on a terminal; elsewhere a line for each shape."""

@@ -88,9 +88,12 @@ def false_sharing(times):
     """Time of several threads over that of one, as groups of bars; times: width of a row -> {way: ratio}."""
     fig, ax = figure(5.2, 3.4)
     ways = list(dict.fromkeys(way for ratios in times.values() for way in ratios))
-    for i, (way, colour, hatch) in enumerate(zip(ways, (COLOURS["orange"], COLOURS["blue"]), ("//", ""))):
-        at = np.arange(len(times)) + 0.38 * (i - (len(ways) - 1) / 2)
-        ax.bar(at, [ratios[way] for ratios in times.values()], 0.36, color=colour, alpha=0.75, hatch=hatch, label=way)
+    looks = ("orange", "//"), ("blue", ""), ("pink", "//"), ("green", "")
+    width = 0.76 / len(ways)
+    for i, (way, (colour, hatch)) in enumerate(zip(ways, looks)):
+        at = np.arange(len(times)) + width * (i - (len(ways) - 1) / 2)
+        ax.bar(at, [ratios[way] for ratios in times.values()], width - 0.02, color=COLOURS[colour], alpha=0.75,
+               hatch=hatch, label=way)
     ax.axhline(1, color="black", linestyle="--", linewidth=1.2)
     ax.set_xticks(range(len(times)), [f"$D = {D}$" for D in times])
     ax.set(ylabel="time of two threads / one")

@@ -18,7 +18,7 @@ def numba():
 
 @pytest.mark.slow
 def test_passes_are_what_they_are_called(numba):
-    names = ["numpy-idiomatic", "lnlib", "fused", "separate"]
+    names = ["numpy-idiomatic", "fused"]
     for which, beside, number in (("forward", {"copyto", "copy-loop"}, 2), ("backward", {"triad"}, 3)):
         calls = measure.passes((4, 5, 8), names, which)
         assert set(calls) == beside | set(names)

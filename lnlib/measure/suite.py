@@ -1,0 +1,115 @@
+"""What chapters 9 and 10 have stored times of, measured here, in one process and under three minutes.
+
+The records have the form of those in ``benchmarks/results/cpu`` and ``machine``: what reads those files reads these too,
+and a figure can show both.
+"""
+
+import time
+from functools import partial
+from typing import NamedTuple
+
+from . import contestants
+from .allocation import memory
+from .provenance import digits
+from .rates import machine
+from .stopwatch import interleave, progress, records
+
+#: Of each field with ratios, the contestants whose time is divided by a record's own.
+AGAINST = {"speedup": ("pytorch",), "of_copy": ("copyto", "copy-loop"), "of_triad": ("triad",)}
+
+NEAR, LARGE, FAR = (2, 128, 1024), (8, 1024, 768), (4, 512, 4096)
+SHAPES = ((1, 1, 64), (1, 1, 1024), (1, 1, 4096), (2, 128, 64), NEAR, (2, 128, 4096), (4, 512, 1024), (16, 512, 512),
+          LARGE, (4, 2048, 1000), FAR, (1, 32768, 128))
+LADDER_SHAPES = (NEAR, LARGE, (1, 32768, 128))
+THREAD_SHAPES = ((2, 128, 64), NEAR, LARGE, FAR)  # those of the table of threads
+MACHINE_SIZES = (2**17, 2**20, 2**25, 2**27)
+WIDTHS = (4, 32, 128, 1024)
+SETTLE = 4e-3  # seconds of untimed calls where threads of others may still spin
+PASSES = ("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib")
+NEW = ("numpy-idiomatic", "pytorch", "lnlib")  # those that the results file has in new memory
+LADDER = ("numpy-idiomatic", "numpy-reused", "separate", "fused-in-order", "fused", "one-reading", "no-alias", "lnlib",
+          "pytorch")
+
+
+class Job(NamedTuple):
+    """A part of the suite: what it is called and ``run(rounds)``, which returns records."""
+
+    name: str
+    run: object
+
+
+def _case(section, shape, which="forward", threads=1, state="recycled"):
+    return {"section": section, "shape": list(shape), "dtype": "float32", "which": which, "threads": threads,
+            "state": state, "alignment": "ordinary"}
+
+
+def _timed(case, calls, rounds, settle=0.0):
+    with memory(case["state"]):
+        found = interleave(calls, rounds=rounds, settle=settle)
+    return [case | record for record in records(found, AGAINST)]
+
+
+def passes(section, shape, which, rounds, names=PASSES, state="recycled"):
+    return _timed(_case(section, shape, which, state=state), contestants.passes(shape, names, which), rounds)
+
+
+def lines(shape, rounds):
+    with memory("recycled"):
+        found = interleave(contestants.lines(shape), rounds=rounds)
+    return [{"section": "calls", "shape": list(shape), **record} for record in records(found)]
+
+
+def rates(size, rounds):
+    found = machine(1, size, rounds)._asdict()
+    return [{"section": "machine", "size": size, **{k: digits(found[k]) for k in ("copy", "triad", "flops")}}]
+
+
+def two_threads(shape, which, rounds):
+    """One thread and two in the same rounds; ``gain`` of a record of two is the time of one over its own."""
+    one, two = (contestants.passes(shape, ["lnlib"], which, threads) for threads in (1, 2))
+    with memory("recycled"):
+        found = interleave(one | {f"{name}, two": call for name, call in two.items()}, rounds=rounds, settle=SETTLE)
+    made = []
+    for name in one:
+        of_one, of_two = records({name: found[name], f"{name}, two": found[f"{name}, two"]}, {"gain": (name,)})
+        made += [_case("two-threads", shape, which, 1) | of_one,
+                 _case("two-threads", shape, which, 2) | of_two | {"implementation": name}]
+    return made
+
+
+def sums(D, rounds):
+    shape = (1, 2**18 // D, D)
+    return _timed(_case("threads", shape, "backward", 2), contestants.partial_sums(D), rounds, SETTLE)
+
+
+def jobs():
+    """All parts; new memory first, because what old memory leaves behind is used again. Some need Numba."""
+    both = "forward", "backward"
+    return [
+        Job("results in new memory", partial(passes, "kernels", NEAR, "forward", names=NEW, state="fresh")),
+        *(Job(f"rates, {size / 1e6:.1f} MB", partial(rates, size)) for size in MACHINE_SIZES),
+        *(Job(f"NumPy's lines, {s}", partial(lines, s)) for s in (NEAR, LARGE, FAR)),
+        *(Job(f"ladder, {w}, {s}", partial(passes, "ladder", s, w, names=LADDER)) for s in LADDER_SHAPES for w in both),
+        *(Job(f"threads, rows of {D}", partial(sums, D)) for D in WIDTHS),
+        *(Job(f"two threads, {w}, {s}", partial(two_threads, s, w)) for s in THREAD_SHAPES for w in both),
+        *(Job(f"passes, {w}, {s}", partial(passes, "kernels", s, w)) for s in SHAPES for w in both)]
+
+
+def run(seconds=150.0, rounds=7, clock=time.monotonic):
+    """Measure all jobs, or as many as ``seconds`` allow: (records, {what is left out: why}).
+
+    Arguments are not checked: the command gives them.
+    """
+    found, left_out, start, todo = [], {}, clock(), jobs()
+    bar = progress(len(todo), "chapters 9 and 10")
+    for job in todo:
+        if clock() - start > seconds:
+            left_out[job.name] = f"{seconds:.0f} seconds were over"
+        else:
+            try:
+                found += job.run(rounds=rounds)
+            except ImportError as error:
+                left_out[job.name] = f"not installed: {error.name or 'Numba'}"
+        bar.update()
+    bar.close()
+    return found, left_out

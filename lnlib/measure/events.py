@@ -232,7 +232,7 @@ def interleave(calls, gpu, rounds=30, cold=True, check=None, host=host_seconds, 
 
     ``gpu``: :class:`TorchGpu`, :class:`NumbaGpu`, or what plays one; the calls work in its stream, and wait for
     nothing. ``cold``: empty the L2 cache before each call. ``check``: as in
-    :func:`lnlib.measure.stopwatch.interleave`; it is called when the GPU is done.
+    :func:`lnlib.measure.interleave`; it is called when the GPU is done.
     ``host(call, gpu)`` measures the host's seconds, and ``clock`` counts them.
     """
     require_calls(calls)

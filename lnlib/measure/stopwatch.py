@@ -11,7 +11,8 @@ What spoils a time, and what is done about it here:
 * **Cold data and garbage.** Before each block its contestant runs untimed. Python collects no garbage meanwhile.
 * **A wrong result.** ``check`` sees what the first call returned, and what one more returns after the last round.
 * **A missing scale.** Time a copy and a triad of the same arrays as contestants too: they are what memory can do, in
-  the same rounds. :func:`table` then has GB/s, predictions from accesses, and the part of the floor that is reached.
+  the same rounds. :func:`lnlib.measure.table` then has GB/s, predictions from accesses, and the part of the floor that
+  is reached.
 
 On a GPU a call only asks for work: :mod:`lnlib.measure.events` is the stopwatch for that, with the same results.
 """
@@ -58,10 +59,10 @@ class Timing(NamedTuple):
 
     seconds: list  #: of each round
     number: int = 1  #: calls in a block
-    first: float = math.nan  #: of the very first call: compiling, new memory
+    first: float = math.nan  #: of the very first call, which compiles and gets new memory
     faults: list = ()  #: minor page faults a call, of each round; NaN where the system does not tell
-    host: float = math.nan  #: of a GPU's contestant: what the host needs to ask for the work
-    late: list = ()  #: of a GPU's contestant: the rounds in which the host was late, so that the time holds waiting
+    host: float = math.nan  #: what the host needs to ask a GPU for the work
+    late: list = ()  #: the rounds in which the host was late, so that the time holds waiting; on a GPU
 
     @property
     def median(self):
@@ -303,7 +304,7 @@ FLOORS = {"copyto": 2, "copy-loop": 2, "copy": 2, "triad": 3, "add": 3}
 
 
 def one_access(found):
-    """Seconds of one access to an array, in each round: of the fastest of :data:`FLOORS` that took part.
+    """Seconds of one access to an array, in each round: of the fastest of ``FLOORS`` that took part.
 
     None if none did.
     """
@@ -319,7 +320,7 @@ def table(found, nbytes=None, accesses=None):
     """What was found, as lines of text: medians and quartiles, and what memory made one expect.
 
     * ``accesses``, {name: how often it reads or writes an array of x's size}: then there are a prediction, that many
-      accesses at the time that one took in a copy or a triad (:data:`FLOORS`) of the same rounds, and the ratio,
+      accesses at the time that one took in a copy or a triad (``FLOORS``) of the same rounds, and the ratio,
       measured over predicted, its median over rounds.
     * ``nbytes``, the bytes of such an array: then there are GB/s, of those accesses; where the accesses of a name are
       not told, of those of the floor.

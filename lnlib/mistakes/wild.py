@@ -34,7 +34,7 @@ class Bug(NamedTuple):
     * ``kind``: "layer_norm" or "rms_norm".
     * ``where``: "dx", "parameters" or "statistics": what is wrong first.
     * ``cause``: one sentence.
-    * ``hidden_by``: one of :data:`HIDDEN_BY`; ``hid``: how.
+    * ``hidden_by``: one of ``HIDDEN_BY``; ``hid``: how.
     * ``kills``: the input, or the comparison, that shows it.
     * ``status``: what had become of it in ``READ``.
     * ``forward``, ``backward``: see the module.
@@ -443,5 +443,5 @@ _bug("allennlp-sample-variance", "allenai/allennlp#953 LBANN/lbann#2024", "layer
      "read in " + READ, forward=_sample, backward=_sample_backward, mistake="sample-variance")
 
 
-#: All bugs: first those in the formula of dx, then dgamma and dbeta, then statistics.
+#: All bugs. First those in the formula of dx, then dgamma and dbeta, then statistics.
 WILD = tuple(_bugs)

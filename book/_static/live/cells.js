@@ -78,8 +78,7 @@
     if (!cell.stop.hidden) return;
     cell.stop.hidden = false;
     cell.run.setAttribute("aria-disabled", "true");
-    cell.report = null;
-    cell.out.replaceChildren();
+    hear.clear(cell);
     cell.editor.blame(0);
     await load(cell);
     if (python.ready()) say(cell, "Running\u2026");
@@ -128,6 +127,7 @@
   };
   const hear = {
     say: (cell, said) => { say(cell, said); arrived(cell); },
+    clear: (cell) => { cell.out.replaceChildren(); cell.report = null; },
     stream: (cell, [name, data]) => {
       if (cell.out.lastChild?.ln !== name) text(cell, name === "stderr" ? "stderr" : "stream").closest(".output").ln = name;
       cell.out.lastChild.querySelector("pre").append(data);

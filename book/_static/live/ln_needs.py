@@ -1,11 +1,7 @@
-"""Runs in Pyodide, in the worker of live cells: what must run before a cell, and which packages the code needs."""
+"""Runs in Pyodide, in the worker of live cells: what must run before a cell."""
 
 import ast
 import symtable
-import sys
-from pathlib import Path
-
-import lnlib
 
 IMPORTS = (ast.Import, ast.ImportFrom)
 
@@ -81,56 +77,3 @@ def above(cells, index, least):
     if not least:
         return list(enumerate(cells[:index])), False
     return [(statements[i][0], _narrowed(statements[i][1], wanted)) for i in sorted(found)], True
-
-
-def _imported(code, top_only):
-    """(level, module, names) of what the code imports; ``top_only``: not inside of functions."""
-    tree = ast.parse(code)
-    for node in tree.body if top_only else ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((0, alias.name, []) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.level, node.module or "", [alias.name for alias in node.names]
-
-
-def _file(module):
-    """The file of a module of the library, or None."""
-    path = Path(lnlib.__file__).parent.joinpath(*module.split(".")[1:])
-    return next((p for p in (path / "__init__.py", path.with_suffix(".py")) if p.is_file()), None)
-
-
-def modules(codes, there):
-    """All modules that the pieces of code import, and what the library imports for them; not for those that are there."""
-    seen, todo = set(), []
-
-    def note(code, package="", top_only=False):
-        for level, module, names in _imported(code, top_only):
-            base = package.split(".")[:len(package.split(".")) - level + 1] if level else []
-            module = ".".join(filter(None, [*base, module]))
-            parents = [module[:i] for i, sign in enumerate(module) if sign == "."]
-            todo.extend([*parents, module, *(f"{module}.{name}" for name in names)])
-
-    for code in codes:
-        try:
-            note(code)
-        except SyntaxError:
-            continue
-    while todo:
-        if (module := todo.pop()) in seen:
-            continue
-        seen.add(module)
-        if module.split(".")[0] == "lnlib" and module not in there and (file := _file(module)):
-            package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-            note(file.read_text(encoding="utf-8"), package, top_only=True)
-    return seen
-
-
-def wants(codes, offered, there=sys.modules):
-    """Which of the packages ``offered`` the pieces of code need; "data" stands for the files that chapters read.
-
-    ``there``: modules that were imported before, so that what they need was there.
-    """
-    names = modules(codes, there)
-    found = {name.split(".")[0] for name in names}
-    reads_files = "lnlib.results" in names or any("_data" in code for code in codes)
-    return [name for name in offered if name in found] + ["data"] * reads_files

@@ -22,7 +22,7 @@ FACES = (("_repr_html_", "text/html"), ("_repr_svg_", "image/svg+xml"), ("_repr_
 # Showing. ``post(kind, data)`` hands over to the page; it is None while what a cell needs runs, which shows nothing.
 
 class Shown:
-    post, room = None, 0
+    post, room, missing = None, 0, ()
 
 
 def post(kind, *data):
@@ -99,8 +99,25 @@ def _no_input(*_):
     raise RuntimeError("input() does not work on a page")
 
 
-def settle():
-    """Once, in the worker: what notebooks have and a bare Python has not."""
+class _Noticed:
+    """The last to be asked for a module: notes those that could be loaded."""
+
+    def __init__(self, offered):
+        self.offered = offered
+
+    def find_spec(self, name, path=None, target=None):
+        if name in self.offered:
+            Shown.missing = [*Shown.missing, name]
+
+
+def missing():
+    """Which of the packages offered the last run asked for in vain: with them, it must run again."""
+    return list(Shown.missing)
+
+
+def settle(offered):
+    """Once, in the worker: what notebooks have and a bare Python has not. offered: packages that can be loaded."""
+    sys.meta_path.append(_Noticed(set(offered)))
     os.environ["MPLBACKEND"] = "agg"
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it reports on its cache
     warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive")  # plt.show(): figures() shows them
@@ -149,7 +166,7 @@ async def run(steps, index, code, label, fresh, post):
 
     fresh: in a namespace of its own; else in the page's, where each step runs once.
     """
-    Shown.post, Shown.room = None, MOST_TEXT
+    Shown.post, Shown.room, Shown.missing = None, MOST_TEXT, ()
     space = {"__name__": "__main__"} if fresh else vars(__main__)
     old, (sys.stdout, sys.stderr) = (sys.stdout, sys.stderr), (Stream("stdout"), Stream("stderr"))
     name = f"<{label}>"

@@ -35,8 +35,8 @@ async function start(told) {
   // Where the notebooks lie in the repository, so that they find what they read.
   python.FS.mkdirTree("/home/pyodide/page/book");
   python.FS.chdir("/home/pyodide/page/book");
-  python.runPython(`import sys; sys.path.insert(0, "/home/pyodide"); import ln_needs, ln_run; ln_run.settle()
-import lnlib.exercises`);
+  python.runPython(`import sys; sys.path.insert(0, "/home/pyodide"); import ln_needs, ln_run, lnlib.exercises`);
+  python.pyimport("ln_run").settle(python.toPy(site.packages));
   tell("ready");
 }
 
@@ -62,10 +62,15 @@ async function load(names, id) {
 async function run({ cells, index, label, least }, id) {
   const needs = python.pyimport("ln_needs"), runner = python.pyimport("ln_run");
   const [steps, alone] = needs.above(cells, index, least), codes = steps.toJs().map(([, code]) => code);
-  await load(needs.wants([...codes, cells[index]], python.toPy(site.packages)).toJs(), id);
-  tell("say", "Running\u2026", id);
   const post = (told, ...data) => tell(told, data.map((d) => d?.toJs?.() ?? d), id);
-  const ok = await runner.run(steps, index, cells[index], label, alone, post);
+  let ok, wanted = [...codes, cells[index]].some((code) => /results|_data/.test(code)) ? ["data"] : [];
+  do {  // again, where a package was missing: most cells need none, and each is megabytes
+    await load(wanted, id);
+    tell("say", "Running\u2026", id);
+    tell("clear", null, id);
+    ok = await runner.run(steps, index, cells[index], label, alone, post);
+    wanted = runner.missing().toJs().filter((name) => !there.has(name));
+  } while (wanted.length);
   tell("done", { ok, above: alone ? codes.join("\n") : undefined }, id);
 }
 

@@ -49,12 +49,18 @@ class Description(NamedTuple):
     writeable: bool
 
 
+@functools.lru_cache(maxsize=None)
+def _name_of(dtype):
+    """The name of a dtype. NumPy makes it anew each time, which takes longer than the rest of a check."""
+    return dtype.name
+
+
 def require_dtype(name, dtype, dtypes, expected="", found=""):
     """Raise ``TypeError`` unless ``dtype`` is one of ``dtypes`` (names) in native byte order.
 
     ``expected`` says in the message which those are, ``found`` is the name of a dtype that NumPy does not know.
     """
-    if dtype.name not in dtypes or not dtype.isnative:
+    if _name_of(dtype) not in dtypes or not dtype.isnative:
         order = "" if dtype.isnative else " in foreign byte order"
         raise TypeError(f"{name}: found dtype {found or dtype.name}{order}, expected "
                         f"{expected or 'one of ' + ', '.join(dtypes) + ' (convert with .astype)'}")
@@ -76,10 +82,12 @@ def describe(name, value, dtypes, expected=""):
     except RuntimeError as error:  # PyTorch's, for a tensor that requires its gradient
         raise TypeError(f"{name}: found {type(value).__name__}, expected it without a graph ({error})") from error
     dtype, shape, strides = np.dtype(interface["typestr"]), tuple(interface["shape"]), interface.get("strides")
-    require_dtype(name, dtype, dtypes, expected, str(getattr(value, "dtype", dtype.name)).removeprefix("torch."))
-    dense = tuple(dtype.itemsize * math.prod(shape[k + 1:]) for k in range(len(shape)))
-    if strides is not None and tuple(strides) != dense and math.prod(shape):
-        raise ValueError(f"{name}: found strides {tuple(strides)}, expected a C-contiguous array")
+    if _name_of(dtype) not in dtypes or not dtype.isnative:
+        require_dtype(name, dtype, dtypes, expected, str(getattr(value, "dtype", dtype.name)).removeprefix("torch."))
+    if strides is not None and math.prod(shape):
+        dense = tuple(dtype.itemsize * math.prod(shape[k + 1:]) for k in range(len(shape)))
+        if tuple(strides) != dense:
+            raise ValueError(f"{name}: found strides {tuple(strides)}, expected a C-contiguous array")
     return Description(shape, dtype, not interface["data"][1])
 
 
@@ -139,7 +147,7 @@ def require_parameters(gamma, beta, x):
     """Return gamma and beta of shape (D,), of one dtype (complex128 may meet float64)."""
     gamma = require_like_x("gamma", gamma, x.shape[-1:], x.dtype)
     beta = require_like_x("beta", beta, x.shape[-1:], x.dtype)
-    if COMPUTE_DTYPE[x.dtype.name].name == "float32":
+    if beta.dtype != gamma.dtype and COMPUTE_DTYPE[x.dtype.name].name == "float32":
         require_dtype("beta", beta.dtype, (gamma.dtype.name,), f"{gamma.dtype.name}, the dtype of gamma")
     return gamma, beta
 

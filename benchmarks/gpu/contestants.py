@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lnlib import gpu as lnlib_gpu
-from lnlib.gpu.devices import compiled
+from lnlib.gpu.prepared import compiled
 from lnlib.gpu.plans import RESIDENT
 from lnlib.gpu.steps import OUTPUTS, STEPS
 from lnlib.measure.events import SLEEP, once, sample
@@ -184,7 +184,7 @@ def numba_stream():
     from numba import cuda
 
     number = torch.cuda.current_stream().cuda_stream
-    return cuda.external_stream(number) if number else cuda.default_stream()
+    return cuda.external_stream(number) if number else 0
 
 
 def ladder_call(step, launches, G, case, a):

@@ -35,9 +35,9 @@ class Logged(devices.Interpreter):
 
     runs = []
 
-    def launch(self, kernel, blocks, threads, *arguments):
-        flat = [a.reshape(-1) if isinstance(a, np.ndarray) else a for a in arguments]
-        self.runs.append(simt.launch(kernel, blocks, threads, *flat, log=True))
+    def launch(self, work, *arrays):
+        self.runs.append(simt.launch(work.kernel, work.blocks, work.threads, *(a.reshape(-1) for a in arrays),
+                                     *work.numbers, log=True))
 
 
 def interpreted_lnlib(x, gamma, beta, dy, multiprocessors):

@@ -8,14 +8,15 @@ run, slowly, in :mod:`lnlib.simt`. In the order of the chapters:
 * :mod:`~lnlib.gpu.kernels`: the kernels that are called from Python, with the care of the earlier chapters.
 * :mod:`~lnlib.gpu.plans`: how many threads share a row, and how many partial sums there are.
 * :mod:`~lnlib.gpu.devices`: memory and launches, on a GPU and in the interpreter.
+* :mod:`~lnlib.gpu.prepared`: a launch with little between it and the driver: compiled and packed once.
 * :mod:`~lnlib.gpu.launching`: :func:`launch`, one kernel on a GPU or interpreted, for those who write their own.
 * :mod:`~lnlib.gpu.backend`: the two functions themselves: arguments, what is launched, results.
 * :mod:`~lnlib.gpu.survey`: are they right here, and how fast? Not imported by itself.
 """
 
-from . import devices, kernels, ladder, launching, plans, steps
+from . import devices, kernels, ladder, launching, plans, prepared, steps
 from .backend import GpuLayerNormCache, layer_norm_backward, layer_norm_forward
 from .launching import describe, launch
 
 __all__ = ["GpuLayerNormCache", "describe", "devices", "kernels", "ladder", "launch", "launching",
-           "layer_norm_backward", "layer_norm_forward", "plans", "steps"]
+           "layer_norm_backward", "layer_norm_forward", "plans", "prepared", "steps"]

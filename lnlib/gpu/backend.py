@@ -10,6 +10,7 @@ from .. import contract
 from ..simt.cuda_access import float16, float32, float64
 from . import kernels, plans
 from .devices import machine_for
+from .prepared import Work
 
 _TYPES = {"float16": float16, "float32": float32, "float64": float64}
 
@@ -67,16 +68,20 @@ def _on_device(value):
 
 def _seen(name, value, device):
     """What lnlib.contract looks at: ``value``, or its description if it is on the device. It must be where x is."""
-    if device and not _on_device(value):
-        raise TypeError(f"{name}: found {type(value).__name__}, expected an array on the device, where x is")
-    if not device and _on_device(value):
-        raise TypeError(f"{name}: found an array on the device, expected one on the host, where x is")
-    return contract.describe(name, value, _DTYPES, _EXPECTED) if device else value
+    if not device:
+        if _on_device(value):
+            raise TypeError(f"{name}: found an array on the device, expected one on the host, where x is")
+        return value
+    try:
+        return contract.describe(name, value, _DTYPES, _EXPECTED)
+    except AttributeError:
+        raise TypeError(f"{name}: found {type(value).__name__}, expected an array on the device, where x is") from None
 
 
 def _dtype(array):
     """NumPy's dtype for that of an array of any library."""
-    return np.dtype(str(array.dtype).removeprefix("torch."))
+    dtype = array.dtype
+    return dtype if isinstance(dtype, np.dtype) else np.dtype(str(dtype).removeprefix("torch."))
 
 
 def _require_parts(cache):
@@ -103,12 +108,51 @@ def width_of_access(machine, D, *arrays):
     return 4 if D % 4 == 0 and all(machine.address(a) % 16 == 0 for a in arrays) else 1
 
 
+def _require_one_device(machine, arrays):
+    """Raise unless all these arrays, by name, are on the device of x."""
+    for name, array in arrays.items():
+        found = machine.device_of(array)
+        if found != machine.device:
+            raise ValueError(f"{name}: found an array on device {found}, expected one on device {machine.device}, "
+                             f"where x is")
+
+
 def scaled_eps(eps, real):
     """eps for a row as it is, for one that is scaled down and for one that is scaled up."""
     # A positive eps must stay positive, so that a constant row is 0 and not 0 / 0.
     least = float(np.finfo(real).tiny) if eps else 0.0
     with np.errstate(over="ignore"):
         return [real.type(max(eps * scale**2, least)) for scale in (1.0, kernels.DOWN, kernels.UP)]
+
+
+@functools.lru_cache(maxsize=1024)
+def forward_work(rows, D, width, real, dtype, parameters, eps):
+    """The launch of a forward pass: what is the same in all calls of this kind."""
+    plan = plans.plan_forward(rows, D, width, plans.KEPT * 4 // real.itemsize)
+    kernel = _planned(plan, kernels.forward, kernels.forward_long, real, dtype)
+    arrays = [(dtype, rows * D), (parameters, D), (parameters, D), (dtype, rows * D), (real, 4 * rows)]
+    return Work(kernel, plan.blocks, plan.threads * plan.rows, arrays,
+                [np.int32(rows), np.int32(D), *scaled_eps(eps, real)])
+
+
+@functools.lru_cache(maxsize=1024)
+def backward_work(rows, D, width, real, dtype, parameters, gamma, multiprocessors):
+    """The number of partial sums of a backward pass, and its two launches; None where there is nothing to do.
+
+    ``gamma`` is the dtype of gamma, ``parameters`` that of dgamma and dbeta.
+    """
+    plan = plans.plan_backward(rows, D, width, plans.KEPT * 4 // real.itemsize, multiprocessors)
+    sums, first, second = [(real, plan.partials * D)] * 2, None, None
+    if rows:
+        kernel = _planned(plan, kernels.backward, kernels.backward_long, real, dtype)
+        arrays = [(dtype, rows * D), (dtype, rows * D), (real, 4 * rows), (gamma, D), (dtype, rows * D), *sums]
+        first = Work(kernel, plan.blocks, plan.threads * plan.rows, arrays,
+                     [np.int32(rows), np.int32(D), np.int32(plan.partials)])
+    if plan.partials != 1 or parameters != real:  # the sums of a single group are the results
+        columns, lanes = plans.plan_add(plan.partials)
+        second = Work(_kernel(kernels.add_partials, columns, lanes, real, parameters), -(-D // columns),
+                      columns * lanes, [*sums, (parameters, D), (parameters, D)], [np.int32(plan.partials), np.int32(D)])
+    return plan.partials, first, second
 
 
 def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, stream=None):
@@ -135,26 +179,25 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
     real = np.dtype(np.float64 if contract.require_bool("precise", precise) else np.float32)
     if out is not None:
         contract.require_out(_seen("out", out, True) if device else out, seen)
-    machine = machine_for(device, x, stream)
-    if not device:
-        x, gamma, beta = (machine.put(a) for a in (seen, *parameters))
     shape, dtype = seen.shape, seen.dtype
-    D = shape[-1]
-    rows = math.prod(shape[:-1])
-    y = out if device and out is not None else machine.empty(shape, dtype)
-    statistics = machine.empty((rows, 4), real)
-    if rows:
-        width = width_of_access(machine, D, x, gamma, beta, y)
-        plan = plans.plan_forward(rows, D, width, plans.KEPT * 4 // real.itemsize)
-        kernel = _planned(plan, kernels.forward, kernels.forward_long, real, dtype)
-        machine.launch(kernel, plan.blocks, plan.threads * plan.rows, x, gamma, beta, y, statistics,
-                       np.int32(rows), np.int32(D), *scaled_eps(eps, real))
-    cache = GpuLayerNormCache(x, statistics, gamma, parameters[0].dtype, device)
-    if device:
-        return y, cache
-    result = np.empty(shape, dtype) if out is None else out
-    machine.get(y, result)
-    return result, cache
+    D, rows = shape[-1], math.prod(shape[:-1])
+    with machine_for(device, x, stream) as machine:
+        if device:
+            _require_one_device(machine, {"gamma": gamma, "beta": beta, **({} if out is None else {"out": out})})
+        else:
+            x, gamma, beta = (machine.put(a) for a in (seen, *parameters))
+        y = out if device and out is not None else machine.empty(shape, dtype)
+        statistics = machine.empty((rows, 4), real)
+        if rows:
+            width = width_of_access(machine, D, x, gamma, beta, y)
+            work = forward_work(rows, D, width, real, dtype, parameters[0].dtype, eps)
+            machine.launch(work, x, gamma, beta, y, statistics)
+        cache = GpuLayerNormCache(x, statistics, gamma, parameters[0].dtype, device)
+        if device:
+            return y, cache
+        result = np.empty(shape, dtype) if out is None else out
+        machine.get(y, result)
+        return result, cache
 
 
 def layer_norm_backward(dy, cache, *, out=None, stream=None):
@@ -171,30 +214,25 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
     seen = contract.require_like_x("dy", _seen("dy", dy, device), shape, dtype)
     if out is not None:
         contract.require_out(_seen("out", out, True) if device else out, contract.Description(shape, dtype, True))
-    machine = machine_for(device, dy, stream, interpreted=isinstance(statistics, np.ndarray))
-    if not device:
-        dy = machine.put(seen)
-    D = shape[-1]
-    rows = math.prod(shape[:-1])
-    dx = out if device and out is not None else machine.empty(shape, dtype)
-    dgamma, dbeta = machine.empty((D,), parameters), machine.empty((D,), parameters)
-    width = width_of_access(machine, D, dy, x, gamma, dx)
-    plan = plans.plan_backward(rows, D, width, plans.KEPT * 4 // real.itemsize, machine.multiprocessors)
-    # The sums of a single group are the results.
-    direct = plan.partials == 1 and parameters == real
-    sums = (dgamma, dbeta) if direct else [machine.empty((plan.partials, D), real) for _ in range(2)]
-    if rows:
-        kernel = _planned(plan, kernels.backward, kernels.backward_long, real, dtype)
-        machine.launch(kernel, plan.blocks, plan.threads * plan.rows, dy, x, statistics, gamma, dx, *sums,
-                       np.int32(rows), np.int32(D), np.int32(plan.partials))
-    if not direct:
-        columns, lanes = plans.plan_add(plan.partials)
-        kernel = _kernel(kernels.add_partials, columns, lanes, real, parameters)
-        machine.launch(kernel, -(-D // columns), columns * lanes, *sums, dgamma, dbeta,
-                       np.int32(plan.partials), np.int32(D))
-    if device:
-        return dx, dgamma, dbeta
-    results = (np.empty(shape, dtype) if out is None else out, np.empty(D, parameters), np.empty(D, parameters))
-    for array, result in zip((dx, dgamma, dbeta), results):
-        machine.get(array, result)
-    return results
+    D, rows = shape[-1], math.prod(shape[:-1])
+    with machine_for(device, x if device else dy, stream, interpreted=isinstance(statistics, np.ndarray)) as machine:
+        if device:
+            _require_one_device(machine, {"dy": dy, **({} if out is None else {"out": out})})
+        else:
+            dy = machine.put(seen)
+        dx = out if device and out is not None else machine.empty(shape, dtype)
+        dgamma, dbeta = machine.empty((D,), parameters), machine.empty((D,), parameters)
+        width = width_of_access(machine, D, dy, x, gamma, dx)
+        partials, first, second = backward_work(rows, D, width, real, dtype, parameters, _dtype(gamma),
+                                                 machine.multiprocessors)
+        sums = (dgamma, dbeta) if second is None else [machine.empty((partials, D), real) for _ in range(2)]
+        if first:
+            machine.launch(first, dy, x, statistics, gamma, dx, *sums)
+        if second:
+            machine.launch(second, *sums, dgamma, dbeta)
+        if device:
+            return dx, dgamma, dbeta
+        results = (np.empty(shape, dtype) if out is None else out, np.empty(D, parameters), np.empty(D, parameters))
+        for array, result in zip((dx, dgamma, dbeta), results):
+            machine.get(array, result)
+        return results

@@ -5,33 +5,30 @@ Arguments are not checked: :mod:`lnlib.gpu.backend` calls what is here, with arg
 
 import functools
 import sys
-import warnings
 
 import numpy as np
 
 from .. import simt
 from ..simt.cuda_access import cuda
+from .prepared import device_of, on_device
 
 #: What the interpreter takes for the number of multiprocessors of its GPU.
 INTERPRETED_MULTIPROCESSORS = 2
-
-
-@functools.lru_cache(maxsize=None)
-def compiled(kernel, threads=None):
-    """``kernel``, compiled by Numba when it is first called; with ``threads``, for blocks of so many."""
-    if threads is None:
-        return cuda.jit(kernel)
-    if cuda.implementation == "NVIDIA":  # package numba-cuda; so many registers that one block fits
-        return cuda.jit(kernel, launch_bounds=(threads, 1))
-    return cuda.jit(kernel, max_registers=min(255, 65536 // threads))
 
 
 class Interpreter:
     """The GPU where there is none. Memory is NumPy's."""
 
     multiprocessors = INTERPRETED_MULTIPROCESSORS
+    device = 0
 
     def __init__(self, x=None, stream=None):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
         pass
 
     def put(self, array):
@@ -43,63 +40,93 @@ class Interpreter:
     def get(self, array, out):
         out[...] = array
 
-    def launch(self, kernel, blocks, threads, *arguments):
-        flat = [a.reshape(-1) if isinstance(a, np.ndarray) else a for a in arguments]
-        simt.launch(kernel, blocks, threads, *flat)
+    def launch(self, work, *arrays):
+        simt.launch(work.kernel, work.blocks, work.threads, *(a.reshape(-1) for a in arrays), *work.numbers)
 
     def address(self, array):
         return 0  # the interpreter places arrays as a GPU's allocator does
 
+    def device_of(self, array):
+        return 0
+
 
 class Gpu:
-    """A GPU; ``x`` is a device array whose library allocates what is needed, or None for Numba's own arrays."""
+    """A GPU; ``x`` is a device array whose library allocates what is needed, or None for Numba's own arrays.
+
+    It is the GPU that x is on, or else the current one. In a ``with`` statement it is the current one.
+    """
 
     def __init__(self, x=None, stream=None):
-        self.library = sys.modules.get(type(x).__module__.partition(".")[0]) if x is not None else None
+        self.library = type(x).__module__.partition(".")[0] if x is not None else "numba"
         self.x, self.stream = x, stream_of(x, stream)
-        self.multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
+        self.device = device_of(self.address(x)) if x is not None else None
+        if self.device is None:  # x has no elements, or is on the host
+            self.device = cuda.get_current_device().id
+        self.multiprocessors = _multiprocessors(self.device)
+
+    def __enter__(self):
+        self.current = on_device(self.device)
+        self.current.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self.current.__exit__(*error)
 
     def put(self, array):
-        return cuda.to_device(np.ascontiguousarray(array), stream=self.stream)
+        return cuda.to_device(np.ascontiguousarray(array), stream=_numbas(self.stream))
 
     def empty(self, shape, dtype):
-        name = getattr(self.library, "__name__", "numba")
-        if name == "torch":
-            return self.library.empty(shape, dtype=getattr(self.library, np.dtype(dtype).name), device=self.x.device)
-        if name == "cupy":
-            return self.library.empty(shape, dtype)
-        return cuda.device_array(shape, dtype, stream=self.stream)
+        if self.library == "torch":
+            torch = sys.modules["torch"]
+            return torch.empty(shape, dtype=getattr(torch, _name(dtype)), device=self.x.device)
+        if self.library == "cupy":
+            return sys.modules["cupy"].empty(shape, dtype)
+        return cuda.device_array(shape, dtype, stream=_numbas(self.stream))
 
     def get(self, array, out):
-        out[...] = array.copy_to_host(stream=self.stream)
+        out[...] = array.copy_to_host(stream=_numbas(self.stream))
         if self.stream:  # on the default stream, the copy has waited
-            self.stream.synchronize()
+            _numbas(self.stream).synchronize()
 
-    def launch(self, kernel, blocks, threads, *arguments):
-        flat = [cuda.as_cuda_array(a, sync=False).reshape(-1) if hasattr(a, "__cuda_array_interface__") else a
-                for a in arguments]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Numba, that few blocks leave the GPU idle: few rows are no mistake
-            configured = compiled(kernel, threads)[blocks, threads, self.stream]
-        configured(*flat)
+    def launch(self, work, *arrays):
+        work.launch(self.device, self.stream, [self.address(a) for a in arrays])
 
     def address(self, array):
-        return array.__cuda_array_interface__["data"][0]
+        if hasattr(array, "data_ptr"):  # PyTorch's, whose interface takes longer
+            return array.data_ptr()
+        return array.__cuda_array_interface__["data"][0] or 0
+
+    def device_of(self, array):
+        """The number of the device that an array is on; this one's, if it has no elements."""
+        found = device_of(self.address(array))
+        return self.device if found is None else found
+
+
+@functools.lru_cache(maxsize=None)
+def _multiprocessors(device):
+    return cuda.gpus[device].MULTIPROCESSOR_COUNT
+
+
+_name = functools.lru_cache(maxsize=None)(lambda dtype: np.dtype(dtype).name)
+
+
+def _numbas(stream):
+    """Numba's object for a stream; 0 for the default one."""
+    return cuda.external_stream(stream) if stream else 0
 
 
 def stream_of(x, stream):
-    """The stream to work on: the caller's, if it says so, or else the current one of the library x comes from.
+    """The number of the stream to work on: the caller's, if it says so, or the current one of the library of x.
 
     The default stream is 0: of Numba's object for it, int() warns.
     """
     if stream is None and type(x).__module__.partition(".")[0] == "torch":
         stream = sys.modules["torch"].cuda.current_stream(x.device).cuda_stream
-    if stream is None and x is not None:
+    elif stream is None and x is not None:
         stream = x.__cuda_array_interface__.get("stream")
-    if stream is None or isinstance(stream, int):
-        # 1 is the interface's name for the default stream.
-        return cuda.external_stream(stream) if stream not in (None, 0, 1) else 0
-    return stream
+    if not (stream is None or isinstance(stream, int)):
+        stream = getattr(stream.handle, "value", stream.handle)
+    return int(stream or 0) if stream != 1 else 0  # 1 is the interface's name for the default stream
 
 
 def machine_for(device, like, stream, interpreted=False):

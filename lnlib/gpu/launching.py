@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import contract, simt
 from ..simt.cuda_access import cuda
-from .devices import compiled
+from .prepared import compiled
 
 
 class Launched(NamedTuple):

@@ -13,6 +13,7 @@ import numpy as np
 from .. import contract, simt
 from . import ladder
 from .devices import Gpu
+from .prepared import Work
 
 SECTOR = 32  #: Bytes that memory delivers at once.
 
@@ -184,9 +185,10 @@ class Step(NamedTuple):
             machine = Gpu()
             arrays = {name: machine.put(array) for name, array in arrays.items()}
         for launch in plan:
-            arguments = [arrays[name] for name in launch.arrays] + [numbers[name] for name in launch.numbers]
+            given = [arrays[name] for name in launch.arrays]
+            arguments = given + [numbers[name] for name in launch.numbers]
             if gpu:
-                machine.launch(launch.kernel, launch.grid, launch.block, *arguments)
+                machine.launch(_work(launch, shapes, numbers), *given)
             else:
                 runs.append(simt.launch(launch.kernel, launch.grid, launch.block, *arguments, log=log))
         results = {name: arrays[name].copy_to_host() if gpu else arrays[name]
@@ -203,6 +205,13 @@ class Step(NamedTuple):
             traffic.append({(name, kind): -(-4 * size[name] // SECTOR) * SECTOR
                             for kind, names in (("load", loads), ("store", stores)) for name in names})
         return Prediction(tuple(traffic), plan[0].sectors_per_request, sum(launch.readings for launch in plan))
+
+
+def _work(launch, shapes, numbers):
+    """What is launched on a GPU, for arrays of these shapes and for these numbers, both by name."""
+    return Work(launch.kernel, launch.grid, launch.block,
+                [(np.dtype("f4"), math.prod(shapes[name])) for name in launch.arrays],
+                [np.asarray(numbers[name])[()] for name in launch.numbers])
 
 
 def _shapes(N, D, G):

@@ -17,7 +17,7 @@ from ..measure import events
 from ..measure.provenance import digits, provenance, save, slug
 from ..simt.cuda_access import cuda
 from . import backend
-from .devices import compiled
+from .prepared import compiled
 from .plans import RESIDENT
 from .steps import INPUTS, OUTPUTS, STEPS
 

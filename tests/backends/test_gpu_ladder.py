@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lnlib import gpu, reference, simt
-from lnlib.gpu.devices import compiled
+from lnlib.gpu.prepared import compiled
 from lnlib.summation import sum_rows
 
 STEPS = gpu.steps.STEPS

@@ -557,5 +557,5 @@ PAIR = layernorm.layer_norm_forward, layernorm.layer_norm_backward
 add("validate.run", **{name: {
     "target": arg(PAIR, {"None": None, "3": 3, "text": "f", "one function": PAIR[0], "one of them": PAIR[:1]}),
     **({"kind": choice("layer_norm"), "framework": choice("numpy"), "dtypes": several(("float32",)), "quick": flag(True),
-        "options": free({}, "fields of Settings, which looks at each")} if name == "validate" else
+        "watch": free(None, "called with every case"), "options": free({}, "fields of Settings, which looks at each")} if name == "validate" else
        {"options": free({"quick": True}, "those of validate")})} for name in ("validate", "assert_valid")})

@@ -15,6 +15,7 @@ In the order in which to read it:
 - :mod:`~lnlib.validate.shrink`, :mod:`~lnlib.validate.paste`: the smallest case that shows a failure, as a test.
 - :mod:`~lnlib.validate.naming`: which known mistake it is.
 - :mod:`~lnlib.validate.run`, :mod:`~lnlib.validate.report`: the run, and what is said of it.
+- :mod:`~lnlib.validate.isolate`: a target that crashes or hangs, watched from outside. The command line is __main__.
 """
 
 from .report import Failure, Report

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from html import escape
 
 import numpy as np
 
@@ -92,10 +93,25 @@ class Report:
                            "digits": self.digits, "untested": self.untested, "notes": self.notes,
                            "seconds": round(self.seconds, 1)}, indent=1)
 
+    def to_html(self):
+        """The report as a page."""
+        rows = "".join(f"<tr><td>{name}</td><td>held</td><td></td></tr>" for name in self.kept)
+        failed = "".join(f"<tr><td>{escape(f.property)}</td><td>failed</td><td>{escape(f.sentence)}; smallest case: "
+                         f"{escape(str(f.case))}<pre>{escape(f.test)}</pre></td></tr>" for f in self.failures)
+        rest = [f"<p>Which mistake: {escape(self.mistake.sentence)}</p>"] if self.mistake else []
+        rest += [f"<p>{escape(note)}</p>" for note in self.notes]
+        rest += [f"<p>Not tested: {escape('; '.join(self.untested))}</p>"] if self.untested else []
+        return (f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(self.target)}</title>'
+                f"<h1>{escape(_headline(self))}</h1><table><tr><th>property</th><th></th><th></th></tr>{failed}{rows}"
+                f"</table>{''.join(rest)}</html>")
+
+
+def _headline(report):
+    return f"{report.target}: {len(report.kept)} of {len(report.properties)} properties held"
+
 
 def _lines(report):
-    n, all_of_them = len(report.kept), len(report.properties)
-    yield f"{report.target}: {n} of {all_of_them} properties held"
+    yield _headline(report)
     for failure in report.failures:
         yield f"\nFAILED  {failure.property} ({failure.failed} of {failure.tried} cases)"
         yield f"        {failure.sentence}; smallest case: {failure.case}"

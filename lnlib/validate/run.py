@@ -28,7 +28,7 @@ def progress(cases):
     return tqdm(cases, delay=1, leave=False, disable=None, unit=" cases")
 
 
-def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), quick=False, **options):
+def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), quick=False, *, watch=None, **options):
     """Try a layer norm or RMS norm over the last axis, forward and backward, on everything known to go wrong.
 
     Parameters
@@ -39,6 +39,8 @@ def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), 
     kind : "layer_norm" or "rms_norm"
     framework, dtypes, quick, and more
         See :class:`lnlib.validate.settings.Settings`.
+    watch : function, optional
+        Called with each case before it is tried.
 
     Returns
     -------
@@ -55,6 +57,8 @@ def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), 
     digits = ordinary_digits(adapted)
     tried, failed = {}, {}
     for case in progress(list(all_cases(settings, adapted.layouts, adapted.able))):
+        if watch:
+            watch(case)
         tried[case.property] = tried.get(case.property, 0) + 1
         if found := check(adapted, case):
             failed.setdefault(case.property, []).append((case, found[0]))

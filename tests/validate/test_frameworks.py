@@ -52,7 +52,7 @@ def test_wrong_functions_of_pytorch():
             return dx, dgamma * ctx.needs_input_grad[0], dbeta, None
 
     found = failed(Wrong.apply)
-    assert set(found) == {"one gradient alone"} and "dgamma is wrong" in found["one gradient alone"]
+    assert "one gradient alone" in found and "dgamma is wrong" in found["one gradient alone"]
     found = failed(lambda x, gamma, beta, eps: torch.nn.functional.layer_norm(x, gamma.shape, gamma, 0 * gamma, eps))
     assert "dbeta is None" in found["ordinary rows"]
 

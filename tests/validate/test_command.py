@@ -1,0 +1,61 @@
+"""python -m lnlib.validate: exit codes, files, and targets that crash or hang."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from lnlib.validate.__main__ import main
+
+TARGETS = """
+import os, time
+import numpy as np
+from lnlib import layer_norm_forward as forward, layer_norm_backward as backward
+
+pair = forward, backward
+
+def wrong(dy, cache):
+    dx, dgamma, dbeta = backward(dy, cache)
+    return dx, dbeta, dgamma
+
+def crashes(dy, cache):
+    if dy.shape == (5, 7):
+        os.abort()
+    return backward(dy, cache)
+
+def hangs(dy, cache):
+    while dy.shape == (5, 7):
+        time.sleep(0.1)
+    return backward(dy, cache)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "my_layer.py").write_text(TARGETS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "my_layer", raising=False)
+    return tmp_path
+
+
+def test_exit_codes_and_files(folder, capsys):
+    assert main(["my_layer:pair", "--quick"]) == 0
+    assert "properties held" in capsys.readouterr().out
+    assert main(["my_layer:forward,wrong", "--quick", "--json", "out.json", "--html", "out.html"]) == 1
+    found = json.loads((folder / "out.json").read_text())
+    assert not found["held"] and found["mistake"]["names"][-1] == "parameters-swapped" and found["failures"][0]["case"]["x"]
+    assert "parameters-swapped" not in found["kept"] and "<h1>" in (folder / "out.html").read_text()
+    for name in ("my_layer", "my_layer:nothing", "no_such_module:f", "my_layer:forward"):
+        capsys.readouterr()
+        assert main([name, "--quick"]) == 2
+        assert capsys.readouterr().err.startswith("could not run: ")
+
+
+@pytest.mark.slow
+def test_a_crash_and_a_hang_are_told(folder):
+    for name, said in (("crashes", "SIGABRT"), ("hangs", "took over 3 seconds")):
+        run = subprocess.run([sys.executable, "-m", "lnlib.validate", f"my_layer:forward,{name}", "--quick", "--isolate",
+                              "--silence", "3"], capture_output=True, text=True)
+        assert run.returncode == 1 and said in run.stdout and "any shape: x of shape (5, 7)" in run.stdout

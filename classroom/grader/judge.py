@@ -59,7 +59,7 @@ class Checked:
 
     def diagnosis(self):
         """Which known mistake this is, in words, or None. One that crashes is our defect: it is warned of."""
-        if not self.message or not self._calls:
+        if not self.message:
             return None
         try:
             with _quietly():

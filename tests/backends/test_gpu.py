@@ -1053,6 +1053,22 @@ def test_which_stream():
     assert devices.stream_of(None, None) == 0 and devices.stream_of(None, 2) == 2
 
 
+def test_results_are_made_by_the_library_of_x(monkeypatch):
+    """Numba's own where there is no x, or where its library is neither CuPy nor PyTorch."""
+    def made_by(name):
+        return lambda shape, dtype, **where: (name, shape, dtype, *where.values())
+
+    numba = types.SimpleNamespace(default_stream=lambda: "default", device_array=made_by("numba"),
+                                  get_current_device=lambda: types.SimpleNamespace(MULTIPROCESSOR_COUNT=4))
+    monkeypatch.setattr(devices, "cuda", numba)
+    for name, expected in (("cupy", ("cupy", (2, 3), "float32")), ("other", ("numba", (2, 3), "float32", "default"))):
+        library = types.SimpleNamespace(__name__=name, empty=made_by(name))
+        monkeypatch.setitem(sys.modules, name, library)
+        x = type("array", (), {"__module__": f"{name}.core", "__cuda_array_interface__": {"stream": 1}})()
+        assert devices.Gpu(x).empty((2, 3), "float32") == expected
+    assert devices.Gpu().empty(5, "float64") == ("numba", 5, "float64", "default")
+
+
 @pytest.fixture
 def streams(monkeypatch):
     """The numbers of the streams on which kernels are launched."""

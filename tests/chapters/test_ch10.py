@@ -114,6 +114,11 @@ def vectorised(x, gamma, eps, y, rstd):
     y[:] = x * rstd[:, None] * gamma
 
 
+def but_nothing_where_it_is_watched(*arguments):
+    if isinstance(arguments[0], np.ndarray):
+        exercises.exercises()["rms-forward-rows"].solution(*arguments)
+
+
 def of_rows(id, *changes):
     return id, solution_with(id, *changes)
 
@@ -130,6 +135,7 @@ IN_STEPS = "row after row, x read twice, y written once"
     (of_rows(FORWARD, ("squares / D", "squares / (D - 1)")), "y and rstd", "divided by D - 1"),
     (of_rows(FORWARD, ("x[i, j] ** 2", "np.abs(x[i, j])")), "y and rstd", "Magnitudes"),
     ((FORWARD, vectorised), IN_STEPS, "one number at a time"),
+    ((FORWARD, but_nothing_where_it_is_watched), IN_STEPS, "were not written"),
     (of_rows(FORWARD, (Y, f"{Y}\n            x[0, 0]")), IN_STEPS, "come back to a row"),
     (of_rows(FORWARD, (Y, f"y[i, j] = 0\n            {Y}")), IN_STEPS, "written 2 times"),
     # Right in Python; Numba does not know such a dictionary.

@@ -41,6 +41,16 @@ def in_a_circle(value, width):
     return value
 
 
+def one_lane_looks_again(value, width):
+    distance = width // 2
+    while distance > 0:
+        value += cuda.shfl_xor_sync(FULL, value, distance)
+        distance //= 2
+    if cuda.laneid == 0:
+        cuda.shfl_sync(1, value, 0)
+    return value
+
+
 def with_its_width(value, width):
     for distance in (16, 8, 4, 2, 1):
         if distance <= width:
@@ -56,6 +66,7 @@ SMALLEST_FIRST = ("width // 2", "1"), ("distance > 0", "distance < width"), ("//
     (by_recursion, "a whole warp", "use a loop"),
     (solution_with("warp-sum", ("width // 2", "16")), "parts of a warp", "width 8"),
     (one_by_one, "the same bits, in few exchanges", "found 32 exchanges, expected 5"),
+    (one_lane_looks_again, "the same bits, in few exchanges", "exchanges, expected"),
     (in_a_circle, "the same bits, in few exchanges", "sums of a group's lanes differ in the last bits"),
     (solution_with("warp-sum", ("width // 2", "width")), "a whole warp", "Does a distance of `width` stay"),
     (with_its_width, "parts of a warp", "Does a distance of `width` stay"),

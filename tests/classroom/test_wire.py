@@ -72,10 +72,10 @@ def frame(structure, data=b""):
     (["array", "float64", [2**63, 2]], b""), (["array", "float64"], bytes(8)), (["scalar", "float64"], b""),
     (["scalar", "float64", 1], bytes(8)), (["complex", 1.0], b""), (["complex", "1", "2"], b""),
     (["dict", [["list"], 1]], b""), (["dict", 1], b""), (["dict", [1, 2, 3]], b""), (["pickle", "cos"], b""),
-    ([], b""), ({"a": 1}, b""), ([1, 2], b""), (b"[" * 10**5, b""), (b"\xff", b""), (b"", b""),
+    ([], b""), ({"a": 1}, b""), ({"list": 1}, b""), ([1, 2], b""), (b"[" * 10**5, b""), (b"\xff", b""), (b"", b""),
     (["dict", [2**63, 0]], b""), (b"1" * 1001, b""), (b"9" * 10**5, b""), (["list"] + [0] * (wire.ITEMS + 1), b""),
     (b"null", b"left over")],
-    ids=range(34))
+    ids=range(35))
 def test_what_is_no_message(structure, data):
     with pytest.raises(wire.WireError):
         wire.decode(frame(structure, data))

@@ -129,6 +129,8 @@ PAIRS = [
     (lambda d, g, h, r: r * (g * g * d - m(g * g * d)), {"gamma-twice", "missing-projection"}),
     (lambda d, g, h, r: r * (g * d - h * (g * d * h).sum() / d.shape[-1]), {"whole-tile", "missing-mean"}),
     (lambda d, g, h, r: r * (g * d - g * h * m(g * d * h)), {"gamma-twice-in-projection", "missing-mean"}),
+    (lambda d, g, h, r: r * (d - g * m(d) - g * h * m(d * h)),
+     {"gamma-missing-first", "gamma-outside-mean", "gamma-outside-projection"}),
     (lambda d, g, h, r: g * r * (d - m(d)), {"gamma-outside", "missing-projection"}),
     (lambda d, g, h, r: r * (g * d + m(g * d) - g * h * m(d * h)), {"mean-sign", "gamma-outside-projection"}),
     (lambda d, g, h, r: r * (g * d - (g * d).mean() - h * (g * d * h).mean()), {"no-axis"}),
@@ -162,6 +164,7 @@ def test_mistakes_that_come_together_are_read_off_the_terms(dx, names, dtype):
     report = check("backward-dx", candidate)
     assert report.failed and set(report.diagnosis.names) == names and gives_nothing_away(report), report
     assert report.diagnosis.kind == ("combination" if len(names) > 1 else "known")
+    assert ("(1) " in str(report.diagnosis)) == (len(names) > 1)  # one alone has no number
     for name in names:
         assert next(k.wrong for k in LAYER_NORM.known if k.name == name) in str(report.diagnosis)
 
@@ -571,6 +574,21 @@ def test_each_layer_can_fail(id, title, candidate):
     (one,) = [one for one in exercise.checks if one.title == title]
     assert verdict(one, np.random.default_rng(0), here(exercise.solution)) is None
     assert verdict(one, np.random.default_rng(0), here(candidate))
+
+
+@pytest.mark.parametrize("share", [0.9, 1.1])
+def test_how_much_of_dx_may_lie_along_x(share):
+    """1e-12 of dx, whatever its size, which is far from 1 in these rows."""
+    sizes = []
+
+    def candidate(dy, x, rstd, gamma, dx, dgamma):
+        rms_rows(lambda r, g, h, p: r * (g - h * p))(dy, x, rstd, gamma, dx, dgamma)
+        sizes.append(np.linalg.norm(dx))
+        dx[0] += share * 1e-12 * sizes[-1] * np.linalg.norm(x) / np.sum(x[0] ** 2) * x[0]
+
+    (one,) = [one for one in exercises()["rms-backward-rows"].checks if "no part along x" in one.title]
+    assert (verdict(one, np.random.default_rng(0), here(candidate)) is None) == (share < 1)
+    assert abs(np.log(sizes[-1])) > 0.3
 
 
 def test_a_candidate_that_raises_on_the_probes_has_no_diagnosis():

@@ -102,11 +102,15 @@ class Promise(NamedTuple):
     overflow: dict  #: whether a number may be Inf or NaN
 
 
+def unit_of(a, axis=None):
+    """The largest of |a|, but 1 where that is 0 or infinite."""
+    most = np.max(np.abs(a), axis=axis, keepdims=True, initial=0)
+    return np.where((most > 0) & (most < np.inf), most, 1)
+
+
 def norm(a, axis=None):
     """Euclidean norm; its squares neither overflow nor underflow. Infinite if a number is."""
-    a = np.abs(a)
-    most = np.max(a, axis=axis, keepdims=True, initial=0)
-    unit = np.where((most > 0) & (most < np.inf), most, 1)
+    unit = unit_of(a, axis)
     return (unit * np.sqrt(np.sum((a / unit) ** 2, axis=axis, keepdims=True))).squeeze(axis)
 
 
@@ -157,17 +161,15 @@ def of_equal_rows(drawn, truth, roundings, u):
     _, first, kind = np.unique(x, axis=0, return_index=True, return_inverse=True)
 
     def added(a):
-        unit, sums = np.max(np.abs(a), initial=0) or 1.0, np.zeros((len(first), *a.shape[1:]))
-        np.add.at(sums, kind.ravel(), a / unit)
-        return unit, sums
+        sums = np.zeros((len(first), *a.shape[1:]))
+        np.add.at(sums, kind.ravel(), a)
+        return sums
 
-    found = {}
-    for name, those in roundings.items():
-        most = np.max(those, initial=0) or 1.0
-        found[name] = most * np.sqrt(added((those / most) ** 2)[1])
-    unit, sums = added(dy)
-    common = cases.rounding_sizes(truth.xhat[first], truth.rstd[first], gamma, sums)["dgamma"]
-    return found | {"dgamma": np.maximum(found["dgamma"], u * unit * norm(common, 1))}
+    found = {name: unit_of(roundings[name]) * np.sqrt(added((roundings[name] / unit_of(roundings[name])) ** 2))
+             for name in BY_ROW}
+    unit = unit_of(dy)
+    common = cases.rounding_sizes(truth.xhat[first], truth.rstd[first], gamma, added(dy / unit))["dgamma"]
+    return roundings | found | {"dgamma": max(roundings["dgamma"], u * norm(unit * common, 1), key=weighed)}
 
 
 def promise(drawn, truth, precise):
@@ -248,7 +250,7 @@ def against_peer(results, peers, truth, promised, compute):
         if np.isfinite(value).all() and np.isfinite(peer).all():
             mine, others = (norm(differences(a, truth.tensors[name])) for a in (value, peer))
             least = max(norm(promised.roundings[name]), cases.U[compute] * norm(promised.exact[name]))
-            free = np.array([2 * least, weighed(promised.alike[name]) / 2]) + norm(promised.extra[name])
+            free = np.array([2 * least, max(2 * least, weighed(promised.alike[name]) / 2)]) + norm(promised.extra[name])
             found[name] = (quotient(mine, 2 * others) * (mine > free)).tolist()
     return found
 

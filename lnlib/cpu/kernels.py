@@ -102,8 +102,8 @@ def _write_y(x, i, start, stop, mean, residual, rstd, gamma, beta, y):
 def _upstream_sums(dy, x, i, gamma, mean, residual, first):
     """Sums of w = g - first, of w * c and of c = x - mean - residual, in float64.
 
-    If g is constant, w is 0. If ``first`` is an outlier, so is the mean of w, and that times the mean of c, which is
-    not quite 0, is in the sum of w * c: an error of u at most beside the outlier in g.
+    If g is constant, w is 0. If ``first`` is an outlier, so is the mean of w, and that times the sum of c, which is
+    not quite 0, is in the sum of w * c: the caller takes it out, for it would be in every element of dx.
     """
     w_sum = wx_sum = c_sum = 0.0
     for j in range(np.uintp(x.shape[1])):
@@ -275,10 +275,11 @@ def _means_of_g(dy, x, i, mean, residual, rstd, gamma, tolerance, root, harmless
     first = _guess_of_g(dy, i, gamma)
     w_sum, wx_sum, c_sum = _upstream_sums(dy, x, i, gamma, mean, residual, first)
     changed = abs(c_sum) * rstd > tolerance * D
-    g_mean = real(first + w_sum / D)
+    w_mean, c_mean = w_sum / D, c_sum / D
+    g_mean = real(first + w_mean)
     if rstd == 0 or not abs(w_sum) + abs(wx_sum) * (rstd * root) < harmless * D:
         g_mean = real(math.nan)
-    return g_mean, real(wx_sum / D * rstd), changed
+    return g_mean, real((wx_sum / D - w_mean * c_mean) * rstd), changed  # as if the mean of c were 0
 
 
 @_row_loop

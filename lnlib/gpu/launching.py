@@ -50,7 +50,7 @@ def describe():
 
 
 def launch(kernel, blocks, threads, *arguments):
-    """Run ``kernel[blocks, threads](*arguments)`` to its end, wherever that is possible; returns :class:`Launched`.
+    """Run ``kernel[blocks, threads](*arguments)`` to its end, wherever that is possible; returns a named tuple.
 
     * ``kernel``: what ``cuda.jit`` made of a function, or a plain function.
     * ``blocks``, ``threads``: how many blocks, and how many threads (1 to 1024) in each.

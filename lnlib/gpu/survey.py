@@ -23,15 +23,15 @@ from .steps import INPUTS, OUTPUTS, STEPS
 
 PASSES = "forward", "backward"
 
-#: Shapes to check: rows and lengths that fit nothing, one for each kind of kernel. The interpreter gets the first.
+#: Shapes to check. Rows and lengths that fit nothing, one for each kind of kernel. The interpreter gets the first.
 CHECKED = (7, 3), (5, 100), (130, 1027), (64, 4096), (9, 20000)
 INTERPRETED = 2
 
-#: Shapes to time: one that a cache of 50 MB takes in, and one whose arrays are 128 MiB each.
+#: Shapes to time. One that a cache of 50 MB takes in, and one whose arrays are 128 MiB each.
 TIMED = (8192, 1024), (8192, 4096)
 ROUNDS = 20
 
-#: Relative L2 error of a result that counts as right: 1e-5 is about 170 roundings of float32, enough for rows near
+#: Relative L2 error of a result that counts as right. 1e-5 is about 170 roundings of float32, enough for rows near
 #: zero, and less than what a wrong kernel gets.
 LIMIT = 2.0**-24 + 1e-5
 

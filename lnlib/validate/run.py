@@ -38,7 +38,7 @@ def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), 
         RMS norm has no beta and no dbeta.
     kind : "layer_norm" or "rms_norm"
     framework, dtypes, quick, and more
-        See :class:`lnlib.validate.settings.Settings`.
+        See :class:`lnlib.validate.Settings`.
     watch : function, optional
         Called with each case before it is tried.
 

@@ -71,6 +71,20 @@ class Saved(NamedTuple):
     cache: NamedTuple
 
 
+def compare(bug, x, gamma, beta, dy, eps=1e-5):
+    """What ``bug`` gives and what is right: two lists with y, dx, dgamma and, of layer norm, dbeta.
+
+    Arguments are not checked: right and wrong are handed the same.
+    """
+    rms = bug.kind == "rms_norm"
+    given = (x, gamma) if rms else (x, gamma, beta)
+    forward = rms_norm_forward if rms else layer_norm_forward
+    backward = rms_norm_backward if rms else layer_norm_backward
+    y, cache = forward(*given, eps)
+    wrong, saved = bug.forward(*given, eps)
+    return [wrong, *bug.backward(dy, saved)], [y, *backward(dy, cache)]
+
+
 _bugs = []
 _MUTANT = {mutant.name: mutant.backward for mutant in MUTANTS}
 

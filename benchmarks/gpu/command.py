@@ -19,15 +19,20 @@ from lnlib.measure.events import TorchGpu
 from lnlib.measure.provenance import FOLDER, ROOT, provenance, save, slug
 
 from . import stages, tables
+from .conditions import Conditions, nvidia_smi
 from .contestants import EPS, FAMILIES, LADDER, LIMIT, OURS, PEERS, Notes
 from .correctness import correctness
 
 PACKAGES = ("numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "cuda-core", "nvidia-nvvm",
             "nvidia-nvjitlink", "torch", "triton", "liger-kernel", "cupy-cuda12x", "cupy-cuda13x")
 
-STAGES = {"ceilings": stages.ceilings, "correctness": correctness, "launch": stages.launch,
-          "speed": stages.speed, "ladder": stages.ladder, "graphs": stages.graphs,
-          "tune": stages.tune}
+STAGES = {"correctness": correctness, "ceilings": stages.ceilings, "launch": stages.launch,
+          "speed": stages.speed, "ladder": stages.ladder, "graphs": stages.graphs, "halves": stages.halves,
+          "compile": stages.compiled, "tune": stages.tune}
+
+#: The part of the time that a stage may take, so that one that hangs leaves time for the others.
+SHARE = {"correctness": 0.15, "ceilings": 0.05, "launch": 0.05, "speed": 0.25, "ladder": 0.2, "graphs": 0.1,
+         "halves": 0.2, "compile": 0.3, "tune": 0.3}
 
 
 # Environment
@@ -68,15 +73,6 @@ def missing(families):
     return found
 
 
-def nvidia_smi(*fields):
-    """What the driver says, as text by field; empty where the program is not there."""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        ran = subprocess.run(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "--id=0"],
-                             capture_output=True, text=True, timeout=30, check=True)
-        return dict(zip(fields, map(str.strip, ran.stdout.split(","))))
-    return {}
-
-
 def device():
     """The GPU, and what its programs are compiled with."""
     import torch
@@ -84,10 +80,11 @@ def device():
     from lnlib.simt.cuda_access import cuda
 
     p = torch.cuda.get_device_properties(0)
-    return {"name": p.name, "compute_capability": f"{p.major}.{p.minor}", "multiprocessors": p.multi_processor_count,
+    uuid = f"GPU-{p.uuid}" if hasattr(p, "uuid") else "0"  # the first that PyTorch sees need not be the driver's first
+    return {"name": p.name, "uuid": uuid, "compute_capability": f"{p.major}.{p.minor}", "multiprocessors": p.multi_processor_count,
             "l2_bytes": getattr(p, "L2_cache_size", None), "memory_bytes": p.total_memory,
             "cuda": torch.version.cuda, "numba_target": cuda.implementation,
-            **nvidia_smi("driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit")}
+            **nvidia_smi(uuid, "driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit")}
 
 
 # The process that works
@@ -171,15 +168,17 @@ def messages(command, seconds):
         raise StageFailed(f"its process ended with {process.returncode}")
 
 
-def perform(stages, start, result, write):
+def perform(stages, start, result, write, uuid=None):
     """Do the stages one after the other, and write the result after all that they say.
 
-    ``start(stage)`` yields messages: ``records`` and ``failures`` are lists, ``left_out`` is a dict.
+    ``start(stage)`` yields messages: ``records`` and ``failures`` are lists, ``left_out`` is a dict. ``uuid`` is the
+    GPU whose clocks are noted meanwhile.
     """
     for stage in stages:
-        began = time.monotonic()
+        began, conditions = time.monotonic(), Conditions(uuid)
         try:
             for message in start(stage):
+                conditions.look()
                 result["records"] += message.get("records", [])
                 result["left_out"] |= message.get("left_out", {})
                 result["failures"] += [{"stage": stage, **failure} for failure in message.get("failures", [])]
@@ -188,6 +187,7 @@ def perform(stages, start, result, write):
             said = str(error) if isinstance(error, StageFailed) else f"{type(error).__name__}: {error}"
             result["failures"].append({"stage": stage, "what": "the stage", "error": said})
         result["stages"][stage] = round(time.monotonic() - began, 1)
+        result["conditions"][stage] = conditions.seen
         write(result)
 
 
@@ -213,7 +213,8 @@ def parse(arguments=None):
     parser.add_argument("--only", nargs="+", choices=[*FAMILIES, "ladder"], metavar="NAME",
                         help=f"some of {' '.join(FAMILIES)}, or ladder for all teaching steps; default: all")
     parser.add_argument("--tune", action="store_true", help="also time lnlib with other numbers of threads")
-    parser.add_argument("--minutes", type=float, default=8.0, help="when to stop; default: 8")
+    parser.add_argument("--minutes", type=float, default=40.0,
+                        help="when to stop; a stage may take a part of it; default: 40")
     parser.add_argument("--out", type=pathlib.Path, metavar="FOLDER", help="default: benchmarks/results/gpu")
     parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -235,7 +236,8 @@ def main(arguments=None):
     def start(stage):
         print(f"{stage}", file=sys.stderr, flush=True)
         plan = json.dumps([stage, options.families, options.quick])
-        return messages([sys.executable, "-m", "benchmarks.gpu", "--work", plan], end - time.monotonic())
+        seconds = min(end - time.monotonic(), 60 * options.minutes * SHARE.get(stage, 1))
+        return messages([sys.executable, "-m", "benchmarks.gpu", "--work", plan], seconds)
 
     try:
         found = {k: v for message in start("environment") for k, v in message.items()}
@@ -249,11 +251,12 @@ def main(arguments=None):
     ran = provenance("python -m benchmarks.gpu", PACKAGES) | {
         "device": found["device"], "eps": EPS, "quick": options.quick, "families": options.families,
         "ladder_limit_seconds": LIMIT, "graph_calls": stages.GRAPH}
-    result = {"title": "Speed of layer norms on a GPU", "provenance": ran, "stages": {}, "left_out": {},
-              "failures": [], "records": []}
+    result = {"title": "Speed of layer norms on a GPU", "provenance": ran, "stages": {}, "conditions": {},
+              "left_out": {}, "failures": [], "records": []}
     folder = options.out or (None if options.quick else FOLDER / "gpu")
     path = folder and folder / f"{slug(found['device']['name'])}.json"
-    perform(options.stages, start, result, write_to(path) if path else lambda result: None)
+    perform(options.stages, start, result, write_to(path) if path else lambda result: None,
+            found["device"].get("uuid"))
     print("\n".join(tables.report(result)))
     wrong = any(r["implementation"] in OURS and not r["ok"] for r in result["records"] if "ok" in r)
     return int(wrong or bool(result["failures"]))

@@ -142,6 +142,39 @@ def liger_calls(case, a, gpu, notes):
         yield "liger", partial(layer_norm_backward, a.dy, x, a.gamma, a.beta, mean, rstd)
 
 
+def apex_calls(case, a, gpu, notes):
+    """NVIDIA Apex, its fused layer norm."""
+    import fused_layer_norm_cuda as apex
+
+    D = (case.shape[1],)
+    if case.which == "forward":
+        yield "apex", partial(apex.forward_affine, a.x, D, a.gamma, a.beta, EPS)
+    else:
+        _, mean, rstd = apex.forward_affine(a.x, D, a.gamma, a.beta, EPS)
+        yield "apex", partial(apex.backward_affine, a.dy, mean, rstd, a.x, D, a.gamma, a.beta, EPS, False)
+
+
+def quack_calls(case, a, gpu, notes):
+    """QuACK's forward, whose parameters are float32. A backward for layer norm it does not offer."""
+    from quack.rmsnorm import layernorm_fwd
+
+    if case.which == "forward":
+        yield "quack", partial(layernorm_fwd, a.x, a.gamma.float(), bias=a.beta.float(), eps=EPS)
+
+
+def transformer_engine_calls(case, a, gpu, notes):
+    """NVIDIA TransformerEngine: no quantisation, no multiprocessors kept free."""
+    from transformer_engine.pytorch.constants import TE_DType
+    from transformer_engine_torch import layernorm_bwd, layernorm_fwd
+
+    forward = partial(layernorm_fwd, a.x, a.gamma, a.beta, EPS, None, None, TE_DType[a.x.dtype], 0, False)
+    if case.which == "forward":
+        yield "transformer-engine", forward
+    else:
+        _, mean, rstd = forward()
+        yield "transformer-engine", partial(layernorm_bwd, a.dy, a.x, mean, rstd, a.gamma, 0, False)
+
+
 # What memory can do: a forward's bytes, and a backward's
 
 
@@ -160,6 +193,9 @@ def memory_calls(case, a, gpu, notes):
 
 def lnlib_calls(case, a, gpu, notes, precise=False):
     """The functions that users call, with all their checks."""
+    if case.dtype not in lnlib_gpu.backend.DTYPES:
+        notes.left_out[f"lnlib {case.dtype}"] = "not among its dtypes"
+        return
     forward = partial(lnlib_gpu.layer_norm_forward, a.x, a.gamma, a.beta, EPS, precise=precise)
     call = forward if case.which == "forward" else partial(lnlib_gpu.layer_norm_backward, a.dy, forward()[1])
     yield "lnlib-precise" if precise else "lnlib", call
@@ -242,10 +278,11 @@ def ladder_calls(case, a, gpu, notes, name):
 LADDER = {name: partial(ladder_calls, name=name) for name in STEPS}
 
 FAMILIES = {"memory": memory_calls, "pytorch": pytorch_calls, "compile": compile_calls, "triton": triton_calls,
-            "liger": liger_calls, "lnlib": lnlib_calls, "precise": partial(lnlib_calls, precise=True)} | LADDER
+            "liger": liger_calls, "apex": apex_calls, "quack": quack_calls,
+            "transformer-engine": transformer_engine_calls, "lnlib": lnlib_calls, "precise": partial(lnlib_calls, precise=True)} | LADDER
 
 #: Families that can do without Numba's CUDA target.
-PEERS = ("memory", "pytorch", "compile", "triton", "liger")
+PEERS = ("memory", "pytorch", "compile", "triton", "liger", "apex", "quack", "transformer-engine")
 
 #: The implementations that have to be right.
 OURS = ("lnlib", "lnlib-precise", "triton", *LADDER)

@@ -1,6 +1,7 @@
 """The stages of the GPU benchmark that measure time. Each is a generator of lists of records."""
 
 import contextlib
+import functools
 import math
 from typing import NamedTuple
 from unittest import mock
@@ -10,14 +11,16 @@ from lnlib.measure.provenance import digits
 
 from .contestants import FAMILIES, LADDER, PASSES, PEERS, Case, Notes, arrays, contestants, plan_step
 
-SHAPES = ((2048, 1024), (8192, 1000), (8191, 1027), (4096, 8192), (8192, 4096), (16384, 2048), (32768, 1024),
-          (32768, 768), (65536, 256))
+SHAPES = ((2048, 1024), (8192, 1000), (8191, 1027), (1024, 20000), (2048, 12288), (4096, 8192), (8192, 4096),
+          (16384, 2048), (32768, 1024), (32768, 768), (65536, 256), (131072, 128), (262144, 64))
 SOME_SHAPES = ((2048, 1024), (8191, 1027), (8192, 4096))  # for what is not measured at all of them, and --quick
 SMALL_SHAPES = ((1, 1024), (32, 1024), (256, 1024), (2048, 1024))  # for graphs
 TUNE_SHAPES = ((65536, 256), (32768, 768), (32768, 1024), (8192, 4096), (4096, 8192))
 
 ARRAYS = {"forward": 2, "backward": 3}  # read x, write y; read x and dy, write dx
 GRAPH = 20  # calls in a graph
+HOST_CALLS = 20  # of which the host's time is taken, one after the other
+ALL = ("memory", "pytorch", "triton", "liger", "apex", "quack", "transformer-engine", "lnlib")  # who is compared, but for who takes long
 AGAINST = {"speedup": ("pytorch",), "of_copy": ("copy",), "of_add": ("add",)}
 
 
@@ -110,22 +113,37 @@ def launch(work):
 
 def timed(work, section, case, families):
     """Records of one case, timed cold."""
-    found = compare(work.calls(case, arrays(case), families), AGAINST, work.gpu, rounds=work.rounds)
-    itemsize = {"float32": 4, "float16": 2}[case.dtype]
-    return [{"section": section, **case._asdict(), **record,
-             "gb_per_s": gb_per_s(case.shape, itemsize, case.which, record["seconds"][0])} for record in found]
+    calls = work.calls(case, arrays(case), families)
+    found = compare(calls, AGAINST, work.gpu, rounds=work.rounds)
+    itemsize, records = {"float32": 4, "float16": 2, "bfloat16": 2}[case.dtype], []
+    for record in found:
+        seconds = record["seconds"][0]
+        host = host_seconds(calls[record["implementation"]], work.gpu, HOST_CALLS)
+        records.append({"section": section, **case._asdict(), **record, "host_seconds": digits(host),
+                        "gb_per_s": gb_per_s(case.shape, itemsize, case.which, seconds)})
+    return records
 
 
 def speed(work):
     """Ours and the peers, beside a copy or an addition of the same arrays."""
-    peers = ("memory", "pytorch", "compile", "triton", "liger", "lnlib")
     for shape in SOME_SHAPES if work.quick else SHAPES:
         for which in PASSES:
-            yield timed(work, "speed", Case(shape, "float32", which),
-                        peers + ("precise",) * (shape in SOME_SHAPES))
-    for shape in () if work.quick else SOME_SHAPES:
+            yield timed(work, "speed", Case(shape, "float32", which), ALL + ("precise",) * (shape in SOME_SHAPES))
+
+
+def halves(work):
+    """The same in float16, and in bfloat16 for those who know it."""
+    for dtype in ("float16", "bfloat16"):
+        for shape in SOME_SHAPES if work.quick else SHAPES:
+            for which in PASSES:
+                yield timed(work, "speed", Case(shape, dtype, which), ALL)
+
+
+def compiled(work):
+    """What PyTorch's compiler makes of it. That takes long, so it is a stage of its own, the last."""
+    for shape in SOME_SHAPES if work.quick else SHAPES:
         for which in PASSES:
-            yield timed(work, "speed", Case(shape, "float16", which), ("memory", "pytorch", "triton", "lnlib"))
+            yield timed(work, "compile", Case(shape, "float32", which), ("memory", "pytorch", "lnlib", "compile"))
 
 
 def ladder(work):
@@ -148,7 +166,7 @@ def graphs(work):
     for shape in SMALL_SHAPES:
         for which in PASSES:
             case, replays = Case(shape, "float32", which), {}
-            calls = work.calls(case, arrays(case), ("memory", "pytorch", "compile", "triton", "liger", "lnlib"))
+            calls = work.calls(case, arrays(case), ALL)
             for name, call in calls.items():
                 try:
                     replays[name] = work.gpu.graph(call, GRAPH)
@@ -159,11 +177,14 @@ def graphs(work):
 
 
 def patched(name, value, call):
-    """``call`` while a name of lnlib.gpu.plans has another value."""
-    from lnlib.gpu import plans
+    """``call`` while a name of lnlib.gpu.plans has another value, and launches are prepared anew for it."""
+    from lnlib.gpu import backend, plans
+
+    prepared = {work: functools.lru_cache(getattr(backend, work).__wrapped__)
+                for work in ("forward_work", "backward_work")}
 
     def run():
-        with mock.patch.object(plans, name, value):
+        with mock.patch.object(plans, name, value), mock.patch.multiple(backend, **prepared):
             return call()
     return run
 

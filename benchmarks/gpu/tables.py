@@ -2,6 +2,8 @@
 
 from lnlib.measure.stopwatch import cell
 
+from .conditions import FIELDS
+
 #: The ceiling of a pass, and the field with the part of it that is reached.
 CEILING = {"forward": ("copy", "of_copy"), "backward": ("add", "of_add")}
 
@@ -20,6 +22,18 @@ def by(records, *fields):
     for record in records:
         groups.setdefault(tuple(str(record.get(field)) for field in fields), []).append(record)
     return groups
+
+
+def waits(section, dtype, which, records):
+    """What a user waits for who calls again and again: for the GPU or for the host, whichever takes longer."""
+    names = [n for n in dict.fromkeys(r["implementation"] for r in records) if n not in ("copy", "add")]
+    lines = []
+    for shape in dict.fromkeys(tuple(r["shape"]) for r in records):
+        line = {r["implementation"]: r for r in records if tuple(r["shape"]) == shape and "host_seconds" in r}
+        cells = [(line[n]["seconds"][0], line[n]["host_seconds"]) if n in line else None for n in names]
+        lines.append(["x".join(map(str, shape)),
+                      *("" if c is None else f"{max(c) * 1e6:.1f}{' host' * (c[1] > c[0])}" for c in cells)])
+    return grid(f"{section}: {which}, {dtype}; microseconds that a user waits (host: for the host)", ["", *names], lines)
 
 
 def times(section, dtype, which, records):
@@ -67,6 +81,13 @@ def launch(records):
     return grid("launch: microseconds of the host", ["", "pass", "us"], lines)
 
 
+def clocks(conditions):
+    """The clocks, temperatures and reasons of each stage, first and last."""
+    lines = [[stage, f"{look['seconds']:.0f}", *(look["found"].get(field, "") for field in FIELDS)]
+             for stage, seen in conditions.items() for look in seen[:1] + seen[1:][-1:]]
+    return grid("clocks while it ran, at the first and the last look", ["", "seconds", *FIELDS], lines) if lines else []
+
+
 def report(result):
     """All of a result, as lines."""
     lines = [f"{result['provenance']['device']['name']}, {result['provenance']['date']}"]
@@ -74,11 +95,14 @@ def report(result):
     for table in (ceilings, correctness, repeated, launch):
         if table.__name__ in sections:
             lines += table(sections[table.__name__])
-    for name in ("graphs", "tune", "ladder", "speed"):
+    for name in ("compile", "graphs", "tune", "ladder", "speed"):
         for (dtype, which), found in by(sections.get(name, []), "dtype", "which").items():
             lines += times(name, dtype, which, found)
+            if any("host_seconds" in r for r in found):
+                lines += waits(name, dtype, which, found)
     for r in sections.get("nothing", []):
-        lines += ["", f"two events with nothing in between: {cell(r['seconds'], 1e6)} microseconds"]
+        lines += ["", f"two events with nothing in between: {cell(r['seconds'], 1e6)} microseconds, part of all times"]
+    lines += clocks(result.get("conditions", {}))
     late = sum(r.get("late", 0) > 0 for r in result["records"])
     spent = ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in result["stages"].items())
     lines += ["", "medians; ~ marks quartiles further apart than a fifth of the median",

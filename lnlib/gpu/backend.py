@@ -52,7 +52,8 @@ class GpuLayerNormCache(NamedTuple):
         return type(self), tuple(self)
 
 
-_DTYPES = "float32", "float16"
+#: Dtypes of x; their names.
+DTYPES = "float32", "float16"
 _EXPECTED = ("float32 or float16 on the GPU (lnlib.layernorm and lnlib.cpu take float64 and bfloat16; "
              ".astype converts)")
 
@@ -73,7 +74,7 @@ def _seen(name, value, device):
             raise TypeError(f"{name}: found an array on the device, expected one on the host, where x is")
         return value
     try:
-        return contract.describe(name, value, _DTYPES, _EXPECTED)
+        return contract.describe(name, value, DTYPES, _EXPECTED)
     except AttributeError:
         raise TypeError(f"{name}: found {type(value).__name__}, expected an array on the device, where x is") from None
 
@@ -90,7 +91,7 @@ def _require_parts(cache):
         part = getattr(cache, name)
         if not (isinstance(part, np.ndarray) or hasattr(part, "__cuda_array_interface__")):
             raise TypeError(f"cache.{name}: found {type(part).__name__}, expected the array that forward made")
-        dtypes = ("float32", "float64") if name == "statistics" else _DTYPES
+        dtypes = ("float32", "float64") if name == "statistics" else DTYPES
         contract.as_array(f"cache.{name}", part if isinstance(part, np.ndarray) else contract.Description(
             tuple(part.shape), _dtype(part), True), dtypes)
     rows = math.prod(cache.x.shape[:-1])
@@ -98,7 +99,7 @@ def _require_parts(cache):
     contract.require_shape("cache.statistics", tuple(cache.statistics.shape), (rows, 4))
     contract.require_shape("cache.gamma", tuple(cache.gamma.shape), tuple(cache.x.shape[-1:]))
     contract.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
-    contract.require_dtype("cache.dtype", cache.dtype, _DTYPES)
+    contract.require_dtype("cache.dtype", cache.dtype, DTYPES)
     contract.require_bool("cache.device", cache.device)
     return cache
 
@@ -173,7 +174,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
     """
     device = _on_device(x)
     seen = contract.require_x(_seen("x", x, device))
-    contract.require_dtype("x", seen.dtype, _DTYPES, _EXPECTED)
+    contract.require_dtype("x", seen.dtype, DTYPES, _EXPECTED)
     parameters = contract.require_parameters(_seen("gamma", gamma, device), _seen("beta", beta, device), seen)
     eps = contract.require_eps(eps)
     real = np.dtype(np.float64 if contract.require_bool("precise", precise) else np.float32)

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import types
 
+import numpy as np
 import pytest
 from clocks import FakeGpu
 
-from benchmarks.gpu import command, contestants, correctness, profile, stages, tables
+from benchmarks.gpu import command, conditions, contestants, correctness, profile, stages, tables
 from benchmarks.gpu.contestants import Case, Notes
+from lnlib import gpu as lnlib_gpu
 from lnlib.gpu import plans
 from lnlib.gpu.steps import STEPS
 from lnlib.measure.provenance import ROOT
@@ -89,6 +91,39 @@ def test_contestants(monkeypatch):
         contestants.contestants(case, None, fake, notes, ["bad", "good"])
 
 
+def test_peers_are_called_as_they_want_it(monkeypatch):
+    """Apex, QuACK and TransformerEngine, played by the test: who gets which arguments, in which order."""
+    apex = types.SimpleNamespace(forward_affine=lambda *given: ("y", "mean", "rstd"),
+                                 backward_affine=lambda *given: given)
+    monkeypatch.setitem(sys.modules, "fused_layer_norm_cuda", apex)
+    te = types.SimpleNamespace(layernorm_fwd=lambda *given: (given, "mean", "rstd"), layernorm_bwd=lambda *given: given)
+    monkeypatch.setitem(sys.modules, "transformer_engine_torch", te)
+    for name in ("transformer_engine", "transformer_engine.pytorch"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch.constants", types.SimpleNamespace(TE_DType={"f4": 5}))
+    quack = types.SimpleNamespace(layernorm_fwd=lambda *given, **named: (given, named))
+    monkeypatch.setitem(sys.modules, "quack", types.ModuleType("quack"))
+    monkeypatch.setitem(sys.modules, "quack.rmsnorm", quack)
+    x, parameter = types.SimpleNamespace(dtype="f4"), types.SimpleNamespace(float=lambda: "float32")
+    a = contestants.Arrays(x, parameter, parameter, "dy")
+
+    def results(family):
+        return [call() for which in contestants.PASSES for _, call in contestants.FAMILIES[family](
+            Case((2, 8), "float32", which), a, None, None)]
+
+    eps = contestants.EPS
+    assert results("apex") == [("y", "mean", "rstd"), ("dy", "mean", "rstd", x, (8,), parameter, parameter, eps, False)]
+    forward = (x, parameter, parameter, eps, None, None, 5, 0, False)
+    assert results("transformer-engine") == [(forward, "mean", "rstd"), ("dy", x, "mean", "rstd", parameter, 0, False)]
+    assert results("quack") == [((x, "float32"), {"bias": "float32", "eps": eps})]
+
+
+def test_a_dtype_that_lnlib_does_not_know_is_left_out():
+    notes = Notes()
+    assert list(contestants.lnlib_calls(Case((2, 8), "float64", "forward"), None, None, notes)) == []
+    assert notes.left_out == {"lnlib float64": "not among its dtypes"}
+
+
 def test_nothing_but_lnlib_is_needed_to_import_it():
     code = ("import sys; sys.modules.update(dict.fromkeys(('torch', 'triton', 'cupy', 'liger_kernel'))); "
             "import benchmarks.gpu.command, benchmarks.gpu.profile; "
@@ -138,10 +173,25 @@ def test_what_is_tuned_changes_the_plan(shape, which, plan):
     assert planned() == before
 
 
+def test_what_is_tuned_is_launched_so(monkeypatch):
+    """Though lnlib.gpu keeps its launches for the next call: other numbers of threads, and then its own again."""
+    x, one = np.ones((3, 128), "f4"), np.ones(128, "f4")
+    launched = []
+    monkeypatch.setattr(lnlib_gpu.devices.Interpreter, "launch", lambda self, work, *arrays: launched.append(work.threads))
+
+    def call():
+        lnlib_gpu.layer_norm_forward(x, one, one)
+
+    call()
+    stages.patched("threads_and_chunks", lambda *_: (256, 1), call)()
+    call()
+    assert launched[1] == 256 != launched[0] == launched[2]
+
+
 # Processes and the file
 
 def empty():
-    return {"provenance": {}, "stages": {}, "left_out": {}, "failures": [], "records": []}
+    return {"provenance": {}, "stages": {}, "conditions": {}, "left_out": {}, "failures": [], "records": []}
 
 
 def test_a_stage_that_fails_costs_itself_only():
@@ -214,9 +264,42 @@ def test_what_a_stage_says(monkeypatch, capsys):
 
 # The command
 
+def test_a_stage_gets_a_part_of_the_time(monkeypatch, tmp_path):
+    """A stage that hangs leaves time for the others; the GPU is named as the driver names it."""
+    seconds, asked = {}, []
+
+    def messages(line, limit):
+        stage = json.loads(line[-1])[0]
+        seconds[stage] = limit
+        yield {"device": {"name": "NVIDIA H200", "uuid": "GPU-1"}} if stage == "environment" else {"records": []}
+
+    monkeypatch.setattr(command, "messages", messages)
+    monkeypatch.setattr(conditions, "nvidia_smi", lambda *arguments: asked.append(arguments) or {"clocks.sm": "1980"})
+    command.main(["--out", str(tmp_path), "--stages", "speed", "graphs"])
+    assert seconds["speed"] == pytest.approx(0.25 * 2400) and seconds["graphs"] == pytest.approx(0.1 * 2400)
+    assert {uuid for uuid, *_ in asked} == {"GPU-1"} and len(asked) == 2
+    found = json.loads((tmp_path / "nvidia-h200.json").read_text())["conditions"]
+    assert [look["found"] for look in found["speed"]] == [{"clocks.sm": "1980"}]
+
+
+def test_conditions(monkeypatch):
+    """Every few seconds the driver is asked; what has not changed is not told again."""
+    answers = iter([{"clocks.sm": "1980"}, {"clocks.sm": "1980"}, {"clocks.sm": "1200"}])
+    monkeypatch.setattr(conditions, "nvidia_smi", lambda *arguments: next(answers))
+    now = [0.0]
+    looks = conditions.Conditions("GPU-1", lambda: now[0])
+    for now[0] in (0.0, 1.0, 6.0, 7.0, 12.0):
+        looks.look()
+    assert looks.seen == [{"seconds": 0.0, "found": {"clocks.sm": "1980"}},
+                          {"seconds": 12.0, "found": {"clocks.sm": "1200"}}]
+    assert next(answers, None) is None
+    conditions.Conditions(None).look()  # no name, no question
+
+
 def test_arguments(capsys):
     options = command.parse([])
-    assert options.stages == ["ceilings", "correctness", "launch", "speed", "ladder", "graphs"]
+    assert options.stages == ["correctness", "ceilings", "launch", "speed", "ladder", "graphs", "halves", "compile"]
+    assert set(command.SHARE) == set(command.STAGES) and max(command.SHARE.values()) < 0.5
     assert options.families == list(contestants.FAMILIES) and not options.quick and options.out is None
     options = command.parse(["--only", "memory", "ladder", "--stages", "speed", "--tune", "--minutes", "2"])
     assert options.families == ["memory", *STEPS] and options.stages == ["speed", "tune"]
@@ -279,7 +362,7 @@ RECORDS = [
      "implementation": "fused-atomics", "runs": 100, "same": 3},
     {"section": "launch", "implementation": "pytorch add_", "host_seconds": 4.2e-6},
     record("speed", "copy", 62e-6, of_copy=[1.0] * 3),
-    record("speed", "pytorch", 80e-6, of_copy=[0.775] * 3, late=2),
+    record("speed", "pytorch", 80e-6, of_copy=[0.775] * 3, late=2, host_seconds=95e-6),
     record("speed", "copy", 15e-6, shape=(2048, 1024), of_copy=[1.0] * 3),
     record("ladder", "add", 94e-6, which="backward", of_add=[1.0] * 3),
     record("ladder", "fused-atomics", 940e-6, which="backward", of_add=[0.1, 0.09, 0.12]),
@@ -289,6 +372,7 @@ RECORDS = [
 def test_tables():
     result = empty() | {"provenance": {"device": {"name": "NVIDIA H200"}, "date": "2026-11-21 13:00 UTC"},
                         "stages": {"ceilings": 12.3, "speed": 100.0}, "left_out": {"liger": "not installed"},
+                        "conditions": {"speed": [{"seconds": 3.0, "found": {"clocks.sm": "1980 MHz"}}]},
                         "failures": [{"stage": "tune", "what": "64 threads", "error": "too many registers"}],
                         "records": RECORDS}
     lines = tables.report(result)
@@ -297,7 +381,9 @@ def test_tables():
                  "fused-atomics  8192x1024  3 of 100", "pytorch add_        4.2",
                  "8192x4096  62.0  80.0 (0.78)\n2048x1024  15.0\n",  # nobody but the copy ran the second shape
                  "8192x4096  94.0  940.0 (~0.10)",  # the part has wide quartiles, the time has not
-                 "nothing in between: 2.5 microseconds", "11 records, 1 of them", "seconds: ceilings 12, speed 100"):
+                 "nothing in between: 2.5 microseconds, part",
+                 "user waits (host: for the host)\n            pytorch\n8192x4096  95.0 host\n",
+                 "1980 MHz", "11 records, 1 of them", "seconds: ceilings 12, speed 100"):
         assert line in "\n".join(lines)
     assert lines[-2:] == ["left out: liger: not installed", "FAILED: tune: 64 threads: too many registers"]
 

@@ -382,7 +382,7 @@ def test_tables():
                  "8192x4096  62.0  80.0 (0.78)\n2048x1024  15.0\n",  # nobody but the copy ran the second shape
                  "8192x4096  94.0  940.0 (~0.10)",  # the part has wide quartiles, the time has not
                  "nothing in between: 2.5 microseconds, part",
-                 "user waits (host: for the host)\n            pytorch\n8192x4096  95.0 host\n",
+                 "user waits (host: for the host)", "\n8192x4096  95.0 host\n",
                  "1980 MHz", "11 records, 1 of them", "seconds: ceilings 12, speed 100"):
         assert line in "\n".join(lines)
     assert lines[-2:] == ["left out: liger: not installed", "FAILED: tune: 64 threads: too many registers"]

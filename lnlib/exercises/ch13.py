@@ -57,7 +57,8 @@ def layer_d(x, gamma, beta, dy, eps):
     total = 0
     for k in range(0, D, 256):
         tile = g[..., k:k + 256]
-        total = total + (tile * kept[..., :tile.shape[-1]]).sum(axis=-1, keepdims=True)
+        part = tile * kept[..., :tile.shape[-1]]
+        total = total + part.sum(axis=-1, keepdims=True)
     dx = r * (g - mean_of(g) - xhat * total / D)
     return gamma * xhat + beta, dx, *sums(dy, xhat)
 

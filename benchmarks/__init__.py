@@ -1,5 +1,5 @@
-"""What is measured, and by what. ``python -m benchmarks.accuracy``, ``.cpu`` and ``.gpu`` are commands.
+"""What is measured, and by what. ``python -m benchmarks.accuracy``, ``.validate``, ``.cpu`` and ``.gpu`` are commands.
 
-:mod:`.cpu` and :mod:`.gpu` are times, taken by the stopwatches of :mod:`lnlib.measure`; :mod:`.accuracy` is digits;
-``results`` has a folder for each kind of file.
+:mod:`.cpu` and :mod:`.gpu` are times, taken by the stopwatches of :mod:`lnlib.measure`; :mod:`.accuracy` is digits,
+:mod:`.validate` what :mod:`lnlib.validate` finds; ``results`` has a folder for each kind of file.
 """

@@ -63,7 +63,8 @@ def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), 
         if found := check(adapted, case):
             failed.setdefault(case.property, []).append((case, found[0]))
     mistake = name(adapted, {property: [case for case, _ in cases] for property, cases in failed.items()}) if failed else None
-    failures = tuple(explain(adapted, property, cases, tried[property]) for property, cases in failed.items())
+    failures = [explain(adapted, property, cases, tried[property]) for property, cases in failed.items()]
+    failures = tuple(sorted(failures, key=telling))
     return Report(name_of(target), tuple(tried), failures, (*settings.not_tested(), *adapted.lacks), digits,
                   mistake, () if quick else tuple(losses(adapted)), seconds=time.monotonic() - started)
 
@@ -106,6 +107,11 @@ def losses(target):
                     begins.setdefault(name, f"{name} from {offset:g} ({verdict.digits:.1f} digits)")
         if begins:
             yield f"{dtype} loses digits as mean / sigma grows: {', '.join(begins.values())}"
+
+
+def telling(failure):
+    """What to show first: a property that never held, with a case of three features or more."""
+    return failure.case.x.shape[-1] < 3, -failure.failed / failure.tried
 
 
 def explain(target, property, failed, tried):

@@ -1,9 +1,11 @@
 """lnlib.validate on PyTorch and JAX, where these are installed."""
 
 import os
+import runpy
 
 import numpy as np
 import pytest
+from pages import BOOK
 
 from lnlib.validate import TargetError, validate
 
@@ -69,3 +71,15 @@ def test_jax():
                     double_backward=True).held
     assert "ordinary rows" in failed(lambda x, gamma, beta, eps: layer_norm(x, gamma, beta, eps) * gamma, "jax",
                                      most_features=7, most_rows=15)
+
+
+@pytest.mark.parametrize("name, package", [("torch", "torch"), ("jax", "jax")])
+def test_the_examples_of_the_page(name, package, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    monkeypatch.syspath_prepend(BOOK / "examples")
+    found = runpy.run_path(BOOK / f"examples/validate_{name}.py")
+    tests = [value for key, value in found.items() if key.startswith("test_")]
+    assert tests
+    for test in tests:
+        test()

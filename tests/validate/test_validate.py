@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from right import pairs
 
 from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from lnlib.mistakes import HARMLESS, MUTANTS
@@ -20,6 +21,13 @@ def test_a_right_one_holds():
 @pytest.mark.parametrize("entry", HARMLESS, ids=lambda entry: entry.name)
 def test_right_ones_that_look_different_hold(entry):
     assert validate((layer_norm_forward, entry.backward), dtypes=("float32", "float64")).held
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, pair", list(pairs()), ids=[name for name, _ in pairs()])
+def test_right_ones_of_any_spelling_hold(name, pair):
+    """Up to 100 standard deviations away from zero. Beyond, quick does not look."""
+    assert validate(pair, dtypes=("float32", "float64"), quick=True).held
 
 
 def test_mistakes_of_the_catalogue_are_found_and_shrunk():

@@ -1,0 +1,118 @@
+"""Do the layer norms that people use hold what :mod:`lnlib.validate` asks? Every one installed, the same cases.
+
+Run from the repository's root: ``python -m benchmarks.validate`` (see benchmarks/README.md).
+"""
+
+import argparse
+import pathlib
+import time
+import warnings
+
+from lnlib import cpu, gpu, layernorm
+from lnlib.measure.provenance import FOLDER, digits, provenance, save
+from lnlib.validate import validate
+
+RESULTS = FOLDER / "validate" / "frameworks.json"
+PACKAGES = ("numpy", "numba", "ml_dtypes", "torch", "jax", "jaxlib", "flax", "keras")
+
+
+def lnlib_targets():
+    """(name, target, options) of the backends of this library, and of RMS norm."""
+    wide = {"dtypes": ("float32", "float64", "float16", "bfloat16")}
+    for name, backend in (("lnlib.layernorm", layernorm), ("lnlib.cpu", cpu)):
+        yield name, (backend.layer_norm_forward, backend.layer_norm_backward), wide
+    # The interpreter of CUDA kernels takes seconds for a large case; JAX and torch.compile compile every shape.
+    yield "lnlib.gpu, interpreted", (gpu.layer_norm_forward, gpu.layer_norm_backward), {
+        "dtypes": ("float32",), "most_features": 130, "most_rows": 100, "quick": True}
+    yield "lnlib.layernorm, RMS norm", (layernorm.rms_norm_forward, layernorm.rms_norm_backward), {
+        **wide, "kind": "rms_norm"}
+
+
+def torch_targets():
+    import torch
+
+    torch.set_num_threads(1)
+    F = torch.nn.functional
+    wide = {"framework": "torch", "dtypes": ("float32", "float64", "float16", "bfloat16")}
+
+    def layer_norm(x, gamma, beta, eps):
+        return F.layer_norm(x, gamma.shape, gamma, beta, eps)
+
+    def rms_norm(x, gamma, eps):
+        return F.rms_norm(x, gamma.shape, gamma, eps)
+
+    yield "torch.nn.LayerNorm", torch.nn.LayerNorm, {**wide, "double_backward": True}
+    yield "torch.nn.RMSNorm", torch.nn.RMSNorm, {**wide, "kind": "rms_norm"}
+    small = {**wide, "dtypes": ("float32",), "quick": True}
+    yield "torch.compile, layer norm", torch.compile(layer_norm, dynamic=True), small
+    yield "torch.compile, RMS norm", torch.compile(rms_norm, dynamic=True), {**small, "kind": "rms_norm"}
+
+
+def flax_targets():
+    import flax.linen
+
+    options = {"framework": "jax", "dtypes": ("float32",), "most_features": 130, "most_rows": 300}
+    for fast in (True, False):
+        def layer_norm(x, gamma, beta, eps, fast=fast):
+            layer = flax.linen.LayerNorm(epsilon=eps, use_fast_variance=fast, dtype=x.dtype)
+            return layer.apply({"params": {"scale": gamma, "bias": beta}}, x)
+        yield f"flax.linen.LayerNorm, use_fast_variance={fast}", layer_norm, options
+
+    def rms_norm(x, gamma, eps):
+        return flax.linen.RMSNorm(epsilon=eps, dtype=x.dtype).apply({"params": {"scale": gamma}}, x)
+    yield "flax.linen.RMSNorm", rms_norm, {**options, "kind": "rms_norm"}
+
+
+def keras_targets():
+    import keras
+
+    if keras.backend.backend() == "jax":
+        yield "keras.ops.layer_normalization on JAX", lambda x, gamma, beta, eps: keras.ops.layer_normalization(
+            x, gamma, beta, axis=-1, epsilon=eps), {
+            "framework": "jax", "dtypes": ("float32",), "most_features": 130, "most_rows": 300}
+
+
+def targets():
+    """All that can be imported, and what is left out and why."""
+    found, left_out = [], {}
+    for name, kind in {"lnlib": lnlib_targets, "PyTorch": torch_targets, "Flax": flax_targets,
+                       "Keras": keras_targets}.items():
+        try:
+            found += kind()
+        except ImportError as error:
+            left_out[name] = f"not installed ({error.name})"
+    return found, left_out
+
+
+def record(name, target, options):
+    """One record of the results: what held, what failed with its smallest case, the digits of ordinary rows."""
+    started = time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the frameworks
+        report = validate(target, **options)
+    return {"name": name, "kind": options.get("kind", "layer_norm"), "dtypes": options["dtypes"],
+            "quick": options.get("quick", False), "held": len(report.kept), "properties": len(report.properties),
+            "digits": report.digits, "notes": report.notes, "untested": report.untested,
+            "mistake": report.mistake.sentence if report.mistake else None, "failures": [
+                {"property": f.property, "tensor": f.tensor, "error": digits(f.error) if f.error is not None else None,
+                 "failed": f.failed, "tried": f.tried, "sentence": f.sentence, "case": str(f.case), "test": f.test}
+                for f in report.failures], "seconds": round(time.monotonic() - started, 1)}
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="where the results go")
+    parser.add_argument("--only", nargs="+", default=[], help="targets whose names begin like these")
+    options = parser.parse_args(arguments)
+    found, left_out = targets()
+    records, made = [], provenance("python -m benchmarks.validate", PACKAGES)
+    for name, target, given in found:
+        if not options.only or name.startswith(tuple(options.only)):
+            records.append(record(name, target, given))
+            one = records[-1]
+            print(f"{name}: {one['held']} of {one['properties']} held, {one['seconds']:.0f} s", flush=True)
+            save(options.out, {"provenance": made, "left_out": left_out, "records": records})
+
+
+if __name__ == "__main__":
+    main()

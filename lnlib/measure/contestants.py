@@ -260,12 +260,12 @@ ACCESSES = {"numpy-idiomatic": (12, 21), "numpy-reused": (10, 21), "separate": (
 
 
 
-def _left_out(names, error):
-    """Say what is not measured here and why."""
-    package = "PyTorch" if (error.name or "").startswith("torch") else "Numba"
-    why = (f"no browser runs {package}, nor can it say anything about threads or page faults"
-           if sys.platform == "emscripten" else f"{package} is not installed")
-    print(f"not measured here: {', '.join(names)}: {why}")
+def _tell(missing):
+    """Say what is not measured here and why; ``missing``: package -> names."""
+    for package, names in missing.items():
+        why = (f"no browser runs {package}; threads and page faults it cannot show either"
+               if sys.platform == "emscripten" else f"{package} is not installed")
+        print(f"not measured here: {', '.join(names)}: {why}")
 
 
 def _require_shape(shape):
@@ -314,7 +314,7 @@ def passes(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"),
     contract.require_choice("which", which, ("forward", "backward"))
     contract.require_count("threads", threads)
     case = Case(shape, "float32", which, threads, "recycled", "ordinary")
-    a, found = arrays(case), {}
+    a, found, missing = arrays(case), {}, {}
     for family in dict.fromkeys([memory_calls, *(FAMILIES[name] for name in names)]):
         wanted = None if family is memory_calls else [name for name in names if FAMILIES[name] is family]
         try:
@@ -322,7 +322,9 @@ def passes(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"),
         except ImportError as error:
             if family is memory_calls:
                 found["copyto"] = partial(np.copyto, a.out, a.x)
-            _left_out(wanted or ["the compiled copy and triad"], error)
+            package = "PyTorch" if (error.name or "").startswith("torch") else "Numba"
+            missing.setdefault(package, []).extend(wanted or ["the compiled copy and triad"])
+    _tell(missing)
     return found
 
 

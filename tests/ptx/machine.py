@@ -289,4 +289,4 @@ def nothing(machine, line, lanes):
 
 
 INSTRUCTIONS = {"mov": move, "ld": load, "st": store, "atom": atomic, "red": atomic, "shfl": shuffle, "vote": vote,
-                "membar": nothing, "fence": nothing}
+                "membar": nothing, "fence": nothing, "nanosleep": nothing}

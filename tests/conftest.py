@@ -81,16 +81,16 @@ def address(site):
         yield address
 
 
-#: What takes long and files of tests share: the built site, and the compiled functions of lnlib.cpu.
-SHARED = {"site": r"^def (test_\w+\(.*\b|\w+\()(site|address)\b",
-          "cpu": r"^from lnlib(\.cpu)? import .*\b(cpu|kernels)\b|^import differential"}
+#: What takes long and files of tests share: the compiled functions of lnlib.cpu, and the built site.
+SHARED = {"cpu": r"^from lnlib(\.cpu)? import .*\b(cpu|kernels)\b|^import differential",
+          "site": r"^def (test_\w+\(.*\b|\w+\()(site|address)\b"}
 
 
 @functools.cache
-def group(path):
-    """Of a file of tests: what it shares with others, or its own name."""
+def shared(path):
+    """What a file of tests shares with others, or None."""
     text = Path(ROOT, path).read_text(encoding="utf-8")
-    return next((name for name, sign in SHARED.items() if re.search(sign, text, re.M)), path)
+    return next((name for name, sign in SHARED.items() if re.search(sign, text, re.M)), None)
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -100,21 +100,27 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(items):
-    """Marks what reads the site or needs a browser; what is shared comes first, since it takes longest."""
+    """Marks what reads the site or needs a browser; what takes long comes first.
+
+    The first file that reads the site builds it, in one process. The other is meanwhile busy with lnlib.cpu.
+    """
     for item in items:
         if {"site", "browser"} & {*item.fixturenames}:
             item.add_marker(pytest.mark.site)
-    items.sort(key=lambda item: [*SHARED, group(item.path)].index(group(item.path)))
+    builder = next((item.path for item in items if shared(item.path) == "site"), None)
+    order = [builder, *SHARED, None]
+    items.sort(key=lambda item: order.index(builder if item.path == builder else shared(item.path)))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Two processes share the tests group by group: a file's fixtures, and what is shared, are made once."""
+    """Two processes share the tests file by file, for a file's fixtures; all that compile lnlib.cpu go to one."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            return group(nodeid.partition("::")[0])
+            path = nodeid.partition("::")[0]
+            return "cpu" if shared(path) == "cpu" else path
 
     config.option.loadscopereorder = False
     return ByGroup(config, log)

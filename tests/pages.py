@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import functools
 import math
 import re
 from pathlib import Path
@@ -42,6 +43,7 @@ class Page(NamedTuple):
     asides: list
 
 
+@functools.cache
 def _cell(body):
     """Split a code-cell's body into its options, in YAML or ``:key: value`` form, and its source."""
     body = body.strip("\n")

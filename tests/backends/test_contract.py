@@ -487,8 +487,9 @@ def test_constant_row_with_eps_zero_is_nan_in_that_row_only(run):
     assert np.isfinite(y[1]).all() and np.isfinite(dx[1]).all()
 
 
+# For the CPU the read-only arrays are compiled for.
 @pytest.mark.parametrize("precise", [False, True])
-@pytest.mark.parametrize("backend", GOOD)
+@pytest.mark.parametrize("backend", [pytest.param(b, marks=pytest.mark.slow if b is cpu else ()) for b in GOOD])
 def test_caches_can_be_pickled(backend, precise):
     """And copied: backward gives the same bits, also where the arrays come back read-only, as from memory maps."""
     x, gamma, beta = (a.astype("f4") for a in (X, GAMMA, BETA))

@@ -360,7 +360,8 @@ def tolerance(dtype, D, condition=1.0):
 
     *8*: an element of :math:`r (g - \overline g - \hat x\, \overline{g \hat x})` goes through two
     roundings in :math:`\hat x`, one in g, three in the products with :math:`\hat x` and r, two in the differences, each
-    at most u times a part of size :math:`|r g|`; so few are added up as if all pointed one way. *p(D)*:
+    at most u times a part of size :math:`|r g|`, added up as if all pointed one way. Six more (four in r, the divisions
+    of two means by D) have room in that: 14 of either sign amount to :math:`\sqrt{14} = 3.7`. *p(D)*:
     :func:`longest_chain`. The rounding errors of a sum have random signs, so p of them amount to :math:`\sqrt p\, u`
     times the mean size of its terms. The variance and the two means of backward each move dx by at most that times
     :math:`\|r g\|`; three such errors, independent, are :math:`\sqrt 3` of one, and 2 is that rounded up.
@@ -459,17 +460,18 @@ def check_gradients(f, args, dy, grads, *, names=None, method="central", rtol=No
 
     The default tolerance adds up, relative to the same size,
 
-    - what the analytic gradient may have lost: :func:`tolerance` for as many terms as dy has;
-    - the rounding error of the differences, :math:`R \eta / h` (head of this module) with :math:`\eta` from those terms
-      of the loss that an element reaches; nothing for ``"complex"``; for ``"central"`` it is of order
-      :math:`u^{2/3}`;
-    - ten times the change of the numeric gradient when it is computed again with 1.5 h. A truncation error
+    - what the analytic gradient may have lost: :func:`tolerance` for as many terms as dy has, at :math:`\kappa = 1`;
+    - the rounding error of the differences, :math:`R\, 4u\, \|z'\| / h` (R: head of this module), where :math:`z'_i` is
+      the L2 norm of those terms :math:`dy_j f_j` of the loss that :math:`x_i` reaches; nothing for ``"complex"``; for
+      ``"central"`` it is of order :math:`u^{2/3}`;
+    - ten times the L2 norm of the change of the numeric gradient when it is computed again with 1.5 h. A truncation error
       changes by at least half of itself, and all roundings are different ones, so the change shows how far
       the numeric gradient can be trusted. Ten, because it may happen to be small.
 
     Above 1e-2 nothing can be said and the gradient fails. f is taken to be accurate to 4 u, which a forward
-    that rounds its mean is not when the offset of x is large; pass ``rtol`` there. At D = 2 layer norm is
-    nearly constant, its dx the tiny rest of a subtraction, and a right dx may fail.
+    that rounds its mean is not when the offset of x is large; pass ``rtol`` there. The size stands for
+    :math:`\|r g\|`, and so for :math:`\kappa`, while the derivatives :math:`\partial f_j / \partial x_i` are not themselves
+    the rest of a subtraction. At D = 2 they are: layer norm is nearly constant there, and a right dx may fail.
 
     Arguments as in :func:`direction_test`, but for these.
 

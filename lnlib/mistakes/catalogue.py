@@ -194,7 +194,7 @@ _in_dx("rows-for-features", "sums over D are divided by the number of rows", _DX
        lambda g, xhat, r, *_: r * (g - g.shape[-1] ** 2 / g.size * (row_mean(g) + xhat * row_mean(g * xhat))))
 _in_dx("batch-axis", "the means run over the rows, as in batch norm", _DX | _SUM | _ORTHOGONAL | _ROWS,
        "Change row 2: may the gradient of row 1 change?", lambda g, xhat, r, *_: _dx(g, xhat, r, AXES["batch-axis"]))
-_in_dx("whole-tile", "the sums run over all rows of a tile at once",
+_in_dx("whole-tile", "the sums run over all rows of a tile (rows worked on together) at once",
        _DX - {"single-row"} | _SUM | _ORTHOGONAL | _ROWS,
        "Run one row, then the same row twice: does its gradient change?",
        lambda g, xhat, r, *_: _dx(g, xhat, r, AXES["whole-tile"]))
@@ -266,7 +266,7 @@ _in_sums("parameters-keep-an-axis", "dgamma and dbeta have shape (1, D), not (D,
          _PARAMETERS - {"broadcasting-compare"} | _SHAPE,
          "Compare the shape of each gradient with that of its parameter.",
          lambda dgamma, dbeta, dy, cache: (dgamma[None], dbeta[None]))
-_in_sums("dgamma-from-y", "dgamma carries gamma: it is summed from dy * y", _PARAMETERS - _UNIT,
+_in_sums("dgamma-from-y", "dgamma carries gamma: it is summed from dy * gamma * xhat", _PARAMETERS - _UNIT,
          "Which intermediate does gamma multiply?", lambda dgamma, dbeta, dy, cache: (cache.gamma * dgamma, dbeta))
 _in_sums("dgamma-from-centred", "dgamma is summed from dy * (x - mean)", _PARAMETERS - {"standardised"},
          "Which intermediate does gamma multiply?",

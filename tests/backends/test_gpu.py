@@ -1058,15 +1058,18 @@ def test_results_are_made_by_the_library_of_x(monkeypatch):
     def made_by(name):
         return lambda shape, dtype, **where: (name, shape, dtype, *where.values())
 
-    numba = types.SimpleNamespace(default_stream=lambda: "default", device_array=made_by("numba"),
-                                  get_current_device=lambda: types.SimpleNamespace(MULTIPROCESSOR_COUNT=4))
+    numba = types.SimpleNamespace(device_array=made_by("numba"), get_current_device=lambda: types.SimpleNamespace(id=77),
+                                  gpus={77: types.SimpleNamespace(MULTIPROCESSOR_COUNT=4)})
     monkeypatch.setattr(devices, "cuda", numba)
-    for name, expected in (("cupy", ("cupy", (2, 3), "float32")), ("other", ("numba", (2, 3), "float32", "default"))):
-        library = types.SimpleNamespace(__name__=name, empty=made_by(name))
-        monkeypatch.setitem(sys.modules, name, library)
-        x = type("array", (), {"__module__": f"{name}.core", "__cuda_array_interface__": {"stream": 1}})()
+    monkeypatch.setattr(devices, "device_of", lambda address: None)
+    for name, expected in (("cupy", ("cupy", (2, 3), "float32")), ("other", ("numba", (2, 3), "float32", 0))):
+        monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(empty=made_by(name)))
+        interface = {"stream": 1, "data": (0, False)}
+        x = type("array", (), {"__module__": f"{name}.core", "__cuda_array_interface__": interface})()
         assert devices.Gpu(x).empty((2, 3), "float32") == expected
-    assert devices.Gpu().empty(5, "float64") == ("numba", 5, "float64", "default")
+    machine = devices.Gpu()
+    assert machine.empty(5, "float64") == ("numba", 5, "float64", 0)
+    assert (machine.device, machine.multiprocessors) == (77, 4)
 
 
 @pytest.fixture

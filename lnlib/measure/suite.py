@@ -100,9 +100,9 @@ def run(seconds=150.0, rounds=7, clock=time.monotonic):
 
     Arguments are not checked: the command gives them.
     """
-    found, left_out, start, todo = [], {}, clock(), jobs()
-    bar = progress(len(todo), "chapters 9 and 10")
-    for job in todo:
+    found, left_out, start, wanted = [], {}, clock(), jobs()
+    bar = progress(len(wanted), "chapters 9 and 10")
+    for job in wanted:
         if clock() - start > seconds:
             left_out[job.name] = f"{seconds:.0f} seconds were over"
         else:

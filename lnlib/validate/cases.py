@@ -127,6 +127,7 @@ def numbers(dtype, quick):
         yield draw("any width", (2, D), dtype)
     for rows in (257, 1021) if quick else (257, 1021, 4099):
         yield draw("many rows", (rows, 3), dtype)
+    yield draw("many rows", (97, 129), dtype)
     for offset in NEAR if not half else NEAR[:2]:
         yield draw("rows away from zero", (4, 64), dtype, offset=offset, sigma=1.0)
         yield draw("rows away from zero", (3, 7), dtype, offset=-offset, sigma=1.0)

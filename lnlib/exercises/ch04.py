@@ -270,7 +270,8 @@ EXERCISES = (
                     lambda rng: [Call({"order": 2, "u": _U, "length": length}) for length in (1.0, 1000.0)],
                     _any_unit)), mistakes=changes(
         ("(1 / (order + 1))", "(1 / order)",
-         "Your exponent does not come from balancing the two errors: multiply both by h and compare powers."),
+         "Your exponent does not come from balancing the two errors: multiply both by h and compare powers.",
+         "(1 // (order + 1))", "Your exponent is 0: what does // do to 1 and a larger number?"),
         ("length * ", "", "Your step has no unit. If x is in metres, in which unit is h?",
          "1 / length * ", "You divide by the length. If x is in metres, in which unit is your step?"),
         ("length * (u / order) ** (1 / (order + 1))", "length * (12 * u) ** (1 / 3)",

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..simt.cuda_access import cuda
 
-#: How Numba passes a flat array: two addresses that a kernel does not use, count, bytes of a number, address, count,
+#: Numba passes a flat array as two addresses that a kernel does not use, count, bytes of a number, address, count,
 #: and bytes from one number to the next.
 ARRAY, ADDRESS = "PPnnPnn", 4
 

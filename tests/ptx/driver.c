@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +32,14 @@ static int allocated;
 static char message[4096] = "an error of the driver without a GPU";
 
 API stub_set(Launch function, int new_capability) { on_launch = function; capability = new_capability; return OK; }
-API stub_allocations(Allocation **first) { *first = allocations; return allocated; }
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  /* of the allocations: threads of the host come and go */
+API stub_allocations(Allocation *copies) {
+    pthread_mutex_lock(&lock);
+    int count = allocated;
+    memcpy(copies, allocations, count * sizeof *copies);
+    pthread_mutex_unlock(&lock);
+    return count;
+}
 API stub_message(const char *text) { snprintf(message, sizeof message, "%s", text); return OK; }
 
 /* The devices: two of them, with the numbers of an H100. */
@@ -88,49 +96,62 @@ API cuCtxSynchronize(void) { return OK; }
 
 /* Memory. A fresh byte is 255, so that numbers that nobody wrote are NaN. */
 
-static Allocation *find(Pointer p) {
+static int place_of(Pointer p) {  /* while the lock is held */
     for (int k = 0; k < allocated; k++)
-        if (allocations[k].start <= p && p < allocations[k].start + allocations[k].bytes) return allocations + k;
-    return NULL;
+        if (allocations[k].start <= p && p < allocations[k].start + allocations[k].bytes) return k;
+    return -1;
+}
+static int find(Pointer p, Allocation *found) {
+    pthread_mutex_lock(&lock);
+    int k = place_of(p);
+    if (k >= 0) *found = allocations[k];
+    pthread_mutex_unlock(&lock);
+    return k >= 0;
 }
 static int mark(Pointer p, size_t n) {  /* written by the host */
-    Allocation *a = find(p);
-    if (!a || p + n > a->start + a->bytes) return INVALID_VALUE;
-    memset(a->written + (p - a->start), 1, n);
+    Allocation a;
+    if (!find(p, &a) || p + n > a.start + a.bytes) return INVALID_VALUE;
+    memset(a.written + (p - a.start), 1, n);
     return OK;
 }
 API cuMemAlloc_v2(Pointer *p, size_t n) {
     size_t room = (n + 255) / 256 * 256;
-    if (!current() || allocated == MOST) return INVALID_CONTEXT;
+    if (!current()) return INVALID_CONTEXT;
     *p = (Pointer)aligned_alloc(256, room);
     memset((void *)*p, 255, room);
-    allocations[allocated++] = (Allocation){*p, n, calloc(room, 1), current() - CONTEXT};
-    return OK;
+    pthread_mutex_lock(&lock);
+    int full = allocated == MOST;
+    if (!full) allocations[allocated++] = (Allocation){*p, n, calloc(room, 1), current() - CONTEXT};
+    pthread_mutex_unlock(&lock);
+    return full ? INVALID_VALUE : OK;
 }
 API cuMemFree_v2(Pointer p) {
-    Allocation *a = find(p);
-    if (!a || a->start != p) return INVALID_VALUE;
-    free((void *)p);
-    free(a->written);
-    *a = allocations[--allocated];
-    return OK;
+    pthread_mutex_lock(&lock);
+    int k = place_of(p);
+    if (k >= 0) {
+        free((void *)p);
+        free(allocations[k].written);
+        allocations[k] = allocations[--allocated];
+    }
+    pthread_mutex_unlock(&lock);
+    return k < 0 ? INVALID_VALUE : OK;
 }
 API cuMemGetInfo_v2(size_t *unused, size_t *all) { *unused = *all = 80ull << 30; return OK; }
 API cuMemGetAddressRange_v2(Pointer *start, size_t *n, Pointer p) {
-    Allocation *a = find(p);
-    if (!a) return INVALID_VALUE;
-    if (start) *start = a->start;
-    if (n) *n = a->bytes;
+    Allocation a;
+    if (!find(p, &a)) return INVALID_VALUE;
+    if (start) *start = a.start;
+    if (n) *n = a.bytes;
     return OK;
 }
 API cuPointerGetAttribute(void *v, int attribute, Pointer p) {
-    Allocation *a = find(p);
-    if (!a) return INVALID_VALUE;
+    Allocation a;
+    if (!find(p, &a)) return INVALID_VALUE;
     switch (attribute) {
-    case 1: *(void **)v = (void *)(CONTEXT + a->device); return OK;
+    case 1: *(void **)v = (void *)(CONTEXT + a.device); return OK;
     case 2: *(int *)v = 2; return OK;                                 /* on a device */
     case 3: *(Pointer *)v = p; return OK;
-    case 9: *(int *)v = (int)a->device; return OK;
+    case 9: *(int *)v = (int)a.device; return OK;
     default: return INVALID_VALUE;
     }
 }
@@ -142,8 +163,8 @@ API cuMemcpyHtoD_v2(Pointer to, const void *from, size_t n) {
 }
 API cuMemcpyHtoDAsync_v2(Pointer to, const void *from, size_t n, void *stream) { return cuMemcpyHtoD_v2(to, from, n); }
 API cuMemcpyDtoH_v2(void *to, Pointer from, size_t n) {
-    Allocation *a = find(from);
-    if (!a || from + n > a->start + a->bytes) return INVALID_VALUE;
+    Allocation a;
+    if (!find(from, &a) || from + n > a.start + a.bytes) return INVALID_VALUE;
     memcpy(to, (void *)from, n);
     return OK;
 }

@@ -31,6 +31,7 @@ class _Allocation(ctypes.Structure):
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_uint, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p,
                            ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)
 
+_MOST = 1 << 16  # allocations; driver.c has the same
 _kernels, _kept, _rng = {}, [], np.random.default_rng(0)
 
 
@@ -53,7 +54,7 @@ def build(folder):
     """Compile driver.c; the path of the library."""
     library = Path(folder, "libcuda.so.1")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libcuda.so.1", "-o", library,
-                    Path(__file__).with_name("driver.c"), "-ldl"], check=True)
+                    Path(__file__).with_name("driver.c"), "-ldl", "-pthread"], check=True)
     return library
 
 
@@ -64,7 +65,6 @@ def install(capability=90, execute=True):
     """
     with tempfile.TemporaryDirectory() as folder:
         library = ctypes.CDLL(os.fspath(build(folder)), mode=ctypes.RTLD_GLOBAL)
-    library.stub_allocations.argtypes = [ctypes.POINTER(ctypes.POINTER(_Allocation))]
 
     def launched(name, blocks, threads, device, stream, params, packed):
         try:
@@ -125,9 +125,9 @@ def _number(address, kind):
 
 
 def _allocations(library, device):
-    first = ctypes.POINTER(_Allocation)()
-    count = library.stub_allocations(ctypes.byref(first))
-    return [(a.start, a.bytes, _bytes(a.start, a.bytes), _bytes(a.written, a.bytes)) for a in first[:count]
+    found = (_Allocation * _MOST)()
+    count = library.stub_allocations(found)
+    return [(a.start, a.bytes, _bytes(a.start, a.bytes), _bytes(a.written, a.bytes)) for a in found[:count]
             if a.device == device]
 
 

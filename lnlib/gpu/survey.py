@@ -226,7 +226,7 @@ def table(records):
                 lines.append(f"{r['implementation']:18} {1e6 * median:5.0f} {rate:7.0f} "
                              f"{1e6 * r['host_seconds']:8.0f}")
     if not timed:
-        lines += ["", "No GPU here: the kernels were interpreted, and nothing was timed."]
+        lines += ["", f"Nothing was timed{'' if cuda.is_available() else ': no GPU is here, the kernels were interpreted'}."]
     return "\n".join(lines)
 
 

@@ -146,20 +146,24 @@ def test_the_whole_programs(monkeypatch, capsys):
 
 # The survey: the last cells of both chapters
 
-@pytest.mark.parametrize("which, steps", [("forward", 4), ("backward", 3)])
-def test_the_survey_finds_all_right(which, steps, monkeypatch):
+@pytest.fixture(autouse=True)
+def few_shapes(monkeypatch):
     monkeypatch.setattr(survey, "CHECKED", survey.CHECKED[:2])
+
+
+@pytest.mark.parametrize("which, steps", [("forward", 4), ("backward", 3)])
+def test_the_survey_finds_all_right(which, steps):
     records = survey.correctness(which)
     assert len(records) == 2 * (1 + steps) and all(r["ok"] for r in records)
     assert len(records[0]["errors"]) == (1 if which == "forward" else 3)
     table = survey.table(records)
-    assert "lnlib                  2" in table and "WRONG" not in table and "nothing was timed" in table
+    assert "lnlib                  2" in table and "WRONG" not in table and "Nothing was timed" in table
 
 
 def test_the_survey_finds_what_is_wrong(monkeypatch):
     monkeypatch.setattr(survey.backend, "layer_norm_forward", lambda x, g, b: (1.0001 * layer_norm_forward(x, g, b)[0], 0))
     records = survey.correctness("forward")
-    assert [r["implementation"] for r in records if not r["ok"]] == ["lnlib"] * survey.INTERPRETED
+    assert [r["implementation"] for r in records if not r["ok"]] == ["lnlib"] * 2
     assert "WRONG: 7x3, 5x100" in survey.table(records)
 
 
@@ -167,7 +171,7 @@ def test_what_was_timed_is_told(tmp_path):
     timed = {"section": "ladder", "shape": [8192, 1024], "dtype": "float32", "which": "backward", "offset": 0,
              "implementation": "fused-partials", "seconds": [1e-4, 9e-5, 1.1e-4], "host_seconds": 5e-5, "late": 0}
     table = survey.table([timed])
-    assert "ladder 8192x1024" in table and "nothing was timed" not in table
+    assert "ladder 8192x1024" in table and "Nothing was timed" not in table
     # 3 arrays of 4 * 2**23 bytes in 100 us are 1007 GB/s.
     assert f"{'fused-partials':18}   100    1007       50" in table
     assert survey.offer(survey.correctness("forward"), tmp_path) is None and not list(tmp_path.iterdir())

@@ -12,6 +12,7 @@ from ..mistakes.compare import TOLERANCE
 from ..mistakes.wild import WILD
 from .adapters import NumPyPair
 from .cases import Case, draw
+from .checks import misshapen
 from .judge import BY_ROW, judge, truth
 from .targets import Raised, TargetError
 
@@ -86,7 +87,7 @@ def alike(target, candidate, cases, settings):
     """Whether a candidate loses digits as the target does: within a factor of 30, tensor by tensor."""
     def errors(one, case):
         tensors = results(one, case) or {}
-        return [judge(name, tensors[name], case, settings).error if tensors.get(name) is not None else np.inf
+        return [np.inf if misshapen(name, tensors.get(name), case) else judge(name, tensors[name], case, settings).error
                 for name in settings.tensors]
     with np.errstate(all="ignore"):
         gaps = [np.log10(np.clip(errors(target, case), 1e-7, 1e2)) - np.log10(np.clip(errors(candidate, case), 1e-7, 1e2))

@@ -78,7 +78,7 @@ class Work:
     def launch(self, device, stream, addresses):
         """Launch it on the device, which is the current one, and on a stream, a number."""
         if device not in self.prepared:
-            self.prepared[device] = self._handle(), _Parameters(self.arrays, self.numbers)
+            self.prepared[device] = self._handle(), Parameters(self.arrays, self.numbers)
         handle, parameters = self.prepared[device]
         words = parameters.words
         for at, address in zip(parameters.places, addresses):
@@ -99,7 +99,7 @@ class Work:
         return int(getattr(handle, "value", handle))
 
 
-class _Parameters(threading.local):
+class Parameters(threading.local):
     """Packed parameters of a launch. Each thread of the host has its own: the driver reads while others go on."""
 
     def __init__(self, arrays, numbers):

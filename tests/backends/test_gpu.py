@@ -5,10 +5,12 @@ launched directly, their accesses can be counted. The last part needs a GPU.
 """
 
 import copy
+import ctypes
 import functools
 import math
 import os
 import pickle
+import struct
 import subprocess
 import sys
 import threading
@@ -27,7 +29,7 @@ from cases import VIEWS, bits
 from pages import ROOT
 
 from lnlib import gpu, layernorm, reference, simt
-from lnlib.gpu import backend, devices, kernels, plans
+from lnlib.gpu import backend, devices, kernels, plans, prepared
 from lnlib.gpu.backend import scaled_eps, width_of_access
 from lnlib.gpu.plans import Plan
 from lnlib.mistakes.change import changed, executed
@@ -1072,6 +1074,22 @@ def test_results_are_made_by_the_library_of_x(monkeypatch):
     assert (machine.device, machine.multiprocessors) == (77, 4)
 
 
+def test_the_parameters_of_a_launch():
+    """As a kernel's are laid out: seven words an array, the fifth its address; numbers where their size divides the
+    place. A thread of the host has its own: the driver reads them while another thread writes its addresses."""
+    parameters = prepared.Parameters(((np.dtype("f2"), 6), (np.dtype("f4"), 3)),
+                                     (np.int32(-2), np.float32(1.5), np.int32(7), np.float64(0.1)))
+    parameters.words[4], parameters.words[11] = 1000, 2000
+    expected = b"".join(struct.pack("=QQqqQqq", 0, 0, n, size, at, n, size) for n, size, at in ((6, 2, 1000), (3, 4, 2000)))
+    expected += struct.pack("=ifi4xd", -2, 1.5, 7, 0.1)
+    assert bytes(parameters.words) == expected and parameters.size.value == len(expected)
+    assert parameters.places == [4, 11]
+    assert list(parameters.extra) == [1, ctypes.addressof(parameters.words), 2, ctypes.addressof(parameters.size), None]
+    with futures.ThreadPoolExecutor(1) as pool:
+        other = pool.submit(lambda: (ctypes.addressof(parameters.words), parameters.words[4])).result()
+    assert other == (other[0], 0) and other[0] != ctypes.addressof(parameters.words)
+
+
 @pytest.fixture
 def streams(monkeypatch):
     """The numbers of the streams on which kernels are launched."""
@@ -1111,7 +1129,7 @@ def test_on_the_gpu_the_callers_stream(library, given, streams):
 
 @needs_gpu
 def test_on_the_gpu_threads_do_not_mix_up_their_arrays():
-    """Four threads launch the same kernels, each with its own arrays: a launch's parameters are kept between calls."""
+    """Four threads launch the same kernels, each with its own arrays."""
     inputs = [arrays((5, 64), seed=seed) for seed in range(4)]
     expected = [bits(run(*a)) for a in inputs]
     start = threading.Barrier(4)

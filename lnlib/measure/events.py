@@ -34,14 +34,16 @@ NAP = 10_000  # nanoseconds: of so long naps a sleep is made where the stream is
 def calibrate_sleep(gpu):
     """Correct ``gpu.units``, how many clock cycles or naps make a second, by two sleeps.
 
-    At most tenfold each time: where no GPU is, but something that plays one, its seconds may mean nothing.
+    A factor above ten is not believed: where no GPU is, but something that plays one, its seconds may mean nothing.
     """
     for _ in range(2):
         start = gpu.event()
         gpu.sleep(0.01)
         end = gpu.event()
         gpu.synchronize()
-        gpu.units *= min(10.0, max(0.1, 0.01 / max(gpu.seconds(start, end), 1e-9)))
+        took = gpu.seconds(start, end)
+        if 1e-3 < took < 0.1:
+            gpu.units *= 0.01 / took
 
 
 class TorchGpu:

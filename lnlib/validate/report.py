@@ -1,6 +1,7 @@
 """What is said: which properties held, what failed with its smallest case, what was not tested."""
 
 import json
+import textwrap
 from dataclasses import dataclass, field
 from html import escape
 
@@ -110,19 +111,23 @@ def _headline(report):
     return f"{report.target}: {len(report.kept)} of {len(report.properties)} properties held"
 
 
+def _wrapped(text, indent="    "):
+    return textwrap.fill(text, 76, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
 def _lines(report):
     yield _headline(report)
     for failure in report.failures:
         yield f"\nFAILED  {failure.property} ({failure.failed} of {failure.tried} cases)"
-        yield f"        {failure.sentence}; smallest case: {failure.case}"
+        yield _wrapped(f"    {failure.sentence}; smallest case: {failure.case}")
     if report.failures:
         yield f"\nThe first of these as a test (report.failures[k].test has all):\n\n{report.failures[0].test}"
     if report.mistake:
-        yield f"\nWhich mistake: {report.mistake.sentence}"
+        yield "\n" + _wrapped(f"Which mistake: {report.mistake.sentence}")
     if report.kept:
-        yield "\nThese held: " + "; ".join(report.kept)
+        yield "\n" + _wrapped("These held: " + "; ".join(report.kept))
     for dtype, digits in report.digits.items():
         yield f"Digits of ordinary rows, {dtype}: " + ", ".join(f"{name} {d:.1f}" for name, d in digits.items())
-    yield from report.notes
+    yield from map(_wrapped, report.notes)
     if report.untested:
-        yield "Not tested: " + "; ".join(report.untested)
+        yield _wrapped("Not tested: " + "; ".join(report.untested))

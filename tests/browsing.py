@@ -66,7 +66,7 @@ RUN_AXE = "async (part) => (await axe.run(part, {rules: {region: {enabled: false
 
 
 def violations(page, part="html"):
-    """What axe-core finds on the page or a part of it, all answers unfolded: rule, number of places, the first of them."""
+    """What axe-core finds, all answers unfolded, on the page or a part: rule, number of places, the first of them."""
     axe = Path(importlib.util.find_spec("axe_playwright_python").origin).parent / "axe.min.js"
     page.evaluate(UNFOLD)
     page.evaluate(axe.read_text(encoding="utf-8"))

@@ -1,11 +1,17 @@
-"""Pack the built site as one zip for reading without a network, with its SHA-256 beside it.
+"""Pack the built site as one zip for reading and running without a network, with its SHA-256 beside it.
 
     python tools/build_offline.py          # used by `make offline`, after `make site`
+
+Live cells run straight from disk: what they load stands in the zip as scripts, which a page opened from disk may load
+(``book/_static/live/disk.js``). They take the place of JupyterLite, which needs a server.
 
 Two runs on one site give the same bytes: entries are sorted and have one date and one mode.
 """
 
+import base64
 import hashlib
+import json
+import re
 import tomllib
 import zipfile
 from pathlib import Path
@@ -17,20 +23,47 @@ Layer Norm, Backwards {version}
 
 To read: open index.html in a browser. Nothing is fetched from anywhere.
 
-To run the chapters in the browser: notebooks need a server, and any server of files will do. In this folder, run
+To run: press "Try it" at an exercise, or "Make this page live" at the top of a chapter. Python runs in the browser,
+from this folder. What you write stays in that browser; "Download my answers" gives it to you as a notebook. The
+chapters as notebooks, for JupyterLab, are in notebooks/.
 
-    python -m http.server --bind 127.0.0.1 8000
-
-and open http://127.0.0.1:8000. What you change in a notebook stays in that browser, at that address.
-Download it (File menu) to keep it.
-
-Code is under the MIT licence, text and figures under CC BY 4.0. Pyodide, JupyterLite, MathJax and the packages in
-lite/ have licences of their own, which they carry with them.
+Code is under the MIT licence, text and figures under CC BY 4.0. Pyodide, MathJax, CodeMirror and Python's packages
+have licences of their own, which they carry with them.
 """
+PYODIDE = "lite/static/pyodide"
+CORE = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 
 
 def version():
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+
+
+def loaded(site):
+    """The files that live cells load, by their places in the site."""
+    packages = json.loads((site / PYODIDE / "pyodide-lock.json").read_text())["packages"]
+    index, names, todo = json.loads((site / "lite/live.json").read_text()), set(), ["numpy", "matplotlib"]
+    while todo:
+        if (name := todo.pop()) not in names:
+            names.add(name)
+            todo += packages[name]["depends"]
+    return sorted(["lite/live.json", *(f"lite/files/{path}" for path in index["data"]),
+                   *{f"lite/{path}" for paths in index["wheels"].values() for path in paths},
+                   *(f"_static/live/{name}" for name in ("worker.js", "ln_needs.py", "ln_run.py")),
+                   *(f"{PYODIDE}/{name}" for name in (*CORE, *(packages[name]["file_name"] for name in names)))])
+
+
+def scripts(site):
+    """{place: script that hands over one of these files}."""
+    return {f"_static/live/disk/{re.sub(r'[^A-Za-z0-9_.-]', '_', path)}.js":
+            f"lnFile({json.dumps(path)}, '{base64.b64encode((site / path).read_bytes()).decode()}')".encode()
+            for path in loaded(site)}
+
+
+def without_server(page):
+    """A page that runs from disk, and offers nothing that needs a server."""
+    served = (r"<script>if \(location\.protocol.*?</script>", r"<a [^>]*data-ln-served[^>]*>.*?</a>",
+              r"<p [^>]*data-ln-disk>.*?</p>")
+    return re.sub("|".join(served), "", page).replace(' data-lite="', ' data-disk data-lite="')
 
 
 def pack(site, folder):
@@ -39,6 +72,9 @@ def pack(site, folder):
         raise FileNotFoundError(f"{site}: holds no index.html; build the site first (make site)")
     name = f"layer-norm-backwards-{version()}"
     files = {path.relative_to(site).as_posix(): path.read_bytes() for path in site.rglob("*") if path.is_file()}
+    if "lite/live.json" in files:
+        files = {path: without_server(content.decode()).encode() if path.endswith(".html") else content
+                 for path, content in files.items() if not path.startswith("lite/")} | scripts(site)
     files["README.txt"] = README.format(version=version()).encode()
     target = folder / f"{name}.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:

@@ -16,7 +16,8 @@ def index(lite):
     def wheel(name):
         return next(iter((lite / "pypi").glob(f"{name}-*.whl"))).relative_to(lite).as_posix()
 
-    data = [path for folder in ("benchmarks/results", "book/_data") for path in sorted((lite / "files" / folder).rglob("*.json"))]
+    data = [path for folder in ("benchmarks/results", "book/_data")
+            for path in sorted((lite / "files" / folder).rglob("*.json"))]
     loaded = [*(lite / "static/pyodide").iterdir(), *(lite / "pypi").glob("*.whl"), *data]
     return json.dumps({"wheels": {name: [*map(wheel, files)] for name, files in WHEELS.items()}, "packages": OFFERED,
                        "data": [path.relative_to(lite / "files").as_posix() for path in data],

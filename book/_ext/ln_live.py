@@ -1,4 +1,4 @@
-"""Live cells: on a site that has Python (``make site``), every page loads the script that makes cells run in place.
+"""Live cells: on a site that has Python (``make site``), every page loads a script that makes cells run in place.
 
 ``book/_static/live`` has what it needs; CONTRIBUTING.md says how it works. Without Python on the site there is nothing.
 """

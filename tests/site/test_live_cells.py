@@ -6,11 +6,13 @@ Needs what test_live.py needs. LN_LIVE_CHAPTERS=all tries every exercise of the 
 import json
 import os
 import re
+import shutil
 
+import build_offline
 import pytest
 from browsing import Visit, served, skip, violations
 from firefox import FIREFOX, firefox
-from pages import CHAPTERS, read
+from pages import BOOK, CHAPTERS, NOTEBOOKS, read
 
 from lnlib.exercises import exercises
 
@@ -29,24 +31,22 @@ RIGHT = WRONG.replace("(g - xhat", "(g - g.mean(axis=-1, keepdims=True) - xhat")
 
 
 @pytest.fixture(scope="module")
-def address(site, lite):
-    """Where the book is served with live cells, as `make site` writes it."""
+def home(site, lite):
+    """The book with live cells, as `make site` writes it."""
     home = lite / "some/where"
-    for name in ("_static", "_images", "notebooks"):
-        (home / name).symlink_to(site / name)
-    (home / "book").mkdir()
-    if not (site / "_static/live").is_dir():  # a site built without Python
-        (home / "_static").unlink()
-        (home / "_static").mkdir()
-        for path in [*(site / "_static").iterdir(), ln_live.STATIC]:
-            (home / "_static" / path.name).symlink_to(path)
-    for path in (site / "book").glob("*.html"):
+    shutil.copytree(site, home, dirs_exist_ok=True)
+    shutil.copytree(ln_live.STATIC, home / "_static/live", dirs_exist_ok=True)
+    for path in (home / "book").glob("*.html"):
         text = path.read_text(encoding="utf-8")
-        if "live/live.js" not in text:
-            chapter = next((c for c in CHAPTERS if c.stem == path.stem), None)
-            whole = chapter is not None and "needs_machine" not in read(chapter).front
-            text = text.replace("</head>", ln_live.tags("../", whole) + "</head>", 1)
-        (home / "book" / path.name).write_text(text, encoding="utf-8")
+        if "live/live.js" not in text:  # a site built without Python
+            source = BOOK / f"{path.stem}.md"
+            whole = source in NOTEBOOKS and "needs_machine" not in read(source).front
+            path.write_text(text.replace("</head>", ln_live.tags("../", whole) + "</head>", 1), encoding="utf-8")
+    return home
+
+
+@pytest.fixture(scope="module")
+def address(home):
     with served(home) as address:
         yield address
 
@@ -113,11 +113,12 @@ def test_tab_leaves_the_editor(visit):
 def test_a_figure_and_what_it_needs_from_above(visit):
     visit.page.click("text=Make this page live")
     first = ".bd-article .cell:has(figure)"
-    visit.page.locator(first).first.evaluate("cell => { cell.id = 'figure'; cell.querySelector('details').open = true; }")
+    visit.page.locator(first).first.evaluate(
+        "cell => { cell.id = 'figure'; cell.querySelector('details').open = true; }")
     with visit.page.expect_response(re.compile("matplotlib")):
         visit.page.locator("#figure >> text=Run").click()
     visit.page.wait_for_selector("#figure .ln-live-output img", timeout=MOST_MS)
-    size = visit.page.evaluate("(() => { const i = document.querySelector('#figure .ln-live-output img'); return i.naturalWidth; })()")
+    size = visit.page.evaluate("document.querySelector('#figure .ln-live-output img').naturalWidth")
     assert size > 100 and visit.page.inner_text("#figure [role=status]") == "Done."
 
 
@@ -152,6 +153,20 @@ def test_an_endless_loop_is_stopped_and_a_reload_keeps_the_answer(visit):
     with page.expect_navigation():
         page.click("text=Forget my answers")
     assert page.locator(".ln-live-mark").count() == 0 and page.evaluate("localStorage.length") <= 2  # the theme's
+
+
+@pytest.mark.skipif(not EVERY, reason="LN_LIVE_CHAPTERS is not all")
+def test_the_offline_edition_runs_from_disk(browser, home, tmp_path):
+    archive = build_offline.pack(home, tmp_path)
+    assert archive.stat().st_size < 60_000_000
+    shutil.unpack_archive(archive, tmp_path)
+    page = tmp_path / archive.stem / "book/03-backward-pass.html"
+    assert "data-ln-served" not in page.read_text(encoding="utf-8")
+    with Visit(browser, page.as_uri()) as visit:
+        visit.page.click(f"{CELL} >> text=Try it")
+        visit.page.wait_for_selector(f"{CELL} .cm-content:focus")
+        assert run(visit.page, CELL, RIGHT)[0] == "10 of 10 checks passed."
+        visit.stays_at("file:")
 
 
 def exercises_of(number):

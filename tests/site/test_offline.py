@@ -10,6 +10,7 @@ from browsing import Visit
 from pages import CHAPTERS
 
 ln_launch = pytest.importorskip("ln_launch", exc_type=ImportError)  # the environment of the book
+ln_live = pytest.importorskip("ln_live", exc_type=ImportError)
 
 pytestmark = pytest.mark.site
 
@@ -44,7 +45,7 @@ def test_checksum_and_two_runs_agree(site, archive, unpacked, tmp_path):
     assert again.name == archive.name == f"layer-norm-backwards-{version}.zip"
     assert again.read_bytes() == archive.read_bytes()
     readme = (unpacked / "README.txt").read_text()
-    assert "python -m http.server" in readme and version in readme
+    assert "Try it" in readme and version in readme
     with pytest.raises(FileNotFoundError, match=r"no index\.html"):
         build_offline.pack(tmp_path, tmp_path)
 
@@ -73,3 +74,11 @@ def test_what_needs_a_server_is_hidden_from_disk_and_the_reader_told(browser, un
         assert visit.page.is_visible("text=http.server")
         visit.page.evaluate("document.documentElement.classList.remove('ln-from-disk')")  # as from a server
         assert visit.page.is_visible("text=Run in the browser") and not visit.page.is_visible("text=http.server")
+
+
+def test_a_page_that_runs_from_disk_offers_nothing_that_needs_a_server():
+    page = f"<head>{ln_live.tags('../', True)}</head><body>{ln_launch.row(ln_launch.buttons('x', '', '', True))}"
+    changed = build_offline.without_server(page)
+    assert " data-disk " in changed and "Download notebook" in changed and "live.js" in changed
+    for word in ("Run in the browser", "http.server", "ln-from-disk"):
+        assert word in page and word not in changed

@@ -1,4 +1,4 @@
-// Live cells: editing, running and showing, for the cells that a reader opened. Loaded at the first press of a button.
+// Live cells: editing, running and showing, for the cells that a reader opened. Loaded when a button is pressed.
 (() => {
   const { cells, make, button, say, recall, keep, passed, script, python } = lnLive;
 
@@ -21,8 +21,9 @@
     cell.text = text;
     cell.again.hidden = text === cell.stub;
     if (!cell.exercise) return;
-    const answer = text === cell.stub ? null : { ...recall(cell.exercise), text, stub: cell.stub, title: cell.title, page: lnLive.page };
-    if (!keep(cell.exercise, answer)) say(cell, "This browser keeps no answers: copy yours before you leave.");
+    const answer = { ...recall(cell.exercise), text, stub: cell.stub, title: cell.title };
+    if (keep(cell.exercise, text === cell.stub ? null : answer)) return;
+    say(cell, "This browser keeps no answers: copy yours before you leave.");
   };
   const startAgain = (cell) => {
     cell.editor.set(cell.stub);
@@ -37,7 +38,8 @@
     cell.again = button("Start again", () => startAgain(cell));
     cell.progress = make("progress", { hidden: true, ariaLabel: "Loading Python" });
     cell.far = make("span", { className: "ln-live-far", ariaHidden: "true" });
-    cell.out = make("div", { className: "ln-live-output cell_output", role: "region", ariaLabel: `Output of ${cell.name}`, hidden: true });
+    cell.out = make("div", { className: "ln-live-output cell_output", role: "region", hidden: true,
+      ariaLabel: `Output of ${cell.name}` });
     cell.stop.hidden = true;
     cell.again.hidden = (cell.text ?? cell.stub) === cell.stub;
     cell.status.before(cell.run, cell.stop, cell.again, cell.progress, cell.far);
@@ -45,7 +47,8 @@
     cell.box.append(cell.out);
     cell.pre.closest(".highlight").replaceWith(place);
     cell.editor = (window.lnEditor?.open ?? plainEditor)(place, cell.text ?? cell.stub, {
-      label: `Code of ${cell.name}`, description: "ln-live-keys", run: () => run(cell), change: (text) => changed(cell, text) });
+      label: `Code of ${cell.name}`, description: "ln-live-keys",
+      run: () => run(cell), change: (text) => changed(cell, text) });
   };
   /** Open the cells for editing. Python is loaded while the reader types. */
   lnLive.edit = async (chosen) => {
@@ -63,9 +66,11 @@
     const busy = !python.ready();
     if (busy) say(cell, "Loading Python\u2026");
     return python.start((told, how) => {
-      if (told === "ready") {
+      if (told !== "loading") {
         arrived(cell);
-        return cell.stop.hidden && busy && say(cell, "Python is ready.");
+        if (told === "failed") say(cell, how);
+        else if (told === "ready" && cell.stop.hidden && busy) say(cell, "Python is ready.");
+        return;
       }
       cell.progress.hidden = false;
       cell.far.textContent = `${how.what}: ${megabytes(how.bytes)} of ${megabytes(how.of)} MB`;
@@ -83,7 +88,8 @@
     await load(cell);
     if (python.ready()) say(cell, "Running\u2026");
     // Neither other exercises nor cells that only measure are run for this one.
-    const codes = cells.map((c) => (c !== cell && (c.exercise || c.timed) ? "" : c.text ?? c.stub)), id = cells.indexOf(cell);
+    const codes = cells.map((c) => (c !== cell && (c.exercise || c.timed) ? "" : c.text ?? c.stub));
+    const id = cells.indexOf(cell);
     python.run({ id, run: { cells: codes, index: id, label: cell.name, least: !!cell.exercise },
       hear: (told, data) => hear[told](cell, data), end: (how) => end(cell, how) });
   };
@@ -112,24 +118,34 @@
   };
   const text = (cell, kind, ...inside) => {
     const pre = make("pre", { tabIndex: 0 }, ...inside);
-    cell.out.append(make("div", { className: `output ${kind} highlight-myst-ansi notranslate` }, make("div", { className: "highlight" }, pre)));
+    cell.out.append(make("div", { className: `output ${kind} highlight-myst-ansi notranslate` },
+      make("div", { className: "highlight" }, pre)));
     show(cell);
     return pre;
   };
   const image = (cell, source) => make("img", { className: "dark-light ln-invert", src: source,
     alt: cell.bookOutput?.querySelector("img")?.alt ?? `Figure drawn by ${cell.name}` });
+  // Of Markdown, what cells of the book show: paragraphs, lists, bold, code, links
+  const markdown = (source) => source.replace(/[&<>"]/g, (c) => `&#${c.charCodeAt()};`)
+    .replace(/\*\*(.+?)\*\*/g, "<strong>$1</strong>").replace(/`(.+?)`/g, "<code>$1</code>")
+    .replace(/\[([^\]]+)\]\((https?:[^)\s]+)\)/g, '<a href="$2">$1</a>').split(/\n\n+/)
+    .map((block) => (/^- /.test(block)
+      ? `<ul>${block.split(/^- /m).slice(1).map((item) => `<li>${item}</li>`).join("")}</ul>`
+      : `<p>${block}</p>`)).join("");
   const faces = {
     "image/svg+xml": (cell, data) => image(cell, `data:image/svg+xml;charset=utf-8,${encodeURIComponent(data)}`),
     "image/png": (cell, data) => image(cell, `data:image/png;base64,${data}`),
     // Below a section's heading, the next is a third-level one.
-    "text/html": (cell, data) => make("div", { className: "output ln-live-html", innerHTML: data.replaceAll("h4>", "h3>") }),
-    "text/latex": (cell, data) => make("div", { className: "output text_latex tex2jax_process mathjax_process", textContent: data }),
+    "text/html": (cell, data) => make("div", { className: "output", innerHTML: data.replaceAll("h4>", "h3>") }),
+    "text/markdown": (cell, data) => make("div", { className: "output", innerHTML: markdown(data) }),
+    "text/latex": (cell, data) => make("div", { className: "output tex2jax_process mathjax_process" }, data),
   };
   const hear = {
     say: (cell, said) => { say(cell, said); arrived(cell); },
     clear: (cell) => { cell.out.replaceChildren(); cell.report = null; },
     stream: (cell, [name, data]) => {
-      if (cell.out.lastChild?.ln !== name) text(cell, name === "stderr" ? "stderr" : "stream").closest(".output").ln = name;
+      const kind = name === "stderr" ? "stderr" : "stream";
+      if (!cell.out.lastChild?.matches(`.${kind}`)) text(cell, kind);
       cell.out.lastChild.querySelector("pre").append(data);
     },
     report: (cell, report) => { cell.report = report; },
@@ -141,7 +157,8 @@
       if (kind === "text/latex") window.MathJax?.typesetPromise?.([part]);
     },
     error: (cell, [lines, line]) => {
-      text(cell, "traceback", ...lines.map(([words, mine]) => (mine ? make("mark", { className: "ln-live-mine" }, words) : words)));
+      text(cell, "traceback", ...lines.map(([words, mine]) => (
+        mine ? make("mark", { className: "ln-live-mine" }, words) : words)));
       if (line) cell.editor.blame(line);
     },
   };
@@ -151,11 +168,13 @@
     const answers = lnLive.keys().map((key) => recall(key.slice(key.indexOf(":") + 1))).filter((a) => a?.title)
       .sort((a, b) => a.title.localeCompare(b.title, "en", { numeric: true }));
     const lines = (source) => source.split(/(?<=\n)/);
-    const notebook = { nbformat: 4, nbformat_minor: 5, metadata: { kernelspec: { display_name: "Python 3", language: "python", name: "python3" } },
+    const kernelspec = { display_name: "Python 3", language: "python", name: "python3" };
+    const notebook = { nbformat: 4, nbformat_minor: 5, metadata: { kernelspec },
       cells: answers.flatMap(({ title, text, above }, i) => [
         { id: `title-${i}`, cell_type: "markdown", metadata: {}, source: [`### ${title}`] },
-        { id: `answer-${i}`, cell_type: "code", metadata: {}, execution_count: null, outputs: [], source: lines(above ? `${above}\n\n${text}` : text) }]) };
-    const file = URL.createObjectURL(new Blob([JSON.stringify(notebook, null, 1)], { type: "application/x-ipynb+json" }));
+        { id: `answer-${i}`, cell_type: "code", metadata: {}, execution_count: null, outputs: [],
+          source: lines(above ? `${above}\n\n${text}` : text) }]) };
+    const file = URL.createObjectURL(new Blob([JSON.stringify(notebook, null, 1)]));
     make("a", { href: file, download: "my-answers.ipynb" }).click();
     setTimeout(() => URL.revokeObjectURL(file), 1000);
   };

@@ -1,5 +1,5 @@
-// Live cells, the part that every page loads: a button at each exercise, a reader's earlier answers, and marks at what
-// passed. All else is loaded when a button is pressed. Answers are kept in this browser and leave it never.
+// Live cells, the part that every page loads: a button at each exercise, a reader's earlier answers, marks at what
+// passed. All else is loaded when a button is pressed. Answers are kept in this browser and never leave it.
 window.lnLive = (() => {
   const here = document.currentScript, book = "layer-norm-backwards:";
   const code = new URL(".", here.src).href, version = new URL(here.src).search;  // a new release is a new address
@@ -9,7 +9,7 @@ window.lnLive = (() => {
     node.append(...inside);
     return node;
   };
-  const button = (text, press) => make("button", { type: "button", className: "ln-button", textContent: text, onclick: press });
+  const button = (text, press) => make("button", { type: "button", className: "ln-button", onclick: press }, text);
 
   // What is kept
   const recall = (key) => { try { return JSON.parse(localStorage.getItem(book + key)); } catch { return null; } };
@@ -21,7 +21,9 @@ window.lnLive = (() => {
       return true;
     } catch { return false; }
   };
-  const keys = () => { try { return Object.keys(localStorage).filter((key) => key.startsWith(book)); } catch { return []; } };
+  const keys = () => {
+    try { return Object.keys(localStorage).filter((key) => key.startsWith(book)); } catch { return []; }
+  };
 
   // The cells. An exercise's answer of an earlier visit stands in its cell.
   const cells = [...document.querySelectorAll("div.cell:has(.cell_input pre)")].map((box, number) => {
@@ -44,7 +46,8 @@ window.lnLive = (() => {
     if (!answer) return;
     cell.pre.textContent = cell.text = answer.text;
     cell.open.textContent = "Go on";
-    say(cell, "Your answer of an earlier visit." + (answer.stub === cell.stub ? "" : " The book's cell has changed since."));
+    const since = answer.stub === cell.stub ? "" : " The book's cell has changed since.";
+    say(cell, `Your answer of an earlier visit.${since}`);
   };
 
   // What passed: {page: {of: number of its exercises, ids: [...]}}
@@ -56,20 +59,26 @@ window.lnLive = (() => {
   };
   const mark = () => {
     const all = recall("passed") ?? {};
-    const set = (place, text, label) => place?.append(" ", make("span", { className: "ln-live-mark", textContent: text, role: "img", ariaLabel: label }));
+    const set = (place, text, ariaLabel) => {
+      place?.append(" ", make("span", { className: "ln-live-mark", role: "img", ariaLabel }, text));
+    };
     document.querySelectorAll(".ln-live-mark").forEach((old) => old.remove());
     for (const link of document.querySelectorAll(".bd-docs-nav a.internal, .bd-toc-nav a[href='#exercises']")) {
       const { ids, of } = all[link.pathname.split("/").pop().replace(/\.html$/, "")] ?? {};
       if (ids) set(link, `\u2713 ${ids.length}/${of}`, `${ids.length} of ${of} exercises passed`);
     }
-    for (const id of all[page]?.ids ?? []) set(document.getElementById(id)?.querySelector(".admonition-title"), "\u2713 passed", "passed");
+    for (const id of all[page]?.ids ?? []) {
+      set(document.getElementById(id)?.querySelector(".admonition-title"), "\u2713 passed", "passed");
+    }
   };
 
   // The rest, when it is asked for
   const script = (name) => new Promise((done, fail) => document.head.append(make("script",
-    { src: code + name + version, async: false, onload: done, onerror: () => fail(Error(`${name} could not be loaded`)) })));
+    { src: code + name + version, async: false, onload: done,
+      onerror: () => fail(Error(`${name} could not be loaded`)) })));
   let rest;
-  const load = () => (rest ??= Promise.all(["python.js", "cells.js"].map(script)));
+  const parts = [..."disk" in here.dataset ? ["disk.js"] : [], "python.js", "cells.js"];
+  const load = () => (rest ??= Promise.all(parts.map(script)));
   const open = async (chosen) => {
     try {
       chosen.forEach(bar);
@@ -77,7 +86,7 @@ window.lnLive = (() => {
       await lnLive.edit(chosen);
     } catch (error) {
       rest = null;
-      say(chosen[0], `${error.message}. Is the connection gone? Press again, or take the notebook at the top of the page.`);
+      say(chosen[0], `${error.message}. Is the connection gone? Press again, or download the notebook above.`);
     }
   };
 
@@ -94,8 +103,9 @@ window.lnLive = (() => {
 
   const able = window.Worker && window.WebAssembly;
   if (row && cells.length && (location.protocol !== "file:" || "disk" in here.dataset)) {
-    if (!able) row.after(make("p", { className: "ln-launch-note", textContent: "This browser cannot run Python. The notebook runs elsewhere." }));
-    else {
+    if (!able) {
+      row.after(make("p", { className: "ln-launch-note" }, "This browser cannot run Python."));
+    } else {
       cells.forEach((cell) => cell.exercise && bar(cell));
       if ("whole" in here.dataset) row.append(all);
       row.append(answers, forget);
@@ -103,5 +113,6 @@ window.lnLive = (() => {
   }
   offer();
   mark();
-  return { cells, page, code, version, make, button, say, recall, keep, keys, passed, script, lite: new URL(here.dataset.lite, location).href };
+  const lite = new URL(here.dataset.lite, location).href;
+  return { cells, code, version, lite, make, button, say, recall, keep, keys, passed, script };
 })();

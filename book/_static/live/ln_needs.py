@@ -34,7 +34,7 @@ def _stands_alone(node):
 
 
 def _statements(cells):
-    """(number of the cell, statement, its code) of all cells that parse: a reader may not have finished typing one."""
+    """(number of the cell, statement, its code) of all cells that parse; a reader may be typing one."""
     for number, code in enumerate(cells):
         try:
             yield from ((number, node, ast.unparse(node)) for node in ast.parse(code).body)
@@ -52,8 +52,8 @@ def _narrowed(node, wanted):
 def above(cells, index, least):
     """What must run before cell ``index``, as (number of its cell, code) pairs, and whether these stand alone.
 
-    With ``least``, where imports, definitions and constants are enough: those that the cell needs. They stand alone:
-    they run in any namespace, any number of times. Else: all cells above.
+    With ``least``, where imports, definitions and constants are enough: those that the cell needs. They stand alone,
+    that is they run in any namespace, any number of times. Else: all cells above.
     """
     try:
         todo = _reads(cells[index]) - _binds(cells[index])

@@ -16,7 +16,7 @@ import warnings
 
 MOST_TEXT = 200_000  # characters that one run may print
 FACES = (("_repr_html_", "text/html"), ("_repr_svg_", "image/svg+xml"), ("_repr_png_", "image/png"),
-         ("_repr_latex_", "text/latex"), ("_repr_markdown_", "text/plain"))
+         ("_repr_latex_", "text/latex"), ("_repr_markdown_", "text/markdown"))
 
 
 # Showing. ``post(kind, data)`` hands over to the page; it is None while what a cell needs runs, which shows nothing.
@@ -184,7 +184,8 @@ async def run(steps, index, code, label, fresh, post):
         sys.stdout.flush(), sys.stderr.flush()
         lines, line = _told(error, name)
         if not own:
-            lines.insert(0, (f"This was raised above, in cell {number + 1} of the page, which has to run first.\n", False))
+            above = f"This was raised above, in cell {number + 1} of the page, which has to run first.\n"
+            lines.insert(0, (above, False))
         post("error", lines, line if own else 0)
         return False
     finally:

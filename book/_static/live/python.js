@@ -6,7 +6,8 @@ lnLive.python = (() => {
 
   const begin = async () => {
     ready = false;
-    worker = new Worker(`${code}worker.js${version}`);
+    const address = `${code}worker.js${version}`;
+    worker = lnLive.disk ? await lnLive.disk(address) : new Worker(address);
     worker.postMessage({ start: { code, version, lite } });
     worker.onerror = (event) => fail(event.message ?? "no answer");
     worker.onmessage = ({ data: { told, id, data } }) => {
@@ -25,11 +26,11 @@ lnLive.python = (() => {
   const stop = (why) => {
     worker?.terminate();
     worker = starting = undefined;
-    watch("ready");
+    watch(why.failed ? "failed" : "stopped", why.failed);
     jobs.splice(0).forEach((job) => job.end(why));
   };
   return {
-    /** Load Python, if it is not there; ``heard("loading", {what, bytes, of})`` and ``heard("ready")`` say how far. */
+    /** Load Python; ``heard`` is told "loading" with {what, bytes, of}, then "ready", or "failed" with the reason. */
     start: (heard) => { watch = heard; return starting ??= begin(); },
     /** Run; ``hear(kind, data)`` is told what comes out, ``end({ok} | {stopped} | {failed})`` how it ended. */
     run: (job) => { jobs.push(job); worker.postMessage({ run: job.run, id: job.id }); },

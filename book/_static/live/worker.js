@@ -12,6 +12,11 @@ self.fetch = async (request, options) => {
   const reply = await plain(request, options).catch((error) => ({ statusText: error.message }));
   if (!reply.ok) tell("failed", `${url.split("/").pop()}: ${reply.status ?? ""} ${reply.statusText}`);
   of += sizes(url);
+  // Handed the reply itself, a browser keeps what it compiled for the next visit.
+  if (url.endsWith(".wasm")) {
+    bytes += sizes(url);
+    return reply;
+  }
   const count = new TransformStream({ transform(chunk, stream) {
     bytes += chunk.byteLength;
     tell("loading", { what, bytes, of: Math.max(bytes, of) });
@@ -20,7 +25,9 @@ self.fetch = async (request, options) => {
   return new Response(reply.body.pipeThrough(count), { status: reply.status, headers: reply.headers });
 };
 const file = async (path) => new Uint8Array(await (await fetch(where.lite + path)).arrayBuffer());
-const unpack = async (name) => { for (const path of site.wheels[name]) python.unpackArchive(await file(path), "wheel"); };
+const unpack = async (name) => {
+  for (const path of site.wheels[name]) python.unpackArchive(await file(path), "wheel");
+};
 
 async function start(told) {
   where = told;
@@ -28,7 +35,8 @@ async function start(told) {
   const pyodide = where.lite + "static/pyodide/";
   importScripts(pyodide + "pyodide.js");
   const [made, ...codes] = await Promise.all([loadPyodide({ indexURL: pyodide, packages: ["numpy"] }),
-    ...["ln_needs.py", "ln_run.py"].map(async (name) => [name, await (await fetch(where.code + name + where.version)).text()])]);
+    ...["ln_needs.py", "ln_run.py"].map(async (name) => [
+      name, await (await fetch(where.code + name + where.version)).text()])]);
   python = made;
   await unpack("lnlib");
   codes.forEach(([name, code]) => python.FS.writeFile(`/home/pyodide/${name}`, code));
@@ -76,5 +84,8 @@ async function run({ cells, index, label, least }, id) {
 
 onmessage = ({ data }) => {
   if (data.start) ready = start(data.start).catch((error) => { tell("failed", error.message); throw error; });
-  else ready = ready.then(() => run(data.run, data.id)).catch((error) => tell("done", { failed: error.message }, data.id));
+  else {
+    const failed = (error) => tell("done", { failed: error.message }, data.id);
+    ready = ready.then(() => run(data.run, data.id)).catch(failed);
+  }
 };

@@ -63,7 +63,7 @@ window.lnLive = (() => {
       place?.append(" ", make("span", { className: "ln-live-mark", role: "img", ariaLabel }, text));
     };
     document.querySelectorAll(".ln-live-mark").forEach((old) => old.remove());
-    for (const link of document.querySelectorAll(".bd-docs-nav a.internal, .bd-toc-nav a[href='#exercises']")) {
+    for (const link of document.querySelectorAll(".bd-docs-nav a.internal, .page-toc a[href='#exercises']")) {
       const { ids, of } = all[link.pathname.split("/").pop().replace(/\.html$/, "")] ?? {};
       if (ids) set(link, `\u2713 ${ids.length}/${of}`, `${ids.length} of ${of} exercises passed`);
     }

@@ -173,6 +173,7 @@ def exercises_of(number):
     return {id: e for id, e in exercises().items() if f"{e.chapter:02}" == number}
 
 
+@pytest.mark.skipif(not EVERY, reason="LN_LIVE_CHAPTERS is not all")
 def test_in_firefox(address):
     if not FIREFOX:
         skip("no Firefox on the PATH", "LN_REQUIRE_FIREFOX")

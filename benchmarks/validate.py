@@ -96,7 +96,7 @@ def record(name, target, options):
     return {"name": name, "kind": options.get("kind", "layer_norm"), "dtypes": options["dtypes"],
             "quick": options.get("quick", False), "held": len(report.kept), "properties": len(report.properties),
             "digits": report.digits, "notes": report.notes, "untested": report.untested,
-            "mistake": report.mistake.sentence if report.mistake else None, "failures": [
+            "failures": [
                 {"property": f.property, "tensor": f.tensor, "error": digits(f.error) if f.error is not None else None,
                  "failed": f.failed, "tried": f.tried, "sentence": f.sentence, "case": str(f.case), "test": f.test}
                 for f in report.failures], "seconds": round(time.monotonic() - started, 1)}

@@ -41,11 +41,11 @@ def version():
 def loaded(site):
     """The files that live cells load, by their places in the site."""
     packages = json.loads((site / PYODIDE / "pyodide-lock.json").read_text())["packages"]
-    index, names, todo = json.loads((site / "lite/live.json").read_text()), set(), ["numpy", "matplotlib"]
-    while todo:
-        if (name := todo.pop()) not in names:
+    index, names, left = json.loads((site / "lite/live.json").read_text()), set(), ["numpy", "matplotlib"]
+    while left:
+        if (name := left.pop()) not in names:
             names.add(name)
-            todo += packages[name]["depends"]
+            left += packages[name]["depends"]
     return sorted(["lite/live.json", *(f"lite/files/{path}" for path in index["data"]),
                    *{f"lite/{path}" for paths in index["wheels"].values() for path in paths},
                    *(f"_static/live/{name}" for name in ("worker.js", "ln_needs.py", "ln_run.py")),

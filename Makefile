@@ -8,7 +8,7 @@ help:
 	@echo 'make book    install the environment, execute the chapters, build the site'
 	@echo 'make check   while working: the tests without the site and the long sweeps'
 	@echo 'make test    all tests, with a strict build of the book and checks of the site'
-	@echo 'make measure  the times of chapters 9 and 10 on your machine, with figures; under three minutes'
+	@echo 'make measure  the times of chapters 10 and 11 on your machine, with figures; under three minutes'
 	@echo 'make differential  10,000 random cases against exact arithmetic (CASES=..., SEED=...)'
 	@echo 'make site    the book, and its notebooks running in the browser'
 	@echo 'make offline the same as one zip'

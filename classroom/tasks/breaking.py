@@ -1,4 +1,4 @@
-"""Graded tasks of chapters 6 to 8: statistics merged or taken apart, rows of any size, a sum in a given order."""
+"""Graded tasks of chapters 7 to 9: statistics merged or taken apart, rows of any size, a sum in a given order."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ _U = 2.0**-53
 class StatisticsOfParts(Task):
     """Merge the statistics of parts."""
 
-    id, minutes, points = "ch06-statistics-of-parts", 25, 4
+    id, minutes, points = "ch07-statistics-of-parts", 25, 4
 
     def draw(self, random):
         self.take_away, self.ddof = random.choice([True, False]), random.choice([0, 1])
@@ -134,7 +134,7 @@ class StatisticsOfParts(Task):
 class NormOfAnySize(Task):
     """A normalisation of rows of any size."""
 
-    id, minutes, points = "ch07-norm-of-any-size", 25, 5
+    id, minutes, points = "ch08-norm-of-any-size", 25, 5
 
     def draw(self, random):
         self.variant = norm = random.choice(norms.members(affine=("none",)))
@@ -196,7 +196,7 @@ _JOINED = {"sequence": "The sums of the blocks are added in sequence",
 class SumInBlocks(Task):
     """A sum in a given order."""
 
-    id, minutes, points = "ch08-sum-in-blocks", 20, 4
+    id, minutes, points = "ch09-sum-in-blocks", 20, 4
 
     def draw(self, random):
         self.variant = cut, joined, B = (

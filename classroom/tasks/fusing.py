@@ -1,4 +1,4 @@
-"""Graded tasks of chapters 9 to 12: bytes of a kernel, a sum in lanes, a warp's sums, partial sums over rows."""
+"""Graded tasks of chapters 10 to 13: bytes of a kernel, a sum in lanes, a warp's sums, partial sums over rows."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from .task import Task
 class BytesOfAKernel(Task):
     """Bytes that a fused kernel moves."""
 
-    id, minutes, points, example = "ch09-bytes-of-a-kernel", 15, 2, "(10, 8, 4)"
+    id, minutes, points, example = "ch10-bytes-of-a-kernel", 15, 2, "(10, 8, 4)"
 
     def draw(self, random):
         backward, residual = random.choice([True, False]), random.choice([True, False])
@@ -108,7 +108,7 @@ _TAIL = "    for i, a in enumerate(x[whole:]):\n        total[i] = total[i] + a 
 class SumInLanes(Task):
     """A sum of squares in lanes."""
 
-    id, minutes, points, example = "ch10-sum-in-lanes", 20, 3, "(np.float32([1, 2, 3, 4, 5]),)"
+    id, minutes, points, example = "ch11-sum-in-lanes", 20, 3, "(np.float32([1, 2, 3, 4, 5]),)"
 
     def draw(self, random):
         self.variant = lanes, end, tail_first = (
@@ -174,7 +174,7 @@ class SumInLanes(Task):
 class WarpSums(Task):
     """Sums of a warp."""
 
-    id, minutes, points = "ch11-warp-sums", 15, 3
+    id, minutes, points = "ch12-warp-sums", 15, 3
 
     def draw(self, random):
         self.variant = width, kind, downwards = (
@@ -239,7 +239,7 @@ class WarpSums(Task):
 class SumsOverRows(Task):
     """Sums over rows in two stages."""
 
-    id, minutes, points = "ch12-sums-over-rows", 20, 4
+    id, minutes, points = "ch13-sums-over-rows", 20, 4
 
     def draw(self, random):
         self.variant = cut, joined, what = tuple(random.choice(pair) for pair in (

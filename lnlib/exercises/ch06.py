@@ -1,217 +1,309 @@
-"""Exercises of chapter 6, computing the variance."""
-
-import contextlib
-import itertools
-import sys
+"""Exercises of chapter 6, bugs from the wild: write the input, not the formula."""
 
 import numpy as np
 
-from .. import reference
-from ..mistakes import changes
-from ..variance import naive, normalise, recentred_short, wide
-from . import Call, Exercise, each, expect, expect_array, expect_parts
+from ..layernorm import layer_norm_backward, layer_norm_backward_steps, layer_norm_forward
+from ..mistakes import change, changes
+from . import Call, Check, Exercise, each, expect, expect_parts
 
-_U = 2.0**-24
+# ---- Wrong layers: (x, gamma, beta, dy, eps) -> y, dx, dgamma, dbeta ---------------------------------
 
 
-def _exact(x, eps=1e-5):
+def mean_of(a):
+    return a.mean(axis=-1, keepdims=True)
+
+
+def parts(x, gamma, dy, eps):
+    """xhat, r and g, as they should be."""
+    c = x - mean_of(x)
+    r = 1 / np.sqrt(mean_of(c * c) + eps)
+    return c * r, r, gamma * dy
+
+
+def sums(dy, xhat):
+    """dgamma and dbeta, as they should be."""
+    rows = tuple(range(dy.ndim - 1))
+    return (dy * xhat).sum(axis=rows), dy.sum(axis=rows)
+
+
+def layer_a(x, gamma, beta, dy, eps):
+    xhat, r, g = parts(x, gamma, dy, eps)
+    along = gamma.mean() * mean_of(dy * xhat)
+    dx = r * (g - mean_of(g) - xhat * along)
+    return gamma * xhat + beta, dx, *sums(dy, xhat)
+
+
+def layer_b(x, gamma, beta, dy, eps):
     D = x.shape[-1]
-    return reference.layer_norm(x, np.ones(D), np.zeros(D), eps=eps).y
+    lanes = np.minimum(np.arange(-(-D // 8) * 8), D - 1)  # eight at a time
+    c = x - mean_of(x)
+    r = 1 / np.sqrt(mean_of(c[..., lanes] ** 2) + eps)
+    xhat, g = c * r, gamma * dy
+    dx = r * (g - mean_of(g) - xhat * mean_of(g * xhat))
+    return gamma * xhat + beta, dx, *sums(dy, xhat)
 
 
-def negative_row_solution(centre):
-    rng = np.random.default_rng(0)
-    while True:
-        row = np.float32(centre + rng.uniform(-0.9, 0.9, 3))
-        if naive(row)[2] < 0 and np.ptp(row) > 0:
-            return row
+def layer_c(x, gamma, beta, dy, eps):
+    c = x - mean_of(x)
+    r = 1 / np.sqrt(np.maximum(mean_of(c * c), eps))
+    xhat, g = c * r, gamma * dy
+    dx = r * (g - mean_of(g) - xhat * mean_of(g * xhat))
+    return gamma * xhat + beta, dx, *sums(dy, xhat)
 
 
-@contextlib.contextmanager
-def _at_most(lines):
-    """Stop Python code that runs for more lines: a loop may look for what never comes."""
-    count, before = itertools.count(), sys.gettrace()
-
-    def trace(frame, event, arg):
-        expect(next(count) < lines, "your function is still looking; does it try rows of float32, within 1 of centre, with naive?")
-        return trace
-
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
+def layer_d(x, gamma, beta, dy, eps):
+    xhat, r, g = parts(x, gamma, dy, eps)
+    kept, D = xhat[..., :256], x.shape[-1]  # as much as fits
+    total = 0
+    for k in range(0, D, 256):
+        tile = g[..., k:k + 256]
+        part = tile * kept[..., :tile.shape[-1]]
+        total = total + part.sum(axis=-1, keepdims=True)
+    dx = r * (g - mean_of(g) - xhat * total / D)
+    return gamma * xhat + beta, dx, *sums(dy, xhat)
 
 
-def _in_time(answer, arguments):
-    # A third of all rows will do, and naive runs some 200 lines: 2000 tries and more.
-    with _at_most(500_000):
-        return answer(*arguments.values())
+def layer_e(x, gamma, beta, dy, eps):
+    xhat, r, g = parts(x, gamma, dy, eps)
+    dx = r * (g - mean_of(g) - xhat * mean_of(g * xhat))
+    D = x.shape[-1]
+    n = x.size // D
+    if n >= 64:  # sixteen threads share the rows
+        used = n // 16 * 16
+        dgamma, dbeta = sums(dy.reshape(n, D)[:used], xhat.reshape(n, D)[:used])
+    else:
+        dgamma, dbeta = sums(dy, xhat)
+    return gamma * xhat + beta, dx, dgamma, dbeta
 
 
-def _is_negative(found, centre):
-    row = expect_array(found, (3,), "float32", "the row")
-    # In float64, where the distance of a float32 from centre is exact.
-    expect(np.abs(row.astype(float) - centre).max() <= 1, f"{row} is not within 1 of {centre}")
-    expect(np.ptp(row) > 0, f"the numbers of {row} are all equal")
-    v = naive(row)[2].item()
-    expect(v < 0, f"for {row} the naive variance is {v}, expected a negative number")
+SCRATCH = {}
 
 
-def _negative_at(centre):
-    return each(f"near {centre:.0f}", lambda rng: Call({"centre": centre}), _is_negative, call=_in_time)
+def layer_f(x, gamma, beta, dy, eps):
+    xhat, r, g = parts(x, gamma, dy, eps)
+    D = x.shape[-1]
+    both = SCRATCH.setdefault(D, np.empty((2, D)))  # allocated once
+    both[0], both[1] = sums(dy, xhat)
+    dx = r * (g - mean_of(g) - xhat * mean_of(g * xhat))
+    return gamma * xhat + beta, dx, both[0], both[1]
 
 
-def digits_left_solution(x):
-    ratio = abs(x.mean(dtype=float)) / x.std(dtype=float)
-    u = 2.0**-24
-    losses = np.clip([u * ratio**2, u * ratio], u, 1)
-    return tuple(-np.log10(losses))
+# ---- Right ones, written differently ----------------------------------------------------------------
+
+def library(x, gamma, beta, dy, eps):
+    y, cache = layer_norm_forward(x, gamma, beta, eps)
+    return y, *layer_norm_backward(dy, cache)
 
 
-def _rows(rng, offset, sigma=1.0, n=16, D=256):
-    """Normal rows; the shift keeps their means from lying on round numbers."""
-    return (sigma * (offset + rng.standard_normal((n, D)) + rng.random((n, 1)))).astype(np.float32)
+def step_by_step(x, gamma, beta, dy, eps):
+    xhat, _, _ = parts(x, gamma, dy, eps)
+    return gamma * xhat + beta, *layer_norm_backward_steps(dy, x, gamma, eps)
 
 
-def _digits_at(offset, sigma=1.0):
-    def ask(rng):
-        rows = _rows(rng, offset, sigma)
-        return Call({"x": rows[0]}, rows=rows)
-    return each(f"offset {offset:g}, sigma {sigma:g}", ask, _as_measured)
+def from_products(x, gamma, beta, dy, eps):
+    """einsum, one array at the end for both parameters, which no later call touches."""
+    xhat, r, g = parts(x, gamma, dy, eps)
+    D = x.shape[-1]
+    dy_rows, xhat_rows = dy.reshape(-1, D), xhat.reshape(-1, D)
+    both = np.stack([np.einsum("nd,nd->d", dy_rows, xhat_rows), np.einsum("nd->d", dy_rows)])
+    dx = r / D * (D * g - g.sum(-1, keepdims=True) - xhat * np.einsum("...d,...d->...", g, xhat)[..., None])
+    return gamma * xhat + beta, dx, both[0], both[1]
 
 
-def _as_measured(found, rows, **_):
-    exact = _exact(rows)
-    for name, digits in zip(("naive", "two-pass"), expect_parts(found, 2, "numbers")):
-        measured = reference.correct_digits(normalise(rows, name), exact)
-        digits = float(digits)
-        # An answer in float32 may round its logarithm, and u inside it, up: a few u of 7 digits.
-        expect(0 <= digits <= -np.log10(_U) + 1e-5,
-               f"{name}: predicted {digits:.1f} digits, expected 0 to {-np.log10(_U):.1f}")
-        # The loss is a bound up to small factors: 16 rows measured within 0.3 and 3 times it, half a digit.
-        expect(abs(digits - measured) <= 0.8, f"{name}: predicted {digits:.1f} digits, measured {measured:.1f}")
+def read_only(x, gamma, beta, dy, eps):
+    """Rows one by one, added from the last to the first; what is returned cannot be written to."""
+    n, D = x.size // x.shape[-1], x.shape[-1]
+    rows = [library(a, gamma, beta, b, eps) for a, b in zip(x.reshape(n, 1, D), dy.reshape(n, 1, D))]
+    y, dx = (np.concatenate([row[k] for row in rows]).reshape(x.shape) for k in (0, 1))
+    outputs = y, dx, *(np.sum([row[k] for row in rows[::-1]], axis=0) for k in (2, 3))
+    for a in outputs:
+        a.setflags(write=False)
+    return outputs
 
 
-def _all_digits(found, **_):
-    for digits in expect_parts(found, 2, "numbers"):
-        expect(abs(digits + np.log10(_U)) <= 1e-3,
-               f"for a row with mean 0 found {digits:.3f} digits, expected all {-np.log10(_U):.3f}")
+RIGHT = {"the library's": library, "the chain rule, step by step": step_by_step, "one with einsum": from_products,
+         "one that adds rows in another order": read_only}
 
 
-def repaired_solution(x, eps=1e-5):
-    m, _, var = wide(x)
-    d = x - m
-    c = d - d.mean(axis=-1, keepdims=True)
-    return c / np.sqrt(var + np.float32(eps))
+# ---- Inputs ------------------------------------------------------------------------------------------
+
+def _error(layer, x, gamma, beta, dy, eps):
+    """The largest error of a layer's four outputs, in norm, against the terms that are added up: the sum may be 0."""
+    xhat, r, g = parts(x, gamma, dy, eps)
+    sizes = map(np.linalg.norm, (np.append(gamma * xhat, beta), r * g, dy * xhat, dy))
+    found, right = layer(x, gamma, beta, dy, eps), library(x, gamma, beta, dy, eps)
+    return max(np.linalg.norm(a - b) / max(size, np.finfo(float).tiny) for a, b, size in zip(found, right, sizes))
 
 
-def _repaired(title, *offsets, sigma=1.0, eps=1e-5, shape=(16, 256)):
-    """A check on rows around these offsets, as many around each."""
-    def ask(rng):
-        n = 16 if len(offsets) == 1 else 1
-        x = np.concatenate([_rows(rng, offset, sigma, n) for offset in offsets])
-        return Call({"x": x.reshape(shape), "eps": eps})
-    return each(title, ask, _to_a_few_u, unchanged=True)
+def _is_input(result, **_):
+    """x, gamma, beta, dy and eps as they should be."""
+    *arrays, eps = expect_parts(result, 5, "things: x, gamma, beta, dy and eps")
+    for name, a in zip(("x", "gamma", "beta", "dy"), arrays):
+        expect(isinstance(a, np.ndarray) and a.dtype == np.float64, f"{name} is not an array of float64")
+        expect(np.isfinite(a).all(), f"{name} has NaN or Inf in it")
+    x, gamma, beta, dy = arrays
+    expect(x.ndim >= 1 and 0 < x.size <= 100_000, f"x has {x.size} numbers, expected 1 to 100 000")
+    expect(dy.shape == x.shape, f"dy has shape {dy.shape}, expected that of x, {x.shape}")
+    expect(gamma.shape == beta.shape == x.shape[-1:],
+           f"gamma and beta have shapes {gamma.shape} and {beta.shape}, expected {x.shape[-1:]}")
+    expect(isinstance(eps, (int, float)) and 0 < eps < np.inf, f"eps is {eps!r}, expected a positive number")
 
 
-def _to_a_few_u(found, x, eps):
-    found = expect_array(found, x.shape, "float32")
-    m, _, var = wide(x)
-    plain = (x - m) / np.sqrt(var + np.float32(eps))
-    error, unrepaired = (reference.relative_error(a, _exact(x, eps)) for a in (found, plain))
-    # Six roundings (d, its mean, c, var + eps, the root, the quotient) of at most u each; a sum adds a few.
-    expect(error <= 8 * _U, f"the result is off by {error:.1e}, expected a few u = {_U:.0e}; "
-                            f"what (x - m) / sqrt(var + eps) gives is off by {unrepaired:.1e}")
+def _right_ones_agree(result, **_):
+    """Rounding is 1e-15 times mean / sigma and the condition numbers of the gradients: 1e-6 leaves room for 1e9."""
+    for name, layer in RIGHT.items():
+        with np.errstate(all="ignore"):
+            expect(_error(layer, *result) <= 1e-6,
+                   f"on your input right layers disagree ({name}), so a test with it would refuse them")
 
 
-def short_form_is_safe_solution(x, order):
-    _, residual, var = recentred_short(x, order)
-    return bool(residual[0] ** 2 < var[0])
+def _shows(layer, why):
+    """A judge: on the input the wrong layer is off by 1e-3 in some output; else ``why(x, gamma, beta, dy, eps)``."""
+    def judge(result, **_):
+        with np.errstate(all="ignore"):
+            error = _error(layer, *result)
+        expect(not error <= 1e-3, f"{layer.__name__} passes on your input: {why(*result)}")
+    return judge
 
 
-def _safe_or_not(order, offset, D, sigma=1.0):
-    def ask(rng):
-        return Call({"x": _rows(rng, offset, sigma, 1, D)[0], "order": order})
+def _input_for(id, minutes, solution, layer, why, mistakes):
+    def asks(title, judge):
+        return each(title, lambda rng: [Call({"rng": one}) for one in rng.spawn(2)], judge)
+    return Exercise(id, minutes, "test", solution,
+                    (asks("is an input", _is_input), asks("right layers pass", _right_ones_agree),
+                     asks(f"{layer.__name__} fails", _shows(layer, why))), mistakes=changes(*mistakes))
 
-    def judge(found, x, order):
-        expect(np.asarray(found).dtype == bool and np.size(found) == 1,
-               f"found {type(found).__name__}, expected True or False")
-        ratio = recentred_short(x, order)[1].item() / x.std(dtype=float)
-        expect(bool(found) == (abs(ratio) < 1), f"here the residual is {ratio:.2g} sigma, and you say {bool(found)}")
-    return each(f"{order}, D = {D}, offset {offset:g} sigma, sigma {sigma:g}", ask, judge)
 
+def gamma_solution(rng):
+    x, dy = rng.standard_normal((2, 3, 8))
+    gamma, beta = rng.standard_normal((2, 8))
+    return x, gamma, beta, dy, 1e-5
+
+
+def lanes_solution(rng):
+    x, dy = rng.standard_normal((2, 3, 5))
+    x[:, -1] += 10
+    gamma, beta = rng.standard_normal((2, 5))
+    return x, gamma, beta, dy, 1e-5
+
+
+def floor_solution(rng):
+    x, dy = rng.standard_normal((2, 3, 8))
+    gamma, beta = rng.standard_normal((2, 8))
+    return x, gamma, beta, dy, 1.0
+
+
+def tile_solution(rng):
+    x, dy = rng.standard_normal((2, 3, 600))
+    gamma, beta = rng.standard_normal((2, 600))
+    return x, gamma, beta, dy, 1e-5
+
+
+def threads_solution(rng):
+    x, dy = rng.standard_normal((2, 71, 5))
+    gamma, beta = rng.standard_normal((2, 5))
+    return x, gamma, beta, dy, 1e-5
+
+
+def _why_gamma(x, gamma, beta, dy, eps):
+    return "gamma is the same for all features" if np.ptp(gamma) == 0 else "its xhat hardly meets dy"
+
+
+def _why_lanes(x, gamma, beta, dy, eps):
+    if x.shape[-1] % 8 == 0:
+        return "D is a multiple of 8"
+    return "every last number is as far from the mean as the others are"
+
+
+def _why_floor(x, gamma, beta, dy, eps):
+    var = x.var(axis=-1)
+    return f"the variance of its rows is everywhere far {'above' if (var > eps).all() else 'below'} eps"
+
+
+def _why_tile(x, gamma, beta, dy, eps):
+    return "D is at most 256" if x.shape[-1] <= 256 else "little of g lies beyond the first 256 features"
+
+
+def _why_threads(x, gamma, beta, dy, eps):
+    n = x.size // x.shape[-1]
+    if n < 64:
+        return "it has fewer than 64 rows"
+    return "16 divides the number of rows" if n % 16 == 0 else "little of dy is in the last rows"
+
+
+# ---- A test ------------------------------------------------------------------------------------------
+
+def keeps_solution(layer):
+    rng = np.random.default_rng(3)
+    x, dy = rng.standard_normal((2, 2, 3, 7))
+    gamma, beta = rng.standard_normal((2, 7))
+    first = layer(x[0], gamma, beta, dy[0], 1e-5)
+    before = [a.copy() for a in first]
+    layer(x[1], gamma, beta, dy[1], 1e-5)
+    return all(np.array_equal(a, b) for a, b in zip(first, before))
+
+
+_KEEPS = ("    both = SCRATCH.setdefault(D, np.empty((2, D)))  # allocated once\n"
+          "    both[0], both[1] = sums(dy, xhat)\n")
+#: layer_f, and its like: each writes into a result that it has handed out.
+BUFFERS = {"layer_f": layer_f} | {name: change(_KEEPS, new, "").of(layer_f) for name, new in {
+    "one that adds to its buffer": "    both = SCRATCH.setdefault((D, 0), np.zeros((2, D)))\n"
+                                   "    both += sums(dy, xhat)\n",
+    "one with a single buffer for every D": "    both = SCRATCH.setdefault(0, np.empty((2, 10_000)))[:, :D]\n"
+                                            "    both[0], both[1] = sums(dy, xhat)\n"}.items()}
+
+
+def _says_of(title, layers, right, words):
+    """A check of what the answer, a test, says of each of these layers; all that it misjudges are named."""
+    def judge(found, asked):
+        misjudged = []
+        for result, call in zip(found, asked):
+            expect(isinstance(result, (bool, np.bool_)), f"found {type(result).__name__}, expected True or False")
+            misjudged += [call.about["name"]] if result != right else []
+        expect(not misjudged, f"{words}: {'; '.join(misjudged)}")
+    return Check(title, lambda rng: [Call({"layer": one}, name=name) for name, one in layers.items()], judge)
+
+
+_TINY = (("rng.standard_normal((2, 3, 8))", "1e9 + 1e-3 * rng.standard_normal((2, 3, 8))",
+          "Your rows have a mean so large that float64 has few digits left for them. Could a smaller one do?"),)
 
 EXERCISES = (
-    Exercise("negative-variance", 10, "measure", negative_row_solution,
-             tuple(map(_negative_at, (1e4, 123456.0, 1e6))), mistakes=changes(
-        ("if naive(row)[2] < 0 and np.ptp(row) > 0", "if np.ptp(row) > 0",
-         "The first random row is returned. Which number of naive's says whether it is the one looked for?"),
-        ("uniform(-0.9, 0.9, 3)", "uniform(-9, 9, 3)",
-         "The numbers are drawn from too wide an interval. How far from centre may they be?"),
-        ("return row", "return row.astype(float)",
-         "What you return is float64. In which dtype does the variance turn negative?"))),
-    Exercise("digits-left", 15, "measure", digits_left_solution,
-             (_digits_at(0), _digits_at(1e2), _digits_at(1e3, 50.0), _digits_at(-1e3), _digits_at(1e5),
-              each("a row with mean 0", lambda rng: Call({"x": np.array([-3, -1, 1, 3], np.float32)}), _all_digits)),
-             mistakes=changes(
-        ("[u * ratio**2, u * ratio]", "[u * ratio, u * ratio**2]",
-         "The two predictions have changed places. Which algorithm subtracts squares?",
-         "[u * ratio, u * ratio]",
-         "Both algorithms get the loss of a rounded mean. What does the naive one subtract, and how large is that?"),
-        ("-np.log10(losses)", "-np.log(losses)",
-         "Your logarithm counts in powers of e. Of what is a decimal digit a power?",
-         "-np.log2(losses)", "Your logarithm counts bits. How many of them make a decimal digit?"),
-        (", u, 1)", ", 0, 1)",
-         "Near a mean of 0 more digits are promised than float32 has. What does every result lose?"),
-        ("abs(x.mean(dtype=float))", "x.mean(dtype=float)",
-         "The ratio keeps the sign of the mean: a row far below 0 counts as one near 0.",
-         "abs(x.astype(float)).max()", "The largest element stands in your ratio. Which number of the row does rho compare?"),
-        (" / x.std(dtype=float)", "",
-         "The mean is not divided by sigma. Multiply the row by 10: should the digits change?"),
-        ("u = 2.0**-24", "u = 2.0**-23", "Your u is the distance from 1 to the next float32. How large is half of it?",
-         "u = 2.0**-53", "Your u is that of float64. In which dtype are the errors made?"),
-        ("x.std(", "x.var(",
-         "The mean is divided by the variance. Multiply the row by 10: should the digits change?"))),
-    Exercise("repair-the-mean", 10, "implement", repaired_solution,
-             (*(_repaired(f"offset {offset:g}", offset) for offset in (0, 1e4, 1e7)),
-              _repaired("each row has its own mean", 1e4, -1e5, 0, 1e6, shape=(2, 2, -1)),
-              _repaired("eps is used", 1e3, sigma=1e-2, eps=1e-3)), mistakes=changes(
-        ("d - d.mean(axis=-1, keepdims=True)", "d", "The mean is subtracted once and no more, and it was rounded. Or "
-         "what is left was added to m: can m hold it?"),
-        ("d.mean(axis=-1, keepdims=True)", "d.mean()",
-         "One mean over all rows is taken off. Does every row have the same left over?"),
-        ("d - d.mean(axis=-1, keepdims=True)", "d + d.mean(axis=-1, keepdims=True)",
-         "What is left of the mean is added: the error is doubled, and not removed."),
-        ("np.sqrt(var + np.float32(eps))", "(np.sqrt(var) + np.float32(eps))",
-         "Your eps is added to sigma. Does layer norm add it before or after the root?",
-         "np.sqrt(var)", "eps has no part in your result.",
-         "(var + np.float32(eps))", "You divide by a variance. In which unit is it, and in which is the row?"),
-        ("d = x - m", "d = x.astype(float) - m",
-         "The digits are there, in a float64 result. Which dtype does the exercise ask for?"))),
-    Exercise("short-form", 10, "test", short_form_is_safe_solution,
-             # The residual r, in sigma: far below 1, below 1; 17 with a positive variance v, and 190: an answer that
-             # forgets the sign is right here, as no other mistake is; -900; -17 with a positive v; the rest in other
-             # units, two with |r| = 3 sigma below v and |r| = 0.03 to 0.3 sigma above it; the last with a negative v.
-             tuple(_safe_or_not(*row) for row in (
-                 ("pairwise", 1e2, 1024), ("pairwise", 1e7, 65536), ("sequential", 3e4, 65536),
-                 ("accumulators", 1e7, 65536), ("sequential", 1e7, 65536), ("sequential", -3e4, 65536),
-                 ("sequential", 1e3, 65536, 1e3), ("sequential", 1e7, 65536, 1e-3),
-                 ("sequential", 1e4, 65536, 10), ("accumulators", 1e4, 65536, 1e-3), ("accumulators", 6e7, 16384))),
-             mistakes=changes(
-        ("return bool(residual[0] ** 2 < var[0])", "return True", "Every row is trusted. How large may the residual become?"),
-        ("recentred_short(x, order)", "recentred_short(x)",
-         "The order of summation has no part in your answer. Which sum loses more?"),
-        ("residual[0] ** 2 < var[0]", "order != 'sequential'",
-         "The order of summation alone decides in your answer. What does the row say?",
-         "abs(var[0] / x.var(dtype=float) - 1) < 1e-3",
-         "Two variances are compared. Is it they that tell whether the first mean was good?",
-         "residual[0] ** 2 >= var[0]", "True and False have changed places in your answer.",
-         "abs(residual[0]) < var[0]",
-         "A length is compared with a square. Multiply the row by 10: does the answer stay?",
-         "residual[0] * abs(residual[0]) < var[0]", "The residual keeps its sign: a large negative one counts as small.",
-         "var[0] > 0", "Only the sign of the variance is asked for. Can a wrong variance be positive?",
-         "abs(residual[0]) < 1", "The residual is compared with 1. In which unit is it to be measured?"),
-        ("_, residual, var", "residual, _, var",
-         "It is the mean that is compared with sigma, not what is left once the mean has been subtracted."))),
+    _input_for("input-gamma", 10, gamma_solution, layer_a, _why_gamma, (
+        ("gamma, beta = rng.standard_normal((2, 8))", "gamma, beta = np.ones(8), np.zeros(8)",
+         "Your gamma is constant along the row. Which two means are then the same?",
+         "gamma, beta = rng.standard_normal((2, 9))", "Your gamma has another length than the rows have features."),
+        *_TINY)),
+    _input_for("input-lanes", 10, lanes_solution, layer_b, _why_lanes, (
+        ("(2, 3, 5))\n    x[:, -1] += 10\n    gamma, beta = rng.standard_normal((2, 5))",
+         "(2, 3, 8))\n    gamma, beta = rng.standard_normal((2, 8))",
+         "Your rows fill every group of eight lanes. What do the other lanes of a last group load?",
+         "(2, 3, 6))\n    x[:] = [1, -1, 1, -1, 1, -1]\n    gamma, beta = rng.standard_normal((2, 6))",
+         "Your last number counts several times, but as much as the average does. Which number would change the mean?"),)),
+    _input_for("input-floor", 10, floor_solution, layer_c, _why_floor, (
+        ("1.0\n", "1e-5\n", "Your eps is far below the variance. What is the larger of the two, and what is their sum?"),
+        ("1.0\n", "1e6\n", "Your eps is far above the variance. What is the larger of the two, and what is their sum?"))),
+    _input_for("input-tile", 15, tile_solution, layer_d, _why_tile, (
+        ("(2, 3, 600))\n    gamma, beta = rng.standard_normal((2, 600))",
+         "(2, 3, 256))\n    gamma, beta = rng.standard_normal((2, 256))",
+         "Your rows fit into one tile. How often does the loop run, and what does its second turn read?"),
+        ("    return", "    gamma[256:] = 0\n    return",
+         "In your input nothing comes from the second tile. What multiplies dy there?"))),
+    _input_for("input-threads", 10, threads_solution, layer_e, _why_threads, (
+        ("71, 5", "7, 5", "Your input takes the branch for few rows. Which condition chooses it?",
+         "80, 5", "Your rows divide evenly among the threads. Who takes what is left over?"),
+        ("    return", "    dy[-7:] = 0\n    return",
+         "The rows that are lost in your input would have added nothing. What is their dy?"))),
+    Exercise("test-buffers", 20, "test", keeps_solution,
+             (_says_of("right layers pass", RIGHT, True, "your test refuses what is right"),
+              _says_of("layer_f fails, and its like", BUFFERS, False, "your test lets pass")), mistakes=changes(
+        ("[a.copy() for a in first]", "list(first)",
+         "Your test compares an array with itself. Whose memory does the name on the left stand for?"),
+        ("layer(x[1], gamma, beta, dy[1], 1e-5)\n", "layer(x[0], gamma, beta, dy[0], 1e-5)\n",
+         "Your second call is the first once more. What would it write over the first result?",
+         "layer(x[1, :, :6], gamma[:6], beta[:6], dy[1, :, :6], 1e-5)\n",
+         "Your second call has another D. Under which key does the layer find its buffer?"),
+        ("    return all(np.array_equal(a, b) for a, b in zip(first, before))",
+         "    return not any(np.shares_memory(a, b) for a, b in zip(first[2:3], first[3:]))"
+         " and first[2].base is None and first[3].base is None",
+         "Your test asks where gradients lie in memory, not whether they stay what they were. May two share one array?"))),
 )

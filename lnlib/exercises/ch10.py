@@ -1,349 +1,228 @@
-"""Exercises of chapter 10, layer norm fused on the CPU."""
+"""Exercises of chapter 10, what layer norm costs."""
 
-from functools import partial
-from typing import Callable, NamedTuple
+import itertools
 
-import numpy as np
-
-from ..cpu.ladder import ANY_ORDER, Kernel
-from ..layernorm import rms_norm_backward, rms_norm_forward
-from ..mistakes import changes
-from . import Call, Exercise, Ran, each, expect, expect_close, expect_number
-from .gradients import RMS, Backward
-from .kernels import Out, expect_written, fill, with_outputs
+from .. import cost
+from ..mistakes import Mistake, changes
+from . import Call, Exercise, each, expect, expect_number, expect_parts
 
 
-def lane_sum_solution(x, lanes):
-    sums = np.zeros(lanes, x.dtype)
-    for start in range(0, len(x), lanes):
-        step = x[start:start + lanes]
-        sums[:len(step)] += step
-    total = x.dtype.type(0)
-    for lane in sums:
-        total += lane
-    return total
+def _off_by(found, right, rows, D, itemsize=1):
+    """What the difference grows with, if statistics (rows numbers each) and vectors of D explain it."""
+    if itemsize not in (1, 4) and found * itemsize == right * 4:
+        return "; a number has itemsize bytes, not always 4"
+    for n in sorted(range(-12, 13), key=abs):
+        d = ((right - found) / itemsize - n * rows) / D
+        if rows != D and d in range(-4, 5):
+            parts = [f"what is {'missing' if count > 0 else 'too much'} grows with {what}"
+                     for count, what in ((n, "rows"), (d, "D")) if count]
+            return "; " + ", ".join(parts)
+    return ""
 
 
-_LAST = """total = x.dtype.type(0)
-    for lane in sums:
-        total += lane"""
-_IN_FLOAT64 = "The sum is taken in float64. In which dtype do the lanes add?"
-_STEPS = """for start in range(0, len(x), lanes):
-        step = x[start:start + lanes]
-        sums[:len(step)] += step"""
+def rms_norm_cost_solution(rows, D, itemsize):
+    N = rows * D
+    flops = 4 * N + 4 * rows
+    numbers = 7 * N + 10 * rows + D
+    fused = 2 * N + rows + D
+    return flops, itemsize * numbers, itemsize * fused
 
 
-def _wrong_lanes():
-    """Other loops in place of ``_STEPS``: a block of neighbours for each lane, however cut, or NumPy's sums."""
-    neighbours = "Each lane gets a block of neighbours. How far apart are the numbers of one lane?"
-    blocks = "np.array_split(x, lanes)", *(
-        f"np.split(x, [{n} * k for k in range(1, lanes)])" for n in ("-(-len(x) // lanes)", "(len(x) // lanes)"))
-    for cut in blocks:
-        for adds in ("for number in part:\n            sums[k] += number", "sums[k] = part.sum()"):
-            yield _STEPS, f"for k, part in enumerate({cut}):\n        {adds}", neighbours
-    numpy = "A lane's numbers are the right ones, but NumPy adds them, in an order of its own. In which order?"
-    yield _STEPS, "for k in range(lanes):\n        sums[k] = x[k::lanes].sum()", numpy
-    steps = f"{_STEPS}\n    {_LAST}"
-    yield steps, "total = np.array([x[k::lanes].sum() for k in range(lanes)]).sum()", numpy
-    yield steps, f"total = np.array([part.sum() for part in {blocks[0]}]).sum()", neighbours
-    for adds in ("for number in step:\n            sums[0] += number", "sums[0] += step.sum()"):
-        yield (_STEPS, _STEPS.replace("sums[:len(step)] += step", adds),
-               "One running sum takes all numbers. What do the other lanes add?")
+_COSTS = ("operations", "bytes", "bytes if fused")
 
 
-def _integers(rng):
-    return [Call({"x": rng.integers(-50, 50, n).astype(np.float32), "lanes": lanes})
-            for n, lanes in ((12, 4), (13, 4), (3, 8), (5, 1))]
+def _costs(title, judge, *cases):
+    """A check on cases (rows, D, itemsize); the judge is handed the three numbers."""
+    def judge_numbers(found, **arguments):
+        judge(list(map(expect_number, expect_parts(found, 3, "numbers"), _COSTS)), **arguments)
+    return each(title, lambda rng: [Call(dict(zip(("rows", "D", "itemsize"), case))) for case in cases],
+                judge_numbers)
 
 
-def _exact(found, x, lanes):
-    found = expect_number(found, "the sum")
-    expect(found == x.sum(), f"{len(x)} numbers in {lanes} lanes: found {found}, expected {x.sum()}")
+def _per_element(found, rows, D, itemsize):
+    flops, accesses, fused = (f / (rows * D) / size for f, size in zip(found, (1, itemsize, itemsize)))
+    # Statistics and gamma are 10 (rows + D) numbers at most beside rows D: 0.002 of an element's number.
+    expect(abs(flops - 4) < 0.01, f"found {flops:.2f} operations per element, expected 4")
+    expect(abs(accesses - 7) < 0.01, f"found {accesses:.2f} accesses per element; which numbers does each call read "
+                                     "and write, and how many bytes has a number?")
+    expect(abs(fused - 2) < 0.01, f"fused: found {fused:.2f} accesses per element; what comes in, what goes out?")
 
 
-def _numbers(rng):
-    # Five draws: in one alone two orders may agree by chance.
-    return [Call({"x": x, "lanes": lanes}) for n, lanes in ((1000, 1), (1000, 16), (777, 16))
-            for x in (1000 + rng.standard_normal((5, n))).astype(np.float32)]
+def _to_the_byte(found, rows, D, itemsize):
+    right, units = rms_norm_cost_solution(rows, D, itemsize), (1, itemsize, itemsize)
+    for name, f, r, unit in zip(_COSTS, found, right, units):
+        expect(f == r, f"({rows}, {D}), {itemsize} bytes a number: found {f:.0f} {name}, expected {r}"
+                       + _off_by(f, r, rows, D, unit))
 
 
-def _to_the_bit(found, x, lanes):
-    found, right = expect_number(found, "the sum"), lane_sum_solution(x, lanes)
-    expect(found == right,
-           f"{len(x)} numbers in {lanes} lanes: found {found:.9g}, expected {right:.9g}, to the last bit")
+def free_operations_solution(machine, itemsize):
+    return max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)
 
 
-def shared_lines_solution(sums, line=64):
-    numbers = np.arange(sums.shape[-1]) * sums.strides[2]
-    touched = {}
-    for part in range(len(sums)):
-        for row in (0, 1):
-            start = sums.ctypes.data + part * sums.strides[0] + row * sums.strides[1]
-            for place in (start, start + sums.itemsize - 1):  # the first and the last byte of each number
-                for at in np.unique((place + numbers) // line):
-                    touched.setdefault(at, set()).add(part)
-    return sum(len(parts) > 1 for parts in touched.values())
+def _machine(copy, flops):
+    return cost.Machine("exercise", copy=copy, triad=0.7 * copy, flops=flops)
 
 
-class _Placed(NamedTuple):
-    """Says where sums lie: a copy of the array itself would lie elsewhere.
-
-    offset : bytes from the start of a line of 128 bytes to their first byte.
-    view : function (array of this shape) -> the sums.
-    """
-
-    shape: tuple
-    offset: int = 16
-    dtype: type = np.float32
-    view: Callable = lambda array: array
-
-    def zeros(self):
-        n = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
-        room = np.zeros(n + 256, np.uint8)
-        start = -room.ctypes.data % 128 + self.offset
-        return self.view(room[start:start + n].view(self.dtype).reshape(self.shape))
+def _machines(rng):
+    return [Call({"machine": _machine(copy, flops), "itemsize": itemsize})
+            for copy, flops, itemsize in ((40e9, 240e9, 4), (40e9, 240e9, 2), (4e12, 60e12, 4), (20e9, 100e9, 8))]
 
 
-def _lines(title, *cases):
-    """A check on cases (in words, sums, bytes of a line)."""
-    def call(answer, arguments):
-        sums = arguments["sums"].zeros()
-        found = answer(sums, arguments["line"])
-        expect(not sums.any(), "your function changed its argument sums; work on new arrays")
-        return found
-
-    def judge(found, sums, line, what):
-        found, right = expect_number(found, "the number", "iu", "a whole number"), \
-            shared_lines_solution(sums.zeros(), line)
-        expect(found == right, f"{what}: found {found:g} lines, expected {right}")
-
-    return each(title, lambda rng: [Call({"sums": sums, "line": line}, what=what) for what, sums, line in cases],
-                judge, call=call)
+def _slow_memory(found, machine, itemsize):
+    found, right = expect_number(found), free_operations_solution(machine, itemsize)
+    # Four roundings, of numbers that the subtraction of 8 makes at most twice as large as the result.
+    expect(abs(found - right) <= 1e-13 * right, f"copy {machine.copy:.0e} byte/s, {machine.flops:.0e} FLOP/s, "
+                                                f"{itemsize} bytes a number: found {found:.4g}, expected {right:.4g}")
 
 
-class _Watched:
-    """A two-dimensional array that counts readings and writings of its elements, and knows who came last."""
-
-    def __init__(self, array, name, log):
-        self.array, self.name, self.log = array, name, log
-        self.shape, self.dtype, self.size, self.ndim = array.shape, array.dtype, array.size, 2
-        self.itemsize = array.itemsize
-        self.read, self.written = np.zeros((2, *array.shape), int)
-        self.at = None  # the element that was read last
-
-    def __len__(self):
-        return len(self.array)
-
-    def _whole(self, *_):
-        expect(False, f"your function uses more of {self.name} than one number at a time, {self.name}[i, j]")
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __pow__ = _whole
-    __array__ = __iter__ = _whole
-
-    def _check(self, key):
-        alone = isinstance(key, tuple) and len(key) == 2 and all(isinstance(k, (int, np.integer)) for k in key)
-        if not alone:
-            self._whole()
-        self.log.append(int(key[0]))
-
-    def __getitem__(self, key):
-        self._check(key)
-        self.read[key] += key != self.at  # x[i, j] * x[i, j] is one trip to memory
-        self.at = key
-        return self.array[key]
-
-    def __setitem__(self, key, value):
-        self._check(key)
-        self.written[key] += 1
-        self.array[key] = value
+def _slow_arithmetic(found, **_):
+    found = expect_number(found)
+    expect(found == 0, f"where 8 operations take longer than the copy: found {found:.4g}, expected 0")
 
 
-def _one_pass(title, ask, inputs, output):
-    """A check with watched arrays: rows one after the other, inputs read twice at most, results written once."""
-    def call(answer, arguments):
-        log, (given, outputs) = [], with_outputs(arguments)
-        watched = {name: _Watched(given[name], name, log) for name in (*inputs, output)}
-        answer(*(given | watched).values())
-        return Ran(outputs, (log, watched))
-
-    def judge(ran, **_):
-        log, watched = ran.log
-        expect(log == sorted(log),
-               "your loops come back to a row after another one; finish a row before the next begins")
-        result = watched[output]
-        missing = int((result.written == 0).sum())
-        expect(not missing, f"{missing} numbers of {output} were not written")
-        most = result.written.max()
-        expect(most == 1, f"a number of {output} was written {most} times, expected once")
-        expect(not result.read.any(), f"your loops read {output}, which is for results only")
-        for name in inputs:
-            most = watched[name].read.max()
-            expect(most <= 2,
-                   f"a number of {name} was read {most} times; once for the sum and once for the results will do")
-
-    return each(title, ask, judge, call=call)
+def _any_machine(rng):
+    return Call({"machine": _machine(10 ** rng.uniform(10, 10.5), 10 ** rng.uniform(11.5, 12)), "itemsize": 4})
 
 
-def _as_exact(units):
-    """A judge of arrays that were filled: each lies within ``units`` of the last place of what is right."""
-    def judge(found, right, **arguments):
-        for (name, expected), array in zip(right.items(), found):
-            if np.isnan(arguments[name].start):
-                expect_written(array, name)
-            expect_close(array, expected, units * np.finfo(expected.dtype).eps, name)
-    return judge
+def _is_the_ridge(found, machine, itemsize):
+    arithmetic, memory = (8 + expect_number(found)) / machine.flops, 2 * itemsize / machine.copy
+    expect(abs(arithmetic / memory - 1) < 1e-12, f"with your answer the arithmetic takes {arithmetic / memory:.4g} "
+                                                 "times as long as the copy")
 
 
-def _compiled(answer, arguments):
-    """The answer as Numba compiles it where there is Numba."""
-    return fill(Kernel(answer, fastmath=ANY_ORDER), arguments)
+def step_peak_solution(rows, D, itemsize, keep, in_place):
+    arrays = 3 + (keep == "xhat") - in_place  # y, dy and dx
+    statistics = 1 if keep == "xhat" else 2
+    return itemsize * (arrays * rows * D + statistics * rows + 2 * D)
 
 
-def rms_forward_rows_solution(x, gamma, eps, y, rstd):
-    D = x.shape[1]
-    for i in range(x.shape[0]):
-        squares = x.dtype.type(0)
-        for j in range(D):
-            squares += x[i, j] ** 2
-        r = x.dtype.type(1 / np.sqrt(squares / D + eps))
-        for j in range(D):
-            y[i, j] = x[i, j] * r * gamma[j]
-        rstd[i] = r
+def _steps(title, judge, *sizes):
+    """A check on sizes (rows, D, itemsize), for each way to keep and to write."""
+    def ask(rng):
+        return [Call(dict(zip(("rows", "D", "itemsize", "keep", "in_place"), (*size, *how))))
+                for size in sizes for how in itertools.product(("xhat", "x"), (False, True))]
+    return each(title, ask, judge)
 
 
-def _forward(rng, dtype=np.float64, rows=5, D=12):
-    x, gamma = rng.standard_normal((rows, D)).astype(dtype), rng.uniform(0.5, 2, D).astype(dtype)
-    y, cache = rms_norm_forward(x, gamma, 0.1)
-    return Call({"x": x, "gamma": gamma, "eps": 0.1, "y": Out(x.shape, dtype), "rstd": Out((rows,), dtype)},
-                right={"y": y, "rstd": cache.rstd[:, 0]})
+def _whole_arrays(found, rows, D, itemsize, keep, in_place):
+    array = itemsize * rows * D
+    found, right = expect_number(found) / array, round(step_peak_solution(rows, D, itemsize, keep, in_place) / array)
+    # What is no array of x's size is at most 2 rows + 2 D: 0.0004 of one.
+    expect(abs(found - right) < 0.01,
+           f"keep={keep!r}, {in_place=}: found {found:.2f} arrays of x's size, expected {right}")
 
 
-# D = 12 squares added in any order, a quotient, a root, three products: below 20 u.
-_forward_right = _as_exact(10)
+def _small_arrays(found, rows, D, itemsize, keep, in_place):
+    found, right = expect_number(found), step_peak_solution(rows, D, itemsize, keep, in_place)
+    expect(found == right, f"({rows}, {D}), {itemsize} bytes a number, keep={keep!r}, {in_place=}: "
+                           f"found {found:.0f} bytes, expected {right}" + _off_by(found, right, rows, D, itemsize))
 
 
-def rms_backward_rows_solution(dy, x, rstd, gamma, dx, dgamma):
-    D = x.shape[1]
-    for i in range(x.shape[0]):
-        r, total = rstd[i], x.dtype.type(0)
-        for j in range(D):
-            total += gamma[j] * dy[i, j] * x[i, j]
-        mean = x.dtype.type(total * r / D)
-        for j in range(D):
-            upstream, xhat = dy[i, j], x[i, j] * r
-            dx[i, j] = r * (gamma[j] * upstream - xhat * mean)
-            dgamma[j] += upstream * xhat
+def half_length_solution(n1, t1, n2, t2):
+    b = (t2 - t1) / (n2 - n1)
+    a = t1 - b * n1
+    return a / b
 
 
-def _arguments(dy, x, cache):
-    return {"dy": dy, "x": x, "rstd": cache.rstd[:, 0].copy(), "gamma": cache.gamma, "dx": Out(x.shape, x.dtype.type),
-            "dgamma": Out(x.shape[1:], x.dtype.type, 0)}
+def _two_calls(rng):
+    cases = (2e-6, 1e-10, 64, 100_000), (1e-5, 2e-9, 500_000, 1000), (3e-6, 5e-10, 6000, 24_000)
+    return [Call({"n1": n1, "t1": a + b * n1, "n2": n2, "t2": a + b * n2}, a=a, b=b) for a, b, n1, n2 in cases]
 
 
-def _backward(rng, dtype=np.float64, rows=5, D=12):
-    x, dy = rng.standard_normal((2, rows, D)).astype(dtype)
-    cache = rms_norm_forward(x, rng.uniform(0.5, 2, D).astype(dtype), 0.1)[1]
-    return Call(_arguments(dy, x, cache), right=dict(zip(("dx", "dgamma"), rms_norm_backward(dy, cache))))
+def _from_two_calls(found, a, b, **_):
+    found = expect_number(found)
+    # t2 - t1 keeps all but 3 digits of 16 in these cases, t1 - b n1 all but 3: 1e-9 is far above both.
+    expect(abs(found / (a / b) - 1) < 1e-9, f"a = {a:g} s, b = {b:g} s: found {found:.6g}, expected {a / b:.6g}")
 
 
-# A sum of D = 12 terms in any order and ten more operations, kappa below 3; dgamma: 5 rows of either sign.
-_backward_right = _as_exact(50)
+def _without_overhead(found, **_):
+    found = expect_number(found)
+    # The times are exact to a rounding, and a is a difference of two of them.
+    expect(abs(found) < 1e-9, f"without overhead: found {found:.4g}, expected 0")
 
-_GRADIENTS = Backward(("dx", "dgamma"), lambda dy, cache: _arguments(dy, cache.xhat / cache.rstd, cache),
-                      lambda filled: (*filled, None), RMS, shapes=((5, 7),), call=fill)
+
+# y or dy or dx: the sum does not tell which.
+_ONE_MISSING = "An array of x's size is missing. Forward, loss and backward each make one at least. Are all counted?"
 
 
 EXERCISES = (
-    Exercise("lane-sum", 10, "implement", lane_sum_solution,
-             (each("whole numbers, with a remainder", _integers, _exact, unchanged=True),
-              each("to the last bit", _numbers, _to_the_bit, unchanged=True)), mistakes=changes(
-        ("range(0, len(x), lanes)", "range(0, len(x) - lanes + 1, lanes)",
-         "Only whole steps are taken: what is left over at the end is not added."),
-        *_wrong_lanes(),
-        ("np.zeros(lanes, x.dtype)", "np.zeros(lanes)", _IN_FLOAT64),
-        ("for lane in sums", "for lane in sums[::-1]",
-         "The lanes' sums are added from the last to the first. Are the bits the same?"),
-        ("for start in range(0, len(x), lanes):\n        step = x[start:start + lanes]\n"
-         "        sums[:len(step)] += step\n    total = x.dtype.type(0)\n    for lane in sums",
-         "whole = len(x) - len(x) % lanes\n    for start in range(0, whole, lanes):\n"
-         "        sums += x[start:start + lanes]\n    total = x.dtype.type(0)\n    for lane in (*sums, *x[whole:])",
-         "What is left over after the whole steps comes after all lanes. Which lanes does it belong to?"),
-        ("for lane in sums:\n        total += lane", "total = sums.sum()",
-         "The lanes' sums are added by NumPy, in an order of its own."),
-        *((_LAST, f"while len(sums) > 1:\n        sums = {pairs}\n    total = sums[0]",
-           "The lanes' sums are added in pairs, and the pairs in pairs. Which order has the docstring?")
-          for pairs in ("[sum(sums[k:k + 2]) for k in range(0, len(sums), 2)]",
-                        "sums[:len(sums) // 2] + sums[len(sums) // 2:]")),
-        ("return total", "return x.sum()", "This is the sum in NumPy's order. Which numbers does a lane add?",
-         "return x.sum(dtype=float)", _IN_FLOAT64, "return x.dtype.type(x.sum(dtype=float))", _IN_FLOAT64))),
-    Exercise("shared-lines", 25, "measure", shared_lines_solution,
-             (_lines("side by side", *(
-                 (f"{parts} parts, D = {D}, {offset} bytes into a line", _Placed((parts, 2, D), offset), 64)
-                 for parts, D, offset in ((2, 64, 16), (2, 64, 0), (4, 20, 16), (1, 8, 16), (8, 2, 0), (3, 16, 48)))),
-              _lines("wider numbers, longer lines",
-                     ("8 parts, D = 2, float64, 16 bytes into a line", _Placed((8, 2, 2), dtype=np.float64), 64),
-                     ("8 parts, D = 4, lines of 128 bytes", _Placed((8, 2, 4)), 128)),
-              _lines("padded or transposed", *(
-                  (f"3 parts, D = 20 and {padding} numbers of padding",
-                   _Placed((3, 2, 20 + padding), view=lambda array: array[..., :20]), 64) for padding in (8, 16, 32)),
-                  ("sums stored as (2, parts, D) and transposed",
-                   _Placed((2, 3, 20), view=lambda array: array.transpose(1, 0, 2)), 64))), mistakes=changes(
-        ("sums.ctypes.data + part", "part",
-         "The sums are taken to begin where a line begins. At which address do they?"),
-        ("part * sums.strides[0] + row * sums.strides[1]", "(2 * part + row) * sums.shape[2] * sums.itemsize",
-         "The rows are taken to follow each other without a gap. What does a view skip?"),
-        ("start + sums.itemsize - 1", "start + sums.itemsize",
-         "The byte after the last one counts as touched. Which is a number's last byte?"),
-        ("// line", "/ line",
-         "The quotient of address and line keeps its fraction. Is it the same for two bytes of one line?",
-         "// 64", "Lines of 64 bytes are counted, whatever line is given."),
-        ("len(parts) > 1 for parts", "len(parts) - 1 for parts",
-         "A line that three parts write to is counted twice. Are lines counted here, or pairs of parts?"),
-        ("sum(len(parts) > 1 for parts in touched.values())", "len(sums) - 1",
-         "One line is counted for each pair of neighbours. Can two parts share two lines, or none?"))),
-    Exercise("rms-forward-rows", 15, "implement", rms_forward_rows_solution,
-             (each("y and rstd", _forward, _forward_right, call=fill, unchanged=True),
-              _one_pass("row after row, x read twice, y written once", _forward, ["x"], "y"),
-              each("compiled, in float32", partial(_forward, dtype=np.float32), _forward_right,
-                   call=_compiled, replay=fill, unchanged=True)), mistakes=changes(
-        ("squares / D + eps", "squares + eps", "The squares are added, and their mean is never taken."),
-        ("1 / np.sqrt(squares / D + eps)", "1 / (np.sqrt(squares / D) + eps)",
-         "Your eps is added after the root. Where does the docstring put it?"),
-        ("squares / D + eps", "squares / D", "Your result does not depend on eps."),
-        ("np.sqrt(squares / D + eps)", "(squares / D + eps)",
-         "There is no root. If x is in metres, in which unit is your y?"),
-        ("1 / np.sqrt", "np.sqrt", "Your x is multiplied by the root. If x is in metres, in which unit is your y?"),
-        ("squares / D", "squares / (D - 1)", "The squares are divided by D - 1. What is the mean of D numbers?"),
-        ("x[i, j] ** 2", "abs(x[i, j])", "Magnitudes are added instead of squares. In which unit is their root?"),
-        ("x[i, j] * r * gamma[j]", "x[i, j] * r", "Your y does not depend on gamma."),
-        ("D = x.shape[1]", "D, x = x.shape[1], x - x.mean(axis=1, keepdims=True)",
-         "Your rows lose their mean first, as in layer norm. Does RMS norm do that?"),
-        ("for i in range(x.shape[0]):\n        squares = x.dtype.type(0)",
-         "squares = x.dtype.type(0)\n    for i in range(x.shape[0]):",
-         "The sum of squares is not started anew: each row adds to those before it."),
-        ("rstd[i] = r", "rstd[i] = 1 / r",
-         "What is stored as rstd is the root itself. What does the r in front of std stand for?"),
-        ("y[i, j] = x[i, j] * r * gamma[j]", "y[i, j] = x[i, j] * r\n            y[i, j] *= gamma[j]",
-         "Your y is written, read and written again: two more trips to memory for each number."))),
-    Exercise("rms-backward-rows", 15, "implement", rms_backward_rows_solution,
-             (each("dx and dgamma", _backward, _backward_right, call=fill, unchanged=True),
-              *_GRADIENTS.layers()[3:],  # shapes and dtypes are the caller's
-              _GRADIENTS.stress(),
-              _one_pass("row after row, dy and x read twice, dx written once", _backward, ["dy", "x"], "dx"),
-              each("compiled, in float32", partial(_backward, dtype=np.float32), _backward_right,
-                   call=_compiled, replay=fill, unchanged=True)), _GRADIENTS.diagnose, mistakes=changes(
-        ("dgamma[j] += upstream * xhat", "dgamma[j] = upstream * xhat",
-         "Your dgamma is overwritten row by row. What happens to the terms of the rows before?"),
-        ("for i in range(x.shape[0]):\n        r, total = rstd[i], x.dtype.type(0)",
-         "total = x.dtype.type(0)\n    for i in range(x.shape[0]):\n        r = rstd[i]",
-         "The sum behind the mean is not started anew: each row adds to those before it."),
-        ("\n        mean = x.dtype.type(total * r / D)\n        for j in range(D):",
-         "\n            mean = x.dtype.type(total * r / D)",
-         "One loop over j does everything. What is missing in the mean while it runs?"),
-        ("dx[i, j] = r * (gamma[j] * upstream - xhat * mean)",
-         "dx[i, j] = gamma[j] * upstream\n            dx[i, j] = r * (dx[i, j] - xhat * mean)",
-         "Your dx holds an intermediate result: it is written, read and written again."),
-        ("dgamma[j] += upstream * xhat",
-         "pass\n        for j in range(D):\n            dgamma[j] += dy[i, j] * x[i, j] * r",
-         "Your dgamma has a loop of its own, which reads dy and x a third time. Where are both at hand already?"))),
+    Exercise("rms-norm-cost", 15, "measure", rms_norm_cost_solution,
+             (_costs("a large array, per element", _per_element, (10_000, 10_000, 4)),
+              _costs("small arrays, to the byte", _to_the_byte, (101, 7, 4), (2, 300, 2), (40, 8, 8), (1, 1, 8))),
+             mistakes=changes(
+        ("4 * N + 4 * rows", "4 * N + 3 * rows",
+         "A sum of D numbers is counted as D - 1 operations. What does this book's rule say?",
+         "3 * N + 5 * rows", "The sum is counted as one operation a row. How many numbers does it add?"),
+        ("10 * rows + D", "10 * rows + N",
+         "One factor is read anew for each row. Does the model count numbers of an array, or uses of them?"),
+        ("7 * N", "8 * N", "One array is read twice by one call. Which call names an array twice?"),
+        ("2 * N + rows + D", "3 * N + rows + D",
+         "A third large array is moved in the fused pass. Is xhat among what it returns?"),
+        ("itemsize * numbers, itemsize * fused", "numbers, fused", "These are numbers, and not bytes."))),
+    Exercise("free-operations", 10, "derive", free_operations_solution,
+             (each("memory is slow", _machines, _slow_memory),
+              each("arithmetic is slow", lambda rng: Call({"machine": _machine(400e9, 100e9), "itemsize": 4}),
+                   _slow_arithmetic),
+              each("both take as long", _any_machine, _is_the_ridge)), mistakes=changes(
+        ("machine.copy - 8)", "machine.copy)",
+         "These are all the operations that fit beside the copy. How many does the pass do already?"),
+        ("2 * itemsize", "itemsize", "Only one array is counted. What does forward read, and what does it write?",
+         "3 * itemsize", "Three arrays are counted. What does forward read, and what does it write?"),
+        ("2 * itemsize / machine.copy - 8", "1 / machine.copy",
+         "This is the ridge, in operations per byte. How many bytes has an element?",
+         "1 / machine.copy - 8", "From operations per byte you take operations per element. How many bytes has one?",
+         "2 * itemsize / machine.copy + 8", "What the pass does already is added to what fits beside the copy."),
+        ("machine.flops * 2 * itemsize / machine.copy", "machine.copy * 2 * itemsize / machine.flops",
+         "The two rates are the wrong way round. In which unit is your quotient?"),
+        ("2 * itemsize", "2", "Two numbers are counted as two bytes. How many bytes has each?",
+         "8", "Every number has four bytes in your sum. What is itemsize for?",
+         "16 * itemsize", "Bytes are counted as bits. In which unit is machine.copy?"),
+        ("machine.copy", "machine.triad",
+         "The bandwidth is that of triad, which reads two arrays for each one written. And forward?"),
+        ("max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)",
+         "machine.flops * 2 * itemsize / machine.copy - 8",
+         "The number may be negative. What is free where the arithmetic takes longer than the copy?",
+         "abs(machine.flops * 2 * itemsize / machine.copy - 8)",
+         "A negative number has lost its sign. What is free where the arithmetic takes longer than the copy?",
+         "round(max(0.0, machine.flops * 2 * itemsize / machine.copy - 8))",
+         "The number is rounded to a whole one. Does the docstring ask for that?",
+         "max(0.0, machine.flops * 2 * itemsize // machine.copy - 8)",
+         "The number is rounded down to a whole one. Does the docstring ask for that?"))),
+    Exercise("step-peak", 15, "measure", step_peak_solution,
+             (_steps("arrays of x's size", _whole_arrays, (10_000, 10_000, 4)),
+              _steps("all arrays", _small_arrays, (101, 7, 8), (3, 500, 2), (1, 1, 4))), mistakes=changes(
+        ("3 +", "2 +", _ONE_MISSING,
+         "4 +", "One array of x's size is too many. Is one counted that was there before, or is not kept?"),
+        (" - in_place", "", "Whether in_place is set makes no difference in your sum. Where does dx go then?",
+         " - (not in_place)",
+         "An array is saved where in_place is not set. Over which array is dx written where it is?"),
+        ('(keep == "xhat")', "1",
+         'An array is kept in both cases. Which one does keep = "x" add to what was there before?',
+         "0", "Both ways to keep need as much in your sum. Which array is new when xhat is kept?"),
+        ('3 + (keep == "xhat")', "2", "Nothing that forward leaves is in your sum. What does it make of x's size?"),
+        ('1 if keep == "xhat" else 2', "2",
+         "Two statistics are kept in both cases. What is the mean for, once xhat is there?"),
+        (" + 2 * D", "", "The gradients of the parameters are not counted.")) + tuple(
+        Mistake("", f"{_ONE_MISSING} And small arrays count, too.", changes=(("3 +", "2 +"), *small))
+        for small in ([(" + 2 * D", "")], [(" + statistics * rows", "")],
+                      [(" + 2 * D", ""), (" + statistics * rows", "")]))),
+    Exercise("half-length", 5, "measure", half_length_solution,
+             (each("from two calls", _two_calls, _from_two_calls),
+              each("no overhead", lambda rng: Call({"n1": 1000, "t1": 1e-6, "n2": 4000, "t2": 4e-6}),
+                   _without_overhead)), mistakes=(
+        *changes(("return a / b", "return a", "This is the overhead, in seconds. How many elements take as long?",
+         "return b / a", "The quotient is upside down. In which unit is it?",
+         "return a / b / 2", "At this length the overhead is two thirds of the time.",
+         "return 2 * a / b", "At this length the overhead is a third of the time."),
+        ("(t2 - t1) / (n2 - n1)", "t2 / n2",
+         "The time per element still has the overhead in it. What do two calls have in common?")),
+        Mistake("", "This leaves the overhead inside the time per element. Why do you have two calls?",
+                changes=(("(t2 - t1) / (n2 - n1)", "t2 / n2"), ("t1 - b * n1", "t1"))),
+        Mistake("", "The second call's time is not the time of n2 - n1 elements. How much longer does it take?",
+                changes=(("(t2 - t1)", "t2"), ("t1 - b * n1", "t1"))),
+        *changes(("t1 - b * n1", "t1", "The whole of the first call is taken for overhead. What else did it do?",
+                  "t1 + b * n1", "The time of the work is added to the call's. Is the overhead more than the call?",
+                  "t1 - b * n2", "One call's work is taken from the other call's time. Which n belongs to t1?"),
+                 ("(t2 - t1) / (n2 - n1)", "(n2 - n1) / (t2 - t1)",
+                  "Your b is upside down. Is it seconds per element, or elements per second?")))),
 )

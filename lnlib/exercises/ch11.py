@@ -1,276 +1,349 @@
-"""Exercises of chapter 11, layer norm forward on the GPU. Every kernel runs in :mod:`lnlib.simt`."""
+"""Exercises of chapter 11, layer norm fused on the CPU."""
+
+from functools import partial
+from typing import Callable, NamedTuple
 
 import numpy as np
 
-from .. import gpu, simt
-from ..gpu.ladder import warp_sum
-from ..simt.cuda_access import FULL, cuda, float32
-from ..layernorm import layer_norm_forward
+from ..cpu.ladder import ANY_ORDER, Kernel
+from ..layernorm import rms_norm_backward, rms_norm_forward
 from ..mistakes import changes
-from . import Call, Exercise, each, expect, expect_close, expect_parts
-from .kernels import Out, expect_few_sectors, expect_written, launch
-
-U = 2.0**-24
-
-
-def group_sum_solution(value, width):
-    distance = width // 2
-    while distance > 0:
-        value += cuda.shfl_xor_sync(FULL, value, distance)
-        distance //= 2
-    return value
+from . import Call, Exercise, Ran, each, expect, expect_close, expect_number
+from .gradients import RMS, Backward
+from .kernels import Out, expect_written, fill, with_outputs
 
 
-def _in_lanes(answer):
-    """A kernel in which each lane of a warp calls the answer."""
-    def kernel(numbers, sums, width):
-        lane = cuda.threadIdx.x
-        value = answer(numbers[lane], width)
-        expect(value is not None, "your function returns None; is a return missing?")
-        sums[lane] = value
-    return kernel
+def lane_sum_solution(x, lanes):
+    sums = np.zeros(lanes, x.dtype)
+    for start in range(0, len(x), lanes):
+        step = x[start:start + lanes]
+        sums[:len(step)] += step
+    total = x.dtype.type(0)
+    for lane in sums:
+        total += lane
+    return total
 
 
-def _lanes(title, numbers, widths, judge):
-    """A check on ``numbers(rng)``, one for each lane, in groups of these widths."""
-    def ask(rng):
-        return [Call({"numbers": numbers(rng).astype(np.float32), "sums": Out(32), "width": width})
-                for width in widths]
-    return each(title, ask, judge, call=launch(lambda **_: (1, 32), _in_lanes))
+_LAST = """total = x.dtype.type(0)
+    for lane in sums:
+        total += lane"""
+_IN_FLOAT64 = "The sum is taken in float64. In which dtype do the lanes add?"
+_STEPS = """for start in range(0, len(x), lanes):
+        step = x[start:start + lanes]
+        sums[:len(step)] += step"""
+
+
+def _wrong_lanes():
+    """Other loops in place of ``_STEPS``: a block of neighbours for each lane, however cut, or NumPy's sums."""
+    neighbours = "Each lane gets a block of neighbours. How far apart are the numbers of one lane?"
+    blocks = "np.array_split(x, lanes)", *(
+        f"np.split(x, [{n} * k for k in range(1, lanes)])" for n in ("-(-len(x) // lanes)", "(len(x) // lanes)"))
+    for cut in blocks:
+        for adds in ("for number in part:\n            sums[k] += number", "sums[k] = part.sum()"):
+            yield _STEPS, f"for k, part in enumerate({cut}):\n        {adds}", neighbours
+    numpy = "A lane's numbers are the right ones, but NumPy adds them, in an order of its own. In which order?"
+    yield _STEPS, "for k in range(lanes):\n        sums[k] = x[k::lanes].sum()", numpy
+    steps = f"{_STEPS}\n    {_LAST}"
+    yield steps, "total = np.array([x[k::lanes].sum() for k in range(lanes)]).sum()", numpy
+    yield steps, f"total = np.array([part.sum() for part in {blocks[0]}]).sum()", neighbours
+    for adds in ("for number in step:\n            sums[0] += number", "sums[0] += step.sum()"):
+        yield (_STEPS, _STEPS.replace("sums[:len(step)] += step", adds),
+               "One running sum takes all numbers. What do the other lanes add?")
 
 
 def _integers(rng):
-    return rng.integers(-50, 50, 32)
+    return [Call({"x": rng.integers(-50, 50, n).astype(np.float32), "lanes": lanes})
+            for n, lanes in ((12, 4), (13, 4), (3, 8), (5, 1))]
 
 
-def _sums(ran, numbers, width, **_):
-    sums, = ran.results
-    right = np.repeat(numbers.reshape(-1, width).sum(axis=1), width)
-    lane = np.argmax(sums != right)  # the first that is wrong, else lane 0
-    expect(sums[lane] == right[lane],
-           f"width {width}: lane {lane} gets {sums[lane]:g}, its group's sum is {right[lane]:g}")
+def _exact(found, x, lanes):
+    found = expect_number(found, "the sum")
+    expect(found == x.sum(), f"{len(x)} numbers in {lanes} lanes: found {found}, expected {x.sum()}")
 
 
-def _same_bits(ran, width, **_):
-    groups = ran.results[0].reshape(-1, width)
-    expect((groups == groups[:, :1]).all(), f"width {width}: sums of a group's lanes differ in the last bits")
-    exchanges = len(ran.log.events)
-    expect(exchanges <= 32 * np.log2(width),
-           f"width {width}: found {exchanges // 32} exchanges, expected {np.log2(width):.0f}")
+def _numbers(rng):
+    # Five draws: in one alone two orders may agree by chance.
+    return [Call({"x": x, "lanes": lanes}) for n, lanes in ((1000, 1), (1000, 16), (777, 16))
+            for x in (1000 + rng.standard_normal((5, n))).astype(np.float32)]
 
 
-def slow_means(x, mean, N, D):
-    """A warp does a row, and its lanes take neighbouring c. The grid has one thread for each row, or a few more."""
-    warp, lane = cuda.grid(1) // 32, cuda.threadIdx.x % 32
-    for row in range(warp, N, cuda.gridsize(1) // 32):
-        total = float32(0)
-        for c in range(lane, D, 32):
-            total += x[c * N + row]
-        total = warp_sum(total)
-        if lane == 0:
-            mean[row] = total / float32(D)
+def _to_the_bit(found, x, lanes):
+    found, right = expect_number(found, "the sum"), lane_sum_solution(x, lanes)
+    expect(found == right,
+           f"{len(x)} numbers in {lanes} lanes: found {found:.9g}, expected {right:.9g}, to the last bit")
 
 
-def fast_means_solution(x, mean, N, D):
-    row = cuda.grid(1)
-    if row < N:
-        total = float32(0)
-        for c in range(D):
-            total += x[c * N + row]
-        mean[row] = total / float32(D)
+def shared_lines_solution(sums, line=64):
+    numbers = np.arange(sums.shape[-1]) * sums.strides[2]
+    touched = {}
+    for part in range(len(sums)):
+        for row in (0, 1):
+            start = sums.ctypes.data + part * sums.strides[0] + row * sums.strides[1]
+            for place in (start, start + sums.itemsize - 1):  # the first and the last byte of each number
+                for at in np.unique((place + numbers) // line):
+                    touched.setdefault(at, set()).add(part)
+    return sum(len(parts) > 1 for parts in touched.values())
 
 
-def _means(title, shapes, judge):
-    """A check on N rows of D numbers, for each (N, D) of ``shapes``."""
-    def ask(rng):
-        return [Call({"x": rng.standard_normal(D * N).astype(np.float32), "mean": Out(N), "N": N, "D": D})
-                for N, D in shapes]
-    return each(title, ask, judge, call=launch(lambda N, **_: (-(-N // 64), 64)))
+class _Placed(NamedTuple):
+    """Says where sums lie: a copy of the array itself would lie elsewhere.
+
+    offset : bytes from the start of a line of 128 bytes to their first byte.
+    view : function (array of this shape) -> the sums.
+    """
+
+    shape: tuple
+    offset: int = 16
+    dtype: type = np.float32
+    view: Callable = lambda array: array
+
+    def zeros(self):
+        n = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+        room = np.zeros(n + 256, np.uint8)
+        start = -room.ctypes.data % 128 + self.offset
+        return self.view(room[start:start + n].view(self.dtype).reshape(self.shape))
 
 
-def _right_means(ran, x, N, D, **_):
-    (mean,), x, case = ran.results, x.reshape(D, N), f"N = {N}, D = {D}: "
-    expect_written(mean, "mean", case)
-    # A sum of D terms in any order errs by (D - 1) u times the sum of their sizes; a quotient, or a product with a
-    # rounded 1 / D, adds up to 2 u; and one u is for the terms of second order.
-    off = np.abs(mean - x.mean(axis=0, dtype=float))
-    bound = (D + 2) * U * np.abs(x).mean(axis=0, dtype=float)
-    expect((off <= bound).all(), f"{case}a mean is off by {off.max():.1e}")
+def _lines(title, *cases):
+    """A check on cases (in words, sums, bytes of a line)."""
+    def call(answer, arguments):
+        sums = arguments["sums"].zeros()
+        found = answer(sums, arguments["line"])
+        expect(not sums.any(), "your function changed its argument sums; work on new arrays")
+        return found
+
+    def judge(found, sums, line, what):
+        found, right = expect_number(found, "the number", "iu", "a whole number"), \
+            shared_lines_solution(sums.zeros(), line)
+        expect(found == right, f"{what}: found {found:g} lines, expected {right}")
+
+    return each(title, lambda rng: [Call({"sums": sums, "line": line}, what=what) for what, sums, line in cases],
+                judge, call=call)
 
 
-def _few_sectors(ran, N, D, **arguments):
-    _right_means(ran, N=N, D=D, **arguments)
-    expect_few_sectors(ran.log, ("x",))
-    read = simt.sectors(ran.log)["x", "load"].bytes_used // 4
-    expect(read == N * D, f"{read} numbers were read, expected {N * D}, each once")
+class _Watched:
+    """A two-dimensional array that counts readings and writings of its elements, and knows who came last."""
+
+    def __init__(self, array, name, log):
+        self.array, self.name, self.log = array, name, log
+        self.shape, self.dtype, self.size, self.ndim = array.shape, array.dtype, array.size, 2
+        self.itemsize = array.itemsize
+        self.read, self.written = np.zeros((2, *array.shape), int)
+        self.at = None  # the element that was read last
+
+    def __len__(self):
+        return len(self.array)
+
+    def _whole(self, *_):
+        expect(False, f"your function uses more of {self.name} than one number at a time, {self.name}[i, j]")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __pow__ = _whole
+    __array__ = __iter__ = _whole
+
+    def _check(self, key):
+        alone = isinstance(key, tuple) and len(key) == 2 and all(isinstance(k, (int, np.integer)) for k in key)
+        if not alone:
+            self._whole()
+        self.log.append(int(key[0]))
+
+    def __getitem__(self, key):
+        self._check(key)
+        self.read[key] += key != self.at  # x[i, j] * x[i, j] is one trip to memory
+        self.at = key
+        return self.array[key]
+
+    def __setitem__(self, key, value):
+        self._check(key)
+        self.written[key] += 1
+        self.array[key] = value
 
 
-def threads_for_solution(D):
-    plans = []
-    for threads in range(32, 1025, 32):
-        V = -(-D // (threads * 4))
-        if V * 4 <= 16:
-            plans.append((threads * V * 4 - D, threads, V))
-    _, threads, V = min(plans)
-    return threads, V, 4, 4 if threads == 32 else 1
+def _one_pass(title, ask, inputs, output):
+    """A check with watched arrays: rows one after the other, inputs read twice at most, results written once."""
+    def call(answer, arguments):
+        log, (given, outputs) = [], with_outputs(arguments)
+        watched = {name: _Watched(given[name], name, log) for name in (*inputs, output)}
+        answer(*(given | watched).values())
+        return Ran(outputs, (log, watched))
+
+    def judge(ran, **_):
+        log, watched = ran.log
+        expect(log == sorted(log),
+               "your loops come back to a row after another one; finish a row before the next begins")
+        result = watched[output]
+        missing = int((result.written == 0).sum())
+        expect(not missing, f"{missing} numbers of {output} were not written")
+        most = result.written.max()
+        expect(most == 1, f"a number of {output} was written {most} times, expected once")
+        expect(not result.read.any(), f"your loops read {output}, which is for results only")
+        for name in inputs:
+            most = watched[name].read.max()
+            expect(most <= 2,
+                   f"a number of {name} was read {most} times; once for the sum and once for the results will do")
+
+    return each(title, ask, judge, call=call)
 
 
-def _fits(plan, D):
-    """The plan, if it covers a row."""
-    plan = expect_parts(plan, 4, "numbers threads, V, W, R")
-    expect(all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in plan),
-           f"D = {D}: found {plan}, expected whole numbers")
-    threads, V, W, R = plan
-    expect(threads % 32 == 0 and 32 <= threads <= 1024,
-           f"D = {D}: {threads} threads, expected a multiple of 32 up to 1024")
-    expect(W == 4, f"D = {D}: W is {W}, expected 4 neighbours, which are read at once")
-    expect(threads * V * W >= D, f"D = {D}: {threads} threads with {V} chunks of {W} keep {threads * V * W} numbers, "
-                                 f"{D - threads * V * W} too few")
-    expect(V * W <= 16, f"D = {D}: a thread keeps {V * W} numbers, expected 16 at most")
-    expect(R == (4 if threads == 32 else 1), f"D = {D}: R is {R} for {threads} threads")
-    return threads, V, W, R
+def _as_exact(units):
+    """A judge of arrays that were filled: each lies within ``units`` of the last place of what is right."""
+    def judge(found, right, **arguments):
+        for (name, expected), array in zip(right.items(), found):
+            if np.isnan(arguments[name].start):
+                expect_written(array, name)
+            expect_close(array, expected, units * np.finfo(expected.dtype).eps, name)
+    return judge
 
 
-def _none_left(plan, D):
-    threads, V, W, _ = _fits(plan, D)
-    idle = threads * V * W - D
-    expect(not idle, f"{idle} of {threads * V * W} places are beyond the row; there is a plan without any")
+def _compiled(answer, arguments):
+    """The answer as Numba compiles it where there is Numba."""
+    return fill(Kernel(answer, fastmath=ANY_ORDER), arguments)
 
 
-def _fewest(plan, D):
-    found, right = _fits(plan, D), threads_for_solution(D)
-    idle = [threads * V * W - D for threads, V, W, _ in (found, right)]
-    expect(idle[0] == idle[1],
-           f"D = {D}: threads, V, W = {found[:3]} has {idle[0]} places beyond the row, expected {idle[1]}")
-    expect(found == right, f"D = {D}: found {found[0]} threads; {right[0]} can do it as well")
+def rms_forward_rows_solution(x, gamma, eps, y, rstd):
+    D = x.shape[1]
+    for i in range(x.shape[0]):
+        squares = x.dtype.type(0)
+        for j in range(D):
+            squares += x[i, j] ** 2
+        r = x.dtype.type(1 / np.sqrt(squares / D + eps))
+        for j in range(D):
+            y[i, j] = x[i, j] * r * gamma[j]
+        rstd[i] = r
 
 
-def _rows(rng):
-    return [Call({"D": D}, rows=[rng.standard_normal(shape).astype(np.float32) for shape in ((3, D), D, D)])
-            for D in (640, 768, 36)]
+def _forward(rng, dtype=np.float64, rows=5, D=12):
+    x, gamma = rng.standard_normal((rows, D)).astype(dtype), rng.uniform(0.5, 2, D).astype(dtype)
+    y, cache = rms_norm_forward(x, gamma, 0.1)
+    return Call({"x": x, "gamma": gamma, "eps": 0.1, "y": Out(x.shape, dtype), "rstd": Out((rows,), dtype)},
+                right={"y": y, "rstd": cache.rstd[:, 0]})
 
 
-def _kernel_of_the_plan(plan, D, rows):
-    threads, V, W, R = _fits(plan, D)
-    x, gamma, beta = rows
-    y, statistics = simt.uninitialised(3 * D, np.float32), simt.uninitialised(12, np.float32)
-    eps = np.float32([0.1, 0, 0])  # the others are for rows out of range
-    simt.launch(gpu.kernels.forward(threads, V, W, R), -(-3 // R), threads * R, x.reshape(-1), gamma, beta, y,
-                statistics, 3, D, *eps)
-    # The row statistics err by at most (D + 4) u, and y by twice that, and a few roundings.
-    expect_close(y.reshape(3, D), layer_norm_forward(x, gamma, beta, 0.1)[0], (2 * D + 20) * U, f"y for D = {D}")
+# D = 12 squares added in any order, a quotient, a root, three products: below 20 u.
+_forward_right = _as_exact(10)
 
 
-def transpose_solution(x, y):
-    tile = cuda.shared.array(32 * 33, float32)
-    lane = cuda.threadIdx.x
-    for r in range(32):
-        tile[r * 33 + lane] = x[r * 32 + lane]
-    cuda.syncthreads()
-    for c in range(32):
-        y[c * 32 + lane] = tile[lane * 33 + c]
+def rms_backward_rows_solution(dy, x, rstd, gamma, dx, dgamma):
+    D = x.shape[1]
+    for i in range(x.shape[0]):
+        r, total = rstd[i], x.dtype.type(0)
+        for j in range(D):
+            total += gamma[j] * dy[i, j] * x[i, j]
+        mean = x.dtype.type(total * r / D)
+        for j in range(D):
+            upstream, xhat = dy[i, j], x[i, j] * r
+            dx[i, j] = r * (gamma[j] * upstream - xhat * mean)
+            dgamma[j] += upstream * xhat
 
 
-def _transpose(title, judge=lambda run: None, **measured):
-    """A check that y is the transpose, and of the log."""
-    def transposed(ran, x, **_):
-        y, right = ran.results[0], x.reshape(32, 32).T.reshape(-1)
-        expect_written(y, "y")
-        k = np.argmax(y != right)  # the first that is wrong, else 0
-        expect(y[k] == right[k], f"y is not the transpose of x: y[{k}] is {y[k]:g}, expected {right[k]:g}")
-        judge(ran.log)
-
-    def ask(rng):
-        return Call({"x": rng.standard_normal(1024).astype(np.float32), "y": Out(1024)})
-    return each(title, ask, transposed, call=launch(lambda **_: (1, 32), **measured))
+def _arguments(dy, x, cache):
+    return {"dy": dy, "x": x, "rstd": cache.rstd[:, 0].copy(), "gamma": cache.gamma, "dx": Out(x.shape, x.dtype.type),
+            "dgamma": Out(x.shape[1:], x.dtype.type, 0)}
 
 
-def _turns(run):
-    """Of each line's loads or stores of shared memory: line, kind, turns a request."""
-    return [(line, kind, wavefronts / requests)
-            for (line, kind), (requests, wavefronts) in simt.bank_conflicts(run).items()]
+def _backward(rng, dtype=np.float64, rows=5, D=12):
+    x, dy = rng.standard_normal((2, rows, D)).astype(dtype)
+    cache = rms_norm_forward(x, rng.uniform(0.5, 2, D).astype(dtype), 0.1)[1]
+    return Call(_arguments(dy, x, cache), right=dict(zip(("dx", "dgamma"), rms_norm_backward(dy, cache))))
 
 
-def _no_conflicts(run):
-    for line, kind, turns in _turns(run):
-        expect(turns == 1, f"the {kind} in line {line} takes {turns:g} turns a request, expected 1; "
-                           "in which banks are the numbers of a column?")
+# A sum of D = 12 terms in any order and ten more operations, kappa below 3; dgamma: 5 rows of either sign.
+_backward_right = _as_exact(50)
+
+_GRADIENTS = Backward(("dx", "dgamma"), lambda dy, cache: _arguments(dy, cache.xhat / cache.rstd, cache),
+                      lambda filled: (*filled, None), RMS, shapes=((5, 7),), call=fill)
 
 
 EXERCISES = (
-    Exercise("warp-sum", 15, "implement", group_sum_solution,
-             (_lanes("a whole warp", _integers, (32,), _sums),
-              _lanes("parts of a warp", _integers, (8, 16, 4, 2, 1), _sums),
-              _lanes("the same bits, in few exchanges", lambda rng: rng.standard_normal(32), (32, 8), _same_bits)),
-             mistakes=changes(
-        ("width // 2", "16",
-         "The first exchange is over half a warp, whatever the width. Does its partner belong to the group?"),
-        ("distance = width // 2\n", "distance = min(width, 16)\n",
-         "The first partner is `width` lanes away. Does a distance of `width` stay in the group?",
-         "distance = width\n",
-         "The first partner is `width` lanes away. Does a distance of `width` stay in the group?"),
-        ("distance > 0", "distance > 1", "One exchange is missing: neighbours never hear of each other."),
-        ("cuda.shfl_xor_sync(FULL, value, distance)", "cuda.shfl_down_sync(FULL, value, distance)",
-         "Each lane takes from a higher one only. Which lanes have the whole sum at the end?"),
-        ("value += cuda", "value = cuda", "Each lane takes over its partner's number. What becomes of its own?"),
-        ("while distance > 0:\n        value += cuda.shfl_xor_sync(FULL, value, distance)\n        distance //= 2",
-         "own = value\n    for distance in range(1, width):\n"
-         "        value += cuda.shfl_xor_sync(FULL, own, distance)",
-         "Each lane asks all others, one by one, and adds in an order of its own. How many exchanges are there?"),
-        ("distance //= 2", "distance -= 1",
-         "Every distance is used in turn, so that some numbers are counted more than once."))),
-    Exercise("coalesced", 15, "implement", fast_means_solution,
-             (_means("means", ((64, 40), (64, 1), (7, 33), (130, 9)), _right_means),
-              _means("four sectors, each number once", ((128, 64),), _few_sectors)), mistakes=changes(
-        ("x[c * N + row]", "x[row * D + c]",
-         "You read x as if a row's numbers were neighbours. How is it stored here?",
-         "x[c * D + row]",
-         "From one number of a row to the next you go on by D. How many rows' numbers lie between the two?"),
-        ("if row < N", "if True",
-         "Threads beyond the last row take part. How many threads has the grid, and how many rows has x?"),
-        ("cuda.grid(1)", "cuda.threadIdx.x",
-         "Every block does the same 64 rows. What tells its threads from those of another block?"),
-        ("float32(D)", "float32(N)", "The sums are divided by the number of rows."),
-        ("total = float32(0)\n        for c in range(D)", "total = x[row]\n        for c in range(D)",
-         "The first number of each row is added twice: what does the sum begin with?"),
-        ("row = cuda.grid(1)\n    if row < N", "slow_means(x, mean, N, D)\n    row = N\n    if row < N",
-         "A warp does a row, as in slow_means: its lanes ask for numbers that lie N apart."))),
-    Exercise("threads-for-640", 20, "implement", threads_for_solution,
-             # At 640 alone the smallest power of two is also the fewest threads of all.
-             (each("640 and 1280 numbers", lambda rng: [Call({"D": D}) for D in (640, 1280)], _none_left),
-              each("other rows", lambda rng: [Call({"D": D}) for D in (
-                  768, 64, 100, 4, 1000, 5120, 16384, *(4 * rng.integers(1, 4096, 20)).tolist())], _fewest),
-              each("the kernel of the plan", _rows, _kernel_of_the_plan)), mistakes=changes(
-        ("range(32, 1025, 32)", "(32, 64, 128, 256, 512, 1024)", "Only powers of two are tried."),
-        ("min(plans)", "min(plans, key=lambda plan: plan[1])",
-         "The fewest threads come first in your choice. What does the docstring count before it counts threads?",
-         "min(plans, key=lambda plan: (plan[0], plan[2]))",
-         "Among plans equally good, the one with the most threads is taken."),
-        ("range(32, 1025, 32)", "range(32, 1024, 32)", "The largest block is never tried. Where does range stop?"),
-        ("V = -(-D // (threads * 4))", "V = D // (threads * 4)",
-         "The number of chunks is rounded down, and the end of the row is left to nobody."),
-        ("V * 4 <= 16", "V <= 16", "The limit is applied to chunks. What is it a limit of?"),
-        ("return threads, V, 4,", "return threads, V, 1,",
-         "Threads and V are right; W is 1. How many neighbours are read at once?"))),
-    Exercise("no-conflicts", 20, "implement", transpose_solution,
-             (_transpose("the transpose"),
-              _transpose("neighbours in global memory", lambda run: expect_few_sectors(run, ("x", "y"))),
-              _transpose("no conflicts", _no_conflicts,
-                         measure=lambda run: [f"{kind} in {turns} turns" for _, kind, turns in _turns(run)])),
-             mistakes=changes(
-        ("    cuda.syncthreads()\n", "",
-         "Nothing waits between the stores and the loads. Whose number does a thread read from the tile?"),
-        ("tile[r * 33 + lane] = x[r * 32 + lane]\n    cuda.syncthreads()\n    for c in range(32):\n"
-         "        y[c * 32 + lane] = tile[lane * 33 + c]",
-         "tile[r * 32 + lane] = x[r * 32 + lane]\n    cuda.syncthreads()\n    for c in range(32):\n"
-         "        y[c * 32 + lane] = tile[lane * 32 + c]",
-         "Rows of the tile begin 32 numbers apart. In how many banks are the numbers of one column?",
-         "tile[r * 31 + lane] = x[r * 32 + lane]\n    cuda.syncthreads()\n    for c in range(32):\n"
-         "        y[c * 32 + lane] = tile[lane * 31 + c]",
-         "Rows of the tile begin 31 numbers apart, but a row has 32: its last number and the next row's first "
-         "share a place. No barrier cures that."),
-        ("y[c * 32 + lane] = tile[lane * 33 + c]", "y[lane * 32 + c] = tile[c * 33 + lane]",
-         "The lanes store to a column of y. Which index should differ by 1 from lane to lane?"),
-        ("tile[lane * 33 + c]", "x[lane * 32 + c]", "The lanes load a column of x directly. What is the tile for?",
-         "tile[c * 33 + lane]", "A row goes in and a row comes out: nothing is transposed."))),
+    Exercise("lane-sum", 10, "implement", lane_sum_solution,
+             (each("whole numbers, with a remainder", _integers, _exact, unchanged=True),
+              each("to the last bit", _numbers, _to_the_bit, unchanged=True)), mistakes=changes(
+        ("range(0, len(x), lanes)", "range(0, len(x) - lanes + 1, lanes)",
+         "Only whole steps are taken: what is left over at the end is not added."),
+        *_wrong_lanes(),
+        ("np.zeros(lanes, x.dtype)", "np.zeros(lanes)", _IN_FLOAT64),
+        ("for lane in sums", "for lane in sums[::-1]",
+         "The lanes' sums are added from the last to the first. Are the bits the same?"),
+        ("for start in range(0, len(x), lanes):\n        step = x[start:start + lanes]\n"
+         "        sums[:len(step)] += step\n    total = x.dtype.type(0)\n    for lane in sums",
+         "whole = len(x) - len(x) % lanes\n    for start in range(0, whole, lanes):\n"
+         "        sums += x[start:start + lanes]\n    total = x.dtype.type(0)\n    for lane in (*sums, *x[whole:])",
+         "What is left over after the whole steps comes after all lanes. Which lanes does it belong to?"),
+        ("for lane in sums:\n        total += lane", "total = sums.sum()",
+         "The lanes' sums are added by NumPy, in an order of its own."),
+        *((_LAST, f"while len(sums) > 1:\n        sums = {pairs}\n    total = sums[0]",
+           "The lanes' sums are added in pairs, and the pairs in pairs. Which order has the docstring?")
+          for pairs in ("[sum(sums[k:k + 2]) for k in range(0, len(sums), 2)]",
+                        "sums[:len(sums) // 2] + sums[len(sums) // 2:]")),
+        ("return total", "return x.sum()", "This is the sum in NumPy's order. Which numbers does a lane add?",
+         "return x.sum(dtype=float)", _IN_FLOAT64, "return x.dtype.type(x.sum(dtype=float))", _IN_FLOAT64))),
+    Exercise("shared-lines", 25, "measure", shared_lines_solution,
+             (_lines("side by side", *(
+                 (f"{parts} parts, D = {D}, {offset} bytes into a line", _Placed((parts, 2, D), offset), 64)
+                 for parts, D, offset in ((2, 64, 16), (2, 64, 0), (4, 20, 16), (1, 8, 16), (8, 2, 0), (3, 16, 48)))),
+              _lines("wider numbers, longer lines",
+                     ("8 parts, D = 2, float64, 16 bytes into a line", _Placed((8, 2, 2), dtype=np.float64), 64),
+                     ("8 parts, D = 4, lines of 128 bytes", _Placed((8, 2, 4)), 128)),
+              _lines("padded or transposed", *(
+                  (f"3 parts, D = 20 and {padding} numbers of padding",
+                   _Placed((3, 2, 20 + padding), view=lambda array: array[..., :20]), 64) for padding in (8, 16, 32)),
+                  ("sums stored as (2, parts, D) and transposed",
+                   _Placed((2, 3, 20), view=lambda array: array.transpose(1, 0, 2)), 64))), mistakes=changes(
+        ("sums.ctypes.data + part", "part",
+         "The sums are taken to begin where a line begins. At which address do they?"),
+        ("part * sums.strides[0] + row * sums.strides[1]", "(2 * part + row) * sums.shape[2] * sums.itemsize",
+         "The rows are taken to follow each other without a gap. What does a view skip?"),
+        ("start + sums.itemsize - 1", "start + sums.itemsize",
+         "The byte after the last one counts as touched. Which is a number's last byte?"),
+        ("// line", "/ line",
+         "The quotient of address and line keeps its fraction. Is it the same for two bytes of one line?",
+         "// 64", "Lines of 64 bytes are counted, whatever line is given."),
+        ("len(parts) > 1 for parts", "len(parts) - 1 for parts",
+         "A line that three parts write to is counted twice. Are lines counted here, or pairs of parts?"),
+        ("sum(len(parts) > 1 for parts in touched.values())", "len(sums) - 1",
+         "One line is counted for each pair of neighbours. Can two parts share two lines, or none?"))),
+    Exercise("rms-forward-rows", 15, "implement", rms_forward_rows_solution,
+             (each("y and rstd", _forward, _forward_right, call=fill, unchanged=True),
+              _one_pass("row after row, x read twice, y written once", _forward, ["x"], "y"),
+              each("compiled, in float32", partial(_forward, dtype=np.float32), _forward_right,
+                   call=_compiled, replay=fill, unchanged=True)), mistakes=changes(
+        ("squares / D + eps", "squares + eps", "The squares are added, and their mean is never taken."),
+        ("1 / np.sqrt(squares / D + eps)", "1 / (np.sqrt(squares / D) + eps)",
+         "Your eps is added after the root. Where does the docstring put it?"),
+        ("squares / D + eps", "squares / D", "Your result does not depend on eps."),
+        ("np.sqrt(squares / D + eps)", "(squares / D + eps)",
+         "There is no root. If x is in metres, in which unit is your y?"),
+        ("1 / np.sqrt", "np.sqrt", "Your x is multiplied by the root. If x is in metres, in which unit is your y?"),
+        ("squares / D", "squares / (D - 1)", "The squares are divided by D - 1. What is the mean of D numbers?"),
+        ("x[i, j] ** 2", "abs(x[i, j])", "Magnitudes are added instead of squares. In which unit is their root?"),
+        ("x[i, j] * r * gamma[j]", "x[i, j] * r", "Your y does not depend on gamma."),
+        ("D = x.shape[1]", "D, x = x.shape[1], x - x.mean(axis=1, keepdims=True)",
+         "Your rows lose their mean first, as in layer norm. Does RMS norm do that?"),
+        ("for i in range(x.shape[0]):\n        squares = x.dtype.type(0)",
+         "squares = x.dtype.type(0)\n    for i in range(x.shape[0]):",
+         "The sum of squares is not started anew: each row adds to those before it."),
+        ("rstd[i] = r", "rstd[i] = 1 / r",
+         "What is stored as rstd is the root itself. What does the r in front of std stand for?"),
+        ("y[i, j] = x[i, j] * r * gamma[j]", "y[i, j] = x[i, j] * r\n            y[i, j] *= gamma[j]",
+         "Your y is written, read and written again: two more trips to memory for each number."))),
+    Exercise("rms-backward-rows", 15, "implement", rms_backward_rows_solution,
+             (each("dx and dgamma", _backward, _backward_right, call=fill, unchanged=True),
+              *_GRADIENTS.layers()[3:],  # shapes and dtypes are the caller's
+              _GRADIENTS.stress(),
+              _one_pass("row after row, dy and x read twice, dx written once", _backward, ["dy", "x"], "dx"),
+              each("compiled, in float32", partial(_backward, dtype=np.float32), _backward_right,
+                   call=_compiled, replay=fill, unchanged=True)), _GRADIENTS.diagnose, mistakes=changes(
+        ("dgamma[j] += upstream * xhat", "dgamma[j] = upstream * xhat",
+         "Your dgamma is overwritten row by row. What happens to the terms of the rows before?"),
+        ("for i in range(x.shape[0]):\n        r, total = rstd[i], x.dtype.type(0)",
+         "total = x.dtype.type(0)\n    for i in range(x.shape[0]):\n        r = rstd[i]",
+         "The sum behind the mean is not started anew: each row adds to those before it."),
+        ("\n        mean = x.dtype.type(total * r / D)\n        for j in range(D):",
+         "\n            mean = x.dtype.type(total * r / D)",
+         "One loop over j does everything. What is missing in the mean while it runs?"),
+        ("dx[i, j] = r * (gamma[j] * upstream - xhat * mean)",
+         "dx[i, j] = gamma[j] * upstream\n            dx[i, j] = r * (dx[i, j] - xhat * mean)",
+         "Your dx holds an intermediate result: it is written, read and written again."),
+        ("dgamma[j] += upstream * xhat",
+         "pass\n        for j in range(D):\n            dgamma[j] += dy[i, j] * x[i, j] * r",
+         "Your dgamma has a loop of its own, which reads dy and x a third time. Where are both at hand already?"))),
 )

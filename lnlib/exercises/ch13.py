@@ -1,309 +1,332 @@
-"""Exercises of chapter 13, bugs from the wild: write the input, not the formula."""
+"""Exercises of chapter 13, the backward pass on a GPU. Kernels of readers run in the interpreter, lnlib.simt."""
 
 import numpy as np
 
-from ..layernorm import layer_norm_backward, layer_norm_backward_steps, layer_norm_forward
-from ..mistakes import change, changes
-from . import Call, Check, Exercise, each, expect, expect_parts
+from .. import simt
+from ..gpu.ladder import block_sum, warp_sum
+from ..layernorm import rms_norm_backward, rms_norm_forward
+from ..mistakes import RMS_NORM, Mistake, changes, diagnose
+from ..simt.cuda_access import cuda, float32
+from . import Call, Exercise, each, expect, expect_close, expect_number, expect_parts
+from .kernels import Out, expect_few_sectors, expect_written, launch
+from .run import reply
+
+# Four kernels for the first exercise. Their arrays: x to read, out to write.
+
+
+def one_side(x, out):
+    """Three rows of 64 numbers, a block of 64 threads."""
+    parts = cuda.shared.array(2, float32)
+    t = cuda.threadIdx.x
+    for row in range(3):
+        value = warp_sum(x[row * 64 + t])
+        if t % 32 == 0:
+            parts[t // 32] = value
+        cuda.syncthreads()
+        out[row * 64 + t] = parts[0] + parts[1]
+
+
+def two_sides(x, out):
+    """Three rows of 64 numbers, a block of 64 threads."""
+    parts = cuda.shared.array(4, float32)
+    t = cuda.threadIdx.x
+    side = 0
+    for row in range(3):
+        value = warp_sum(x[row * 64 + t])
+        if t % 32 == 0:
+            parts[side + t // 32] = value
+        cuda.syncthreads()
+        out[row * 64 + t] = parts[side] + parts[side + 1]
+        side = 2 - side
+
+
+def some_threads(x, out):
+    """One row of 40 numbers, a block of 64 threads."""
+    parts = cuda.shared.array(40, float32)
+    t, total = cuda.threadIdx.x, float32(0)
+    if t < 40:
+        parts[t] = x[t]
+        cuda.syncthreads()
+        for k in range(40):
+            total += parts[k]
+        out[t] = total
+
+
+def one_warp(x, out):
+    """One row of 32 numbers, a block of 32 threads."""
+    total = cuda.shared.array(1, float32)
+    t = cuda.threadIdx.x
+    value = warp_sum(x[t])
+    if t == 0:
+        total[0] = value
+    out[t] = total[0]
+
+
+# For each kernel its threads, and how many numbers it reads and writes.
+_VARIANTS = {one_side: (64, 192), two_sides: (64, 192), some_threads: (64, 40), one_warp: (32, 32)}
+
+_WORDS = "race", "divergent", "nothing"
+
+
+def _interpreted(kernel, threads, numbers):
+    """What the interpreter says of a kernel, as one of the words, and its message."""
+    x, out = np.arange(numbers, dtype=np.float32), simt.uninitialised(numbers, np.float32)
+    try:
+        simt.launch(kernel, 1, threads, x, out)
+    except (simt.DataRace, simt.UninitialisedRead) as error:
+        return "race", str(error)
+    except simt.DivergentBarrier as error:
+        return "divergent", str(error)
+    return "nothing", "no complaint"
+
+
+def missing_barrier_solution():
+    return {
+        "one_side": "race",
+        "two_sides": "nothing",
+        "some_threads": "divergent",
+        "one_warp": "race",
+    }
+
+
+def _four_words(answers):
+    expect(isinstance(answers, dict), f"found {type(answers).__name__}, expected a dict; is a return missing?")
+    names = sorted(kernel.__name__ for kernel in _VARIANTS)
+    expect(sorted(map(str, answers)) == names, f"found the keys {sorted(map(str, answers))}, expected {names}")
+    for name, word in answers.items():
+        expect(word in _WORDS, f"{name}: found {word!r}, expected one of {', '.join(_WORDS)}")
+
+
+def _as_interpreted(answers):
+    _four_words(answers)
+    for kernel, (threads, numbers) in _VARIANTS.items():
+        word, message = _interpreted(kernel, threads, numbers)
+        mine = answers[kernel.__name__]
+        expect(mine == word, f"{kernel.__name__}: you say {mine}, the interpreter says: {message}")
+
+
+def rms_backward_solution(dy, x, rstd, gamma, dx, dgamma_parts, N, D):
+    parts = cuda.shared.array(32, float32)
+    t, T = cuda.threadIdx.x, cuda.blockDim.x
+    mine = cuda.blockIdx.x * D
+    for c in range(t, D, T):
+        dgamma_parts[mine + c] = float32(0)
+    for row in range(cuda.blockIdx.x, N, cuda.gridDim.x):
+        base, r, total = row * D, rstd[row], float32(0)
+        for c in range(t, D, T):
+            total += gamma[c] * dy[base + c] * (x[base + c] * r)
+        mean = block_sum(total, parts) / float32(D)
+        for c in range(t, D, T):
+            d, xhat = dy[base + c], x[base + c] * r
+            dx[base + c] = r * (gamma[c] * d - xhat * mean)
+            dgamma_parts[mine + c] += d * xhat
+
+
+_launch_backward = launch(lambda dgamma_parts, D, **_: (dgamma_parts.shape // D, 64))
+
+
+def _arguments(dy, x, cache, blocks):
+    N, D = dy.shape
+    given = {"dy": dy, "x": x, "rstd": cache.rstd, "gamma": cache.gamma}
+    return {name: a.astype(np.float32).reshape(-1) for name, a in given.items()} | {
+        "dx": Out(N * D), "dgamma_parts": Out(blocks * D), "N": N, "D": D}
+
+
+def _backward(title, judge, blocks=(3,), N=7, D=100):
+    """A check with these numbers of blocks."""
+    def ask(rng):
+        for count in blocks:
+            x, dy = rng.standard_normal((2, N, D), np.float32)
+            cache = rms_norm_forward(x, rng.uniform(0.5, 2, D).astype(np.float32), 0.1)[1]
+            yield Call(_arguments(dy, x, cache, count), right=rms_norm_backward(dy, cache))
+    return each(title, ask, judge, call=_launch_backward, unchanged=True)
+
+
+def _dx(ran, right, N, D, **_):
+    dx, _ = ran.results
+    expect_written(dx, "dx")
+    # A sum of D = 100 terms in any order and ten more operations, kappa below 2: 2 (D + 10) u at most.
+    expect_close(dx.reshape(N, D), right[0], 220 * 2.0**-24, "dx")
+
+
+def _dgamma(ran, right, D, **_):
+    parts = ran.results[1].reshape(-1, D)
+    expect_written(parts, "dgamma_parts")
+    # Seven rows of either sign, added in float32: a few u, each up to three times the size of the sum.
+    expect_close(parts.sum(axis=0), right[1], 1e-5, f"the sum of dgamma_parts of {len(parts)} blocks")
+
+
+def _traffic(ran, N, D, **_):
+    expect(not any(a.kind == "atomic" for a in ran.log.accesses),
+           "your kernel uses atomics; a part belongs to one block")
+    for (name, kind), traffic in simt.sectors(ran.log).items():
+        if name in ("dy", "x", "dx"):
+            times, most = traffic.bytes_used / (4 * N * D), 1 if name == "dx" else 2
+            expect((kind == "store") == (name == "dx"), f"your kernel has {kind}s of {name}")
+            expect(times <= most, f"each number of {name} is part of {times:.0f} {kind}s, expected {most} at most")
+    # 32 neighbours lie in 4 sectors, or in 5 where a row does not begin with one.
+    expect_few_sectors(ran.log, ("dy", "x", "dx"), 5)
+
+
+def _which_mistake(answer):
+    def backward(dy, cache):
+        ran, _ = reply(_launch_backward, answer, _arguments(dy, cache.xhat / cache.rstd, cache, 2))
+        dx, parts = ran.results
+        return dx.reshape(dy.shape), parts.reshape(2, -1).sum(axis=0)
+    return diagnose(backward, RMS_NORM)
+
+
+def choose_partials_solution(N, D, multiprocessors):
+    threads = 32
+    while 16 * threads < D:
+        threads *= 2
+    groups = multiprocessors * (512 // threads)
+    G = groups
+    while 64 * G < N:
+        G += groups
+    G = min(G, N)
+    return G, 16 * G / (12 * N + 16 * G)
+
+
+def _partials(title, judge, *cases):
+    """A check on cases (N, D, multiprocessors)."""
+    def judge_case(found, N, D, multiprocessors):
+        case = f"N = {N}, D = {D}, {multiprocessors} multiprocessors"
+        G, share = expect_parts(found, 2, "numbers")
+        G = int(expect_number(G, f"{case}: G", "iu", "a whole number"))
+        judge(case, G, share, N, D, multiprocessors)
+
+    return each(title, lambda rng: [Call(dict(zip(("N", "D", "multiprocessors"), case))) for case in cases],
+                judge_case)
+
+
+def _few_rows(case, G, share, N, D, multiprocessors):
+    expect(G <= N, f"{case}: {G} partial sums are more than there are rows")
+    right, _ = choose_partials_solution(N, D, multiprocessors)
+    expect(G == right, f"{case}: found {G} partial sums, expected {right}")
+
+
+def _many_rows(case, G, share, N, D, multiprocessors):
+    expect(-(-N // G) <= 64, f"{case}: with {G} partial sums one of them has {-(-N // G)} rows")
+    right, _ = choose_partials_solution(N, D, multiprocessors)
+    groups = multiprocessors * (512 // max(32, 1 << (-(-D // 16) - 1).bit_length()))
+    expect(G % groups == 0, f"{case}: {groups} groups run at once, and some would get more of {G} sums than others")
+    expect(G == right, f"{case}: {right} partial sums will do, found {G}")
+
+
+def _share(case, G, share, N, D, multiprocessors):
+    _, right = choose_partials_solution(N, D, multiprocessors)
+    expect(abs(share - right) <= 1e-9, f"{case}: the share is {share}, expected {right:.6f}")
+
+
+def second_stage_solution(parts, total, G, D):
+    c, value = cuda.grid(1), float32(0)
+    if c < D:
+        for part in range(G):
+            value += parts[part * D + c]
+        total[c] = value
+
+
+def _stage(title, judge, *shapes):
+    """A check on G rows of D numbers, for each (G, D) of ``shapes``."""
+    def ask(rng):
+        return [Call({"parts": (100 + rng.standard_normal(G * D)).astype(np.float32), "total": Out(D),
+                      "G": G, "D": D}) for G, D in shapes]
+    return each(title, ask, judge, call=launch(lambda D, **_: (-(-D // 64), 64)))
+
+
+def _sums(ran, parts, G, D, **_):
+    total, = ran.results
+    expect_written(total, "total")
+    # G terms of one sign: G u at most.
+    expect_close(total, parts.reshape(G, D).sum(axis=0), 2 * G * 2.0**-24, f"the total of {G} rows of {D} numbers")
+
+
+def _in_order(ran, parts, G, D, **_):
+    expect(not any(a.kind == "atomic" for a in ran.log.accesses), "your kernel uses atomics, which come in any order")
+    off = np.abs(ran.results[0] - np.cumsum(parts.reshape(G, D), axis=0)[-1]).max()
+    expect(off == 0, f"{G} rows: right to rounding, but in other bits (a sum differs by {off:.1e}); expected the "
+                     "bits of row 0 + row 1 + row 2 + ...: another order of additions; in which order do you add?")
+
+
+def _side_by_side(ran, G, D, **_):
+    expect_few_sectors(ran.log, ("parts", "total"))
+    for (name, kind), traffic in simt.sectors(ran.log).items():
+        size = 4 * D * (G if name == "parts" else 1)
+        expect(traffic.bytes_used == size,
+               f"{kind}s of {name} ask for {traffic.bytes_used} bytes, expected {size}: each number once")
 
-# ---- Wrong layers: (x, gamma, beta, dy, eps) -> y, dx, dgamma, dbeta ---------------------------------
-
-
-def mean_of(a):
-    return a.mean(axis=-1, keepdims=True)
-
-
-def parts(x, gamma, dy, eps):
-    """xhat, r and g, as they should be."""
-    c = x - mean_of(x)
-    r = 1 / np.sqrt(mean_of(c * c) + eps)
-    return c * r, r, gamma * dy
-
-
-def sums(dy, xhat):
-    """dgamma and dbeta, as they should be."""
-    rows = tuple(range(dy.ndim - 1))
-    return (dy * xhat).sum(axis=rows), dy.sum(axis=rows)
-
-
-def layer_a(x, gamma, beta, dy, eps):
-    xhat, r, g = parts(x, gamma, dy, eps)
-    along = gamma.mean() * mean_of(dy * xhat)
-    dx = r * (g - mean_of(g) - xhat * along)
-    return gamma * xhat + beta, dx, *sums(dy, xhat)
-
-
-def layer_b(x, gamma, beta, dy, eps):
-    D = x.shape[-1]
-    lanes = np.minimum(np.arange(-(-D // 8) * 8), D - 1)  # eight at a time
-    c = x - mean_of(x)
-    r = 1 / np.sqrt(mean_of(c[..., lanes] ** 2) + eps)
-    xhat, g = c * r, gamma * dy
-    dx = r * (g - mean_of(g) - xhat * mean_of(g * xhat))
-    return gamma * xhat + beta, dx, *sums(dy, xhat)
-
-
-def layer_c(x, gamma, beta, dy, eps):
-    c = x - mean_of(x)
-    r = 1 / np.sqrt(np.maximum(mean_of(c * c), eps))
-    xhat, g = c * r, gamma * dy
-    dx = r * (g - mean_of(g) - xhat * mean_of(g * xhat))
-    return gamma * xhat + beta, dx, *sums(dy, xhat)
-
-
-def layer_d(x, gamma, beta, dy, eps):
-    xhat, r, g = parts(x, gamma, dy, eps)
-    kept, D = xhat[..., :256], x.shape[-1]  # as much as fits
-    total = 0
-    for k in range(0, D, 256):
-        tile = g[..., k:k + 256]
-        part = tile * kept[..., :tile.shape[-1]]
-        total = total + part.sum(axis=-1, keepdims=True)
-    dx = r * (g - mean_of(g) - xhat * total / D)
-    return gamma * xhat + beta, dx, *sums(dy, xhat)
-
-
-def layer_e(x, gamma, beta, dy, eps):
-    xhat, r, g = parts(x, gamma, dy, eps)
-    dx = r * (g - mean_of(g) - xhat * mean_of(g * xhat))
-    D = x.shape[-1]
-    n = x.size // D
-    if n >= 64:  # sixteen threads share the rows
-        used = n // 16 * 16
-        dgamma, dbeta = sums(dy.reshape(n, D)[:used], xhat.reshape(n, D)[:used])
-    else:
-        dgamma, dbeta = sums(dy, xhat)
-    return gamma * xhat + beta, dx, dgamma, dbeta
-
-
-SCRATCH = {}
-
-
-def layer_f(x, gamma, beta, dy, eps):
-    xhat, r, g = parts(x, gamma, dy, eps)
-    D = x.shape[-1]
-    both = SCRATCH.setdefault(D, np.empty((2, D)))  # allocated once
-    both[0], both[1] = sums(dy, xhat)
-    dx = r * (g - mean_of(g) - xhat * mean_of(g * xhat))
-    return gamma * xhat + beta, dx, both[0], both[1]
-
-
-# ---- Right ones, written differently ----------------------------------------------------------------
-
-def library(x, gamma, beta, dy, eps):
-    y, cache = layer_norm_forward(x, gamma, beta, eps)
-    return y, *layer_norm_backward(dy, cache)
-
-
-def step_by_step(x, gamma, beta, dy, eps):
-    xhat, _, _ = parts(x, gamma, dy, eps)
-    return gamma * xhat + beta, *layer_norm_backward_steps(dy, x, gamma, eps)
-
-
-def from_products(x, gamma, beta, dy, eps):
-    """einsum, one array at the end for both parameters, which no later call touches."""
-    xhat, r, g = parts(x, gamma, dy, eps)
-    D = x.shape[-1]
-    dy_rows, xhat_rows = dy.reshape(-1, D), xhat.reshape(-1, D)
-    both = np.stack([np.einsum("nd,nd->d", dy_rows, xhat_rows), np.einsum("nd->d", dy_rows)])
-    dx = r / D * (D * g - g.sum(-1, keepdims=True) - xhat * np.einsum("...d,...d->...", g, xhat)[..., None])
-    return gamma * xhat + beta, dx, both[0], both[1]
-
-
-def read_only(x, gamma, beta, dy, eps):
-    """Rows one by one, added from the last to the first; what is returned cannot be written to."""
-    n, D = x.size // x.shape[-1], x.shape[-1]
-    rows = [library(a, gamma, beta, b, eps) for a, b in zip(x.reshape(n, 1, D), dy.reshape(n, 1, D))]
-    y, dx = (np.concatenate([row[k] for row in rows]).reshape(x.shape) for k in (0, 1))
-    outputs = y, dx, *(np.sum([row[k] for row in rows[::-1]], axis=0) for k in (2, 3))
-    for a in outputs:
-        a.setflags(write=False)
-    return outputs
-
-
-RIGHT = {"the library's": library, "the chain rule, step by step": step_by_step, "one with einsum": from_products,
-         "one that adds rows in another order": read_only}
-
-
-# ---- Inputs ------------------------------------------------------------------------------------------
-
-def _error(layer, x, gamma, beta, dy, eps):
-    """The largest error of a layer's four outputs, in norm, against the terms that are added up: the sum may be 0."""
-    xhat, r, g = parts(x, gamma, dy, eps)
-    sizes = map(np.linalg.norm, (np.append(gamma * xhat, beta), r * g, dy * xhat, dy))
-    found, right = layer(x, gamma, beta, dy, eps), library(x, gamma, beta, dy, eps)
-    return max(np.linalg.norm(a - b) / max(size, np.finfo(float).tiny) for a, b, size in zip(found, right, sizes))
-
-
-def _is_input(result, **_):
-    """x, gamma, beta, dy and eps as they should be."""
-    *arrays, eps = expect_parts(result, 5, "things: x, gamma, beta, dy and eps")
-    for name, a in zip(("x", "gamma", "beta", "dy"), arrays):
-        expect(isinstance(a, np.ndarray) and a.dtype == np.float64, f"{name} is not an array of float64")
-        expect(np.isfinite(a).all(), f"{name} has NaN or Inf in it")
-    x, gamma, beta, dy = arrays
-    expect(x.ndim >= 1 and 0 < x.size <= 100_000, f"x has {x.size} numbers, expected 1 to 100 000")
-    expect(dy.shape == x.shape, f"dy has shape {dy.shape}, expected that of x, {x.shape}")
-    expect(gamma.shape == beta.shape == x.shape[-1:],
-           f"gamma and beta have shapes {gamma.shape} and {beta.shape}, expected {x.shape[-1:]}")
-    expect(isinstance(eps, (int, float)) and 0 < eps < np.inf, f"eps is {eps!r}, expected a positive number")
-
-
-def _right_ones_agree(result, **_):
-    """Rounding is 1e-15 times mean / sigma and the condition numbers of the gradients: 1e-6 leaves room for 1e9."""
-    for name, layer in RIGHT.items():
-        with np.errstate(all="ignore"):
-            expect(_error(layer, *result) <= 1e-6,
-                   f"on your input right layers disagree ({name}), so a test with it would refuse them")
-
-
-def _shows(layer, why):
-    """A judge: on the input the wrong layer is off by 1e-3 in some output; else ``why(x, gamma, beta, dy, eps)``."""
-    def judge(result, **_):
-        with np.errstate(all="ignore"):
-            error = _error(layer, *result)
-        expect(not error <= 1e-3, f"{layer.__name__} passes on your input: {why(*result)}")
-    return judge
-
-
-def _input_for(id, minutes, solution, layer, why, mistakes):
-    def asks(title, judge):
-        return each(title, lambda rng: [Call({"rng": one}) for one in rng.spawn(2)], judge)
-    return Exercise(id, minutes, "test", solution,
-                    (asks("is an input", _is_input), asks("right layers pass", _right_ones_agree),
-                     asks(f"{layer.__name__} fails", _shows(layer, why))), mistakes=changes(*mistakes))
-
-
-def gamma_solution(rng):
-    x, dy = rng.standard_normal((2, 3, 8))
-    gamma, beta = rng.standard_normal((2, 8))
-    return x, gamma, beta, dy, 1e-5
-
-
-def lanes_solution(rng):
-    x, dy = rng.standard_normal((2, 3, 5))
-    x[:, -1] += 10
-    gamma, beta = rng.standard_normal((2, 5))
-    return x, gamma, beta, dy, 1e-5
-
-
-def floor_solution(rng):
-    x, dy = rng.standard_normal((2, 3, 8))
-    gamma, beta = rng.standard_normal((2, 8))
-    return x, gamma, beta, dy, 1.0
-
-
-def tile_solution(rng):
-    x, dy = rng.standard_normal((2, 3, 600))
-    gamma, beta = rng.standard_normal((2, 600))
-    return x, gamma, beta, dy, 1e-5
-
-
-def threads_solution(rng):
-    x, dy = rng.standard_normal((2, 71, 5))
-    gamma, beta = rng.standard_normal((2, 5))
-    return x, gamma, beta, dy, 1e-5
-
-
-def _why_gamma(x, gamma, beta, dy, eps):
-    return "gamma is the same for all features" if np.ptp(gamma) == 0 else "its xhat hardly meets dy"
-
-
-def _why_lanes(x, gamma, beta, dy, eps):
-    if x.shape[-1] % 8 == 0:
-        return "D is a multiple of 8"
-    return "every last number is as far from the mean as the others are"
-
-
-def _why_floor(x, gamma, beta, dy, eps):
-    var = x.var(axis=-1)
-    return f"the variance of its rows is everywhere far {'above' if (var > eps).all() else 'below'} eps"
-
-
-def _why_tile(x, gamma, beta, dy, eps):
-    return "D is at most 256" if x.shape[-1] <= 256 else "little of g lies beyond the first 256 features"
-
-
-def _why_threads(x, gamma, beta, dy, eps):
-    n = x.size // x.shape[-1]
-    if n < 64:
-        return "it has fewer than 64 rows"
-    return "16 divides the number of rows" if n % 16 == 0 else "little of dy is in the last rows"
-
-
-# ---- A test ------------------------------------------------------------------------------------------
-
-def keeps_solution(layer):
-    rng = np.random.default_rng(3)
-    x, dy = rng.standard_normal((2, 2, 3, 7))
-    gamma, beta = rng.standard_normal((2, 7))
-    first = layer(x[0], gamma, beta, dy[0], 1e-5)
-    before = [a.copy() for a in first]
-    layer(x[1], gamma, beta, dy[1], 1e-5)
-    return all(np.array_equal(a, b) for a, b in zip(first, before))
-
-
-_KEEPS = ("    both = SCRATCH.setdefault(D, np.empty((2, D)))  # allocated once\n"
-          "    both[0], both[1] = sums(dy, xhat)\n")
-#: layer_f, and its like: each writes into a result that it has handed out.
-BUFFERS = {"layer_f": layer_f} | {name: change(_KEEPS, new, "").of(layer_f) for name, new in {
-    "one that adds to its buffer": "    both = SCRATCH.setdefault((D, 0), np.zeros((2, D)))\n"
-                                   "    both += sums(dy, xhat)\n",
-    "one with a single buffer for every D": "    both = SCRATCH.setdefault(0, np.empty((2, 10_000)))[:, :D]\n"
-                                            "    both[0], both[1] = sums(dy, xhat)\n"}.items()}
-
-
-def _says_of(title, layers, right, words):
-    """A check of what the answer, a test, says of each of these layers; all that it misjudges are named."""
-    def judge(found, asked):
-        misjudged = []
-        for result, call in zip(found, asked):
-            expect(isinstance(result, (bool, np.bool_)), f"found {type(result).__name__}, expected True or False")
-            misjudged += [call.about["name"]] if result != right else []
-        expect(not misjudged, f"{words}: {'; '.join(misjudged)}")
-    return Check(title, lambda rng: [Call({"layer": one}, name=name) for name, one in layers.items()], judge)
-
-
-_TINY = (("rng.standard_normal((2, 3, 8))", "1e9 + 1e-3 * rng.standard_normal((2, 3, 8))",
-          "Your rows have a mean so large that float64 has few digits left for them. Could a smaller one do?"),)
 
 EXERCISES = (
-    _input_for("input-gamma", 10, gamma_solution, layer_a, _why_gamma, (
-        ("gamma, beta = rng.standard_normal((2, 8))", "gamma, beta = np.ones(8), np.zeros(8)",
-         "Your gamma is constant along the row. Which two means are then the same?",
-         "gamma, beta = rng.standard_normal((2, 9))", "Your gamma has another length than the rows have features."),
-        *_TINY)),
-    _input_for("input-lanes", 10, lanes_solution, layer_b, _why_lanes, (
-        ("(2, 3, 5))\n    x[:, -1] += 10\n    gamma, beta = rng.standard_normal((2, 5))",
-         "(2, 3, 8))\n    gamma, beta = rng.standard_normal((2, 8))",
-         "Your rows fill every group of eight lanes. What do the other lanes of a last group load?",
-         "(2, 3, 6))\n    x[:] = [1, -1, 1, -1, 1, -1]\n    gamma, beta = rng.standard_normal((2, 6))",
-         "Your last number counts several times, but as much as the average does. Which number would change the mean?"),)),
-    _input_for("input-floor", 10, floor_solution, layer_c, _why_floor, (
-        ("1.0\n", "1e-5\n", "Your eps is far below the variance. What is the larger of the two, and what is their sum?"),
-        ("1.0\n", "1e6\n", "Your eps is far above the variance. What is the larger of the two, and what is their sum?"))),
-    _input_for("input-tile", 15, tile_solution, layer_d, _why_tile, (
-        ("(2, 3, 600))\n    gamma, beta = rng.standard_normal((2, 600))",
-         "(2, 3, 256))\n    gamma, beta = rng.standard_normal((2, 256))",
-         "Your rows fit into one tile. How often does the loop run, and what does its second turn read?"),
-        ("    return", "    gamma[256:] = 0\n    return",
-         "In your input nothing comes from the second tile. What multiplies dy there?"))),
-    _input_for("input-threads", 10, threads_solution, layer_e, _why_threads, (
-        ("71, 5", "7, 5", "Your input takes the branch for few rows. Which condition chooses it?",
-         "80, 5", "Your rows divide evenly among the threads. Who takes what is left over?"),
-        ("    return", "    dy[-7:] = 0\n    return",
-         "The rows that are lost in your input would have added nothing. What is their dy?"))),
-    Exercise("test-buffers", 20, "test", keeps_solution,
-             (_says_of("right layers pass", RIGHT, True, "your test refuses what is right"),
-              _says_of("layer_f fails, and its like", BUFFERS, False, "your test lets pass")), mistakes=changes(
-        ("[a.copy() for a in first]", "list(first)",
-         "Your test compares an array with itself. Whose memory does the name on the left stand for?"),
-        ("layer(x[1], gamma, beta, dy[1], 1e-5)\n", "layer(x[0], gamma, beta, dy[0], 1e-5)\n",
-         "Your second call is the first once more. What would it write over the first result?",
-         "layer(x[1, :, :6], gamma[:6], beta[:6], dy[1, :, :6], 1e-5)\n",
-         "Your second call has another D. Under which key does the layer find its buffer?"),
-        ("    return all(np.array_equal(a, b) for a, b in zip(first, before))",
-         "    return not any(np.shares_memory(a, b) for a, b in zip(first[2:3], first[3:]))"
-         " and first[2].base is None and first[3].base is None",
-         "Your test asks where gradients lie in memory, not whether they stay what they were. May two share one array?"))),
+    Exercise("missing-barrier", 20, "test", missing_barrier_solution,
+             (each("four words", lambda rng: Call({}), _four_words),
+              each("as the interpreter says", lambda rng: Call({}), _as_interpreted)), mistakes=changes(
+        ('"one_side": "race"', '"one_side": "nothing"', "You take one_side for sound. What may a warp that is ahead "
+         "do in the next row while the other still reads?"),
+        ('"two_sides": "nothing"', '"two_sides": "race"',
+         "You suspect two_sides. Which barrier lies between the last reading of a side and its next writing?"),
+        ('"some_threads": "divergent"', '"some_threads": "nothing"',
+         "You take some_threads for sound. Which threads of the block come to its barrier?",
+         '"some_threads": "race"',
+         "You see a race in some_threads. All that read have waited; for whom do they wait?"),
+        ('"one_warp": "race"', '"one_warp": "nothing"',
+         "You take one_warp for sound. What promises that a warp's threads are at the same line?"))),
+    Exercise("rms-backward", 35, "implement", rms_backward_solution,
+             (_backward("dx", _dx),
+              # Of seven rows the last block of eight has none.
+              _backward("partial sums of dgamma", _dgamma, (1, 3, 8)),
+              _backward("no atomics, two readings, neighbours", _traffic)), _which_mistake, mistakes=changes(
+        ("dgamma_parts[mine + c] = float32(0)", "pass",
+         "The parts are added to before they are written. What stands in memory at the start?"),
+        ("mine = cuda.blockIdx.x * D", "mine = 0",
+         "All blocks write to the first part. Who else adds there at the same time?"),
+        ("block_sum(total, parts)", "warp_sum(total)",
+         "Each warp takes its own sum for that of the row. How many warps share a row?"),
+        ("range(cuda.blockIdx.x, N, cuda.gridDim.x)", "range(cuda.blockIdx.x, min(N, cuda.blockIdx.x + 1))",
+         "Each block does one row and stops. Who does the others?"),
+        ("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat",
+         "Each row overwrites the part of the rows before it.")) + (
+        # Who writes = in place of += needs no zeros, and leaves them out.
+        Mistake("", "Each row overwrites the part of the rows before it.", changes=(
+            ("dgamma_parts[mine + c] = float32(0)", "pass"),
+            ("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat"))),)),
+    Exercise("choose-partials", 20, "derive", choose_partials_solution,
+             (_partials("few rows", _few_rows, (1, 128, 40), (100, 128, 40), (100, 512, 132)),
+              # More than 512 threads make no group run, and a loop over multiples of none never ends. So a wrong number
+              # has to fail on short rows, where it is no larger than that: with one number for a thread it is 512.
+              _partials("many rows", _many_rows, (10**6, 512, 132), (65536, 128, 40), (135168, 256, 132)),
+              _partials("many long rows", _many_rows, (10**6, 1024, 132), (65536, 516, 108), (16896, 4096, 132),
+                        (10**5, 8192, 40), (300000, 4100, 108)),
+              _partials("their share of the bytes", _share, (10**6, 1024, 132), (8192, 4096, 132), (100, 128, 40))),
+             mistakes=changes(
+        ("16 * threads < D", "16 * threads <= D",
+         "Your number of threads is wrong where D is 16 times a power of two. Are 16 numbers for a thread too many?"),
+        ("while 64 * G < N", "while 64 * G <= N",
+         "Where each sum has just 64 rows, you make more sums. Is 64 too many?",
+         "while 64 * (G + groups) <= N",
+         "The number of rounds is rounded down. How many rows has a sum then, at most?"),
+        ("multiprocessors * (512 // threads)", "multiprocessors * 512",
+         "A group is counted as one thread. How many has it?",
+         "multiprocessors", "One group is counted for each multiprocessor. How many run on it at once?"),
+        ("G += groups", "G *= 2", "Your G is doubled until it suffices. Which multiples are skipped?"),
+        ("G = min(G, N)", "pass", "There may be more partial sums than rows: some have nothing to add."),
+        ("(12 * N + 16 * G)", "(12 * N)",
+         "The partial sums are compared with the other bytes. A share is a part of which whole?",
+         "(20 * N + 16 * G)", "You count 20 bytes an element. How many arrays does a single kernel move?"),
+        ("16 * G / (12 * N + 16 * G)", "8 * G / (12 * N + 8 * G)",
+         "The partial sums are moved once in your count. Who writes them, and who reads them?"))),
+    Exercise("second-stage", 15, "implement", second_stage_solution,
+             (_stage("sums", _sums, (1, 64), (5, 128), (6, 72)),
+              _stage("in order", _in_order, (50, 64)),
+              _stage("each number once, four sectors a request", _side_by_side, (6, 128), (3, 72))), mistakes=changes(
+        ("part * D + c", "c * G + part",
+         "The parts are read as if a column's numbers were neighbours. How are they stored?"),
+        ("if c < D", "if True",
+         "Threads beyond the last column take part. How many threads are there, and how many columns?"),
+        ("        total[c] = value", "    total[c] = value",
+         "Threads beyond the last column write a total, too. What do they have to add?"),
+        ("range(G)", "range(1, G)", "The first partial sum is left out.",
+         "range(G - 1, -1, -1)", "The parts are added from the last to the first. Does the order change the bits?"),
+        ("cuda.grid(1)", "cuda.threadIdx.x",
+         "Every block does the same 64 columns. What tells its threads from those of another block?"))),
 )

@@ -1,4 +1,4 @@
-"""Figures of what a reader measured, beside what the book has stored: those of chapters 9 and 10, with times of both.
+"""Figures of what a reader measured, beside what the book has stored: those of chapters 10 and 11, with times of both.
 
 ``stored`` and ``mine`` are records, as files of results have them.
 """

@@ -12,7 +12,7 @@ To be read in this order:
   :mod:`lnlib.cpu` without one of its measures.
 * :mod:`lnlib.measure.allocation`: results in old memory or in new.
 * :mod:`lnlib.measure.rates`: what this CPU can do, for :mod:`lnlib.cost`.
-* :mod:`lnlib.measure.suite`: all that chapters 9 and 10 tell times of; ``python -m lnlib.measure`` runs it.
+* :mod:`lnlib.measure.suite`: all that chapters 10 and 11 tell times of; ``python -m lnlib.measure`` runs it.
 * :mod:`lnlib.measure.provenance`: what ran where and when, and the files that hold it.
 """
 

@@ -1,4 +1,4 @@
-"""``python -m lnlib.measure``: the stored times of chapters 9 and 10, measured here, in under three minutes.
+"""``python -m lnlib.measure``: the stored times of chapters 10 and 11, measured here, in under three minutes.
 
 Writes a file into ``benchmarks/results/mine`` and draws the figures of both chapters with what it found beside what is
 stored. Nothing is sent anywhere.
@@ -64,7 +64,7 @@ def draw(found, folder):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser("lnlib.measure", description="The times of chapters 9 and 10, on this machine.")
+    parser = argparse.ArgumentParser("lnlib.measure", description="The times of chapters 10 and 11, on this machine.")
     parser.add_argument("--seconds", type=float, default=150.0, help="after which nothing new is begun; default: 150")
     parser.add_argument("--rounds", type=int, default=7, help="of each measurement; default: 7")
     parser.add_argument("--folder", type=pathlib.Path, default=results.folder() / "mine",
@@ -82,7 +82,7 @@ def main(arguments=None):
         found, left_out = suite.run(options.seconds, options.rounds)
     ran = provenance("python -m lnlib.measure", PACKAGES) | {"cores": os.cpu_count(), "rounds": options.rounds, **shared}
     path = options.folder / f"{slug(cpu())}-{os.cpu_count()}-cores.json"
-    save(path, {"title": "The times of chapters 9 and 10, measured here", "provenance": ran, "left_out": left_out,
+    save(path, {"title": "The times of chapters 10 and 11, measured here", "provenance": ran, "left_out": left_out,
                 "records": found})
     print("\n".join([*dict.fromkeys(said.getvalue().splitlines()), *summary(found),
                      *(f"left out: {name}: {why}" for name, why in left_out.items())]))

@@ -333,7 +333,7 @@ def show(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"), w
     """Time the :func:`passes` of these arguments and print the table: prediction, measurement, ratio, GB/s.
 
     Results lie in old memory, or in new with ``state`` "fresh" (:func:`lnlib.measure.memory`). ``options`` are those of
-    :func:`lnlib.measure.interleave`. A prediction is that of chapters 9 and 10: accesses
+    :func:`lnlib.measure.interleave`. A prediction is that of chapters 10 and 11: accesses
     (``ACCESSES``) at the time of one in a copy or a triad of the same rounds. Arguments
     are not checked: those functions do it.
     """

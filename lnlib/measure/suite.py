@@ -1,4 +1,4 @@
-"""What chapters 9 and 10 have stored times of, measured here, in one process and under three minutes.
+"""What chapters 10 and 11 have stored times of, measured here, in one process and under three minutes.
 
 The records have the form of those in ``benchmarks/results/cpu`` and ``machine``: what reads those files reads these too,
 and a figure can show both.
@@ -101,7 +101,7 @@ def run(seconds=150.0, rounds=7, clock=time.monotonic):
     Arguments are not checked: the command gives them.
     """
     found, left_out, start, wanted = [], {}, clock(), jobs()
-    bar = progress(len(wanted), "chapters 9 and 10")
+    bar = progress(len(wanted), "chapters 10 and 11")
     for job in wanted:
         if clock() - start > seconds:
             left_out[job.name] = f"{seconds:.0f} seconds were over"

@@ -1,249 +1,113 @@
-"""Chapter 6: what its page says beyond test_variance, and what its exercises refuse."""
-
-import re
-from itertools import permutations
+"""Chapter 6: its exercises take any input that shows the bug, and refuse one on which right layers fail, too."""
 
 import numpy as np
 import pytest
-from attempts import solution_with
+from attempts import failed, solution_with
 from questions import norm, says
 
-from lnlib import exercises, layer_norm_forward, reference
-from lnlib.exercises import ch06
-from lnlib.figures import breaking
-from lnlib.variance import ALGORITHMS, naive, normalise, recentred, recentred_short, wide
+from lnlib.exercises import ch06, exercises
+from lnlib.layernorm import layer_norm_backward, layer_norm_forward
+from lnlib.mistakes.wild import WILD, compare
 
-U = 2.0**-24
-
-
-def mean(a):
-    return a.mean(axis=-1, keepdims=True)
+BUG = {bug.name: bug for bug in WILD}
+INPUTS = [e.id for e in exercises().values() if e.chapter == 6 and e.id.startswith("input-")]
 
 
-# ---- The page ---------------------------------------------------------------------------------------
-
-def test_orders_of_five_numbers():
-    found = [naive(1e8 + np.array(p))[2].item() for p in permutations(range(5))]
-    assert set(found) == {0.0, 2.0} and found.count(2.0) == 96
-
-
-@pytest.mark.parametrize("offset", [1e2, 1e4, 1e7])
-def test_subtracting_the_mean_is_exact_and_adding_the_residual_is_lost(offset):
-    """The derivation of the cure begins with the first; the second is why the mean stays in two parts."""
-    rng = np.random.default_rng(0)
-    x = (offset + rng.standard_normal((8, 1024)) + rng.random((8, 1))).astype(np.float32)
-    m, r, _ = recentred(x)
-    assert (reference.to_fixed(x - m) == reference.to_fixed(x) - reference.to_fixed(m)).all()
-    # m + r is m or a neighbour of m, so what it misses is of the order of r itself, spacing / 4 in the mean.
-    assert np.abs(m + r - m).max() <= np.spacing(m).max()
-    missed = np.abs((m + r).astype(float) - m - r)
-    assert np.median(missed) > 0.05 * np.spacing(np.float32(offset))
+def drawn(shape, mean=0.0, sigma=1.0, eps=1e-5, gamma=None, dy=None, seed=0):
+    """An answer that draws with its own generator."""
+    def answer(rng):
+        mine = np.random.default_rng(seed)
+        x, noise = mine.standard_normal((2, *shape))
+        scale, beta = mine.standard_normal((2, shape[-1]))
+        return (mean + sigma * x, scale if gamma is None else gamma + np.zeros(shape[-1]), beta,
+                noise if dy is None else dy + np.zeros(shape), eps)
+    return answer
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_two_neighbours_break_all_but_the_recentred_mean(name):
-    x = np.array([[33_333_334, 33_333_336]], np.float32)
-    # Mean 33333335, which is no float, and variance 1: xhat is -1 and 1, up to eps / 2 = 84 u.
-    off = np.abs(normalise(x, name) - [-1, 1]).max()
-    if name == "recentred":
-        assert off < 100 * U
-    else:
-        # A mean rounded to either element leaves a zero where 1 is right: off by 1 up to a few u, or NaN.
-        assert not off < 1 - 8 * U
+# id, an answer, the check that it fails (None: none), words of what is said
+ANSWERS = [
+    ("input-gamma", drawn((3, 4, 7)), None, ""),
+    ("input-gamma", drawn((2,)), None, ""),
+    ("input-gamma", drawn((5,), gamma=np.array([1.0, 1, 1, 1, 2])), None, ""),
+    ("input-gamma", drawn((5,), gamma=3.0), "layer_a fails", "the same for all features"),
+    ("input-gamma", drawn((5, 5), dy=1.0), None, ""),
+    ("input-gamma", drawn((5, 5), dy=0.0), "layer_a fails", "hardly meets dy"),
+    ("input-lanes", drawn((3, 5)), None, ""),
+    ("input-lanes", drawn((2, 3, 9), mean=100.0), None, ""),
+    ("input-lanes", drawn((3, 64)), "layer_b fails", "D is a multiple of 8"),
+    ("input-floor", drawn((3, 5), sigma=3e-3), None, ""),
+    ("input-floor", drawn((3, 5), eps=0.5), None, ""),
+    ("input-floor", drawn((3, 5)), "layer_c fails", "far above eps"),
+    ("input-floor", drawn((3, 5), sigma=1e-6), "layer_c fails", "far below eps"),
+    ("input-tile", drawn((3, 700)), None, ""),
+    ("input-tile", drawn((1, 2, 512)), None, ""),
+    ("input-tile", drawn((3, 4, 97)), "layer_d fails", "D is at most 256"),
+    ("input-threads", drawn((97, 3)), None, ""),
+    ("input-threads", drawn((5, 13, 3)), None, ""),
+    ("input-threads", drawn((5, 3)), "layer_e fails", "fewer than 64"),
+    ("input-threads", drawn((8, 16, 3)), "layer_e fails", "16 divides"),
+    # What refuses everything is no test: here float64 has no digits left, and right layers disagree.
+    *((id, drawn((70, 300), mean=1e12), "right layers pass", "right layers disagree") for id in INPUTS),
+    *((id, lambda rng: (np.ones(3),) * 4, "is an input", "expected 5") for id in INPUTS),
+    *((id, drawn((0, 7)), "is an input", "0 numbers") for id in INPUTS),
+    *((id, drawn((70, 300), eps=0.0), "is an input", "eps is 0.0") for id in INPUTS),
+    *((id, drawn((70, 300), mean=np.nan), "is an input", "NaN") for id in INPUTS)]
 
 
-def test_the_residual_is_rounded_too():
-    """The docstring of recentred: below the spacing r is many sigma, and what it is rounded by shows."""
-    x = np.full((1, 10007), 16777213, np.float32)  # a spacing of 1
-    x[0, 0] += 1
-    r = recentred(x)[1].item()
-    assert abs(r) > 50 * x.std(dtype=float)
-    error = reference.relative_error(normalise(x), reference.layer_norm(x, np.ones(10007), np.zeros(10007)).y)
-    assert 20 * U < error <= U * abs(r) / x.std(dtype=float)  # r, and nothing else, is rounded by up to u |r|
+@pytest.mark.parametrize("id, answer, title, words", ANSWERS, ids=[f"{a[0]}-{k}" for k, a in enumerate(ANSWERS)])
+def test_what_is_said_of_an_input(id, answer, title, words):
+    assert failed(id, answer, words) == title
 
 
-@pytest.mark.parametrize("centre", [1e4, 65536.0, 1e6])
-def test_a_third_of_the_variances_is_negative_and_a_third_zero(centre):
-    rows = np.float32(centre + np.random.default_rng(0).uniform(-0.9, 0.9, (4000, 3)))
-    v = naive(rows)[2]
-    assert 0.2 < (v < 0).mean() < 0.45 and 0.2 < (v == 0).mean() < 0.45
+def by_hand(layer):
+    """Another right test: it writes down what came first, and calls three times."""
+    answers = []
+    for seed in (1, 2, 3):
+        x, gamma, beta, dy, eps = drawn((4, 6), seed=seed)(None)
+        answers.append([layer(x, gamma, beta, dy, eps), None])
+        answers[-1][1] = [a.tolist() for a in answers[-1][0]]
+    return bool(all(np.array(b).shape == a.shape and (a == np.array(b)).all() for f, g in answers for a, b in zip(f, g)))
 
 
-def test_the_negative_row_stays_within_reach_of_any_centre():
-    """Rounding to float32 moves a number by up to 1/32 at 1e6; the exercise allows any centre."""
-    for centre in np.geomspace(1e4, 1e6, 300):
-        row = ch06.negative_row_solution(centre)
-        assert np.abs(row.astype(float) - centre).max() <= 1 and naive(row)[2] < 0
-
-
-def test_the_figures_show_what_they_are_given():
-    offsets = np.logspace(0, 7, 15)
-    names = ["a", "b", "c", "d"]
-    v = {name: 1e-3 * np.ones(15) for name in names}
-    y = {name: 1e-5 * np.ones(15) for name in names}
-    y["c"][-2:] = 1e9, np.inf
-    fig = breaking.variance_panels(offsets, v, y, U)
-    assert [ax.get_title() for ax in fig.axes] == names
-    assert [len(ax.lines) for ax in fig.axes] == [6, 6, 5, 5]  # two errors, their crosses, one or two theories
-    _, v_crosses, drawn, crosses, theory = (line.get_ydata() for line in fig.axes[2].lines)
-    assert np.isnan(drawn[-2:]).all() and (drawn[:-2] == 1e-5).all()
-    assert np.isnan(crosses[:-2]).all() and (crosses[-2:] == fig.axes[2].get_ylim()[1]).all()
-    np.testing.assert_array_equal(theory, U * offsets)
-    assert np.isnan(v_crosses).all()
-    fig = breaking.variance_panels(offsets, y, y, U)  # both off the panel: their crosses must not coincide
-    _, v_crosses, _, crosses, _ = (line.get_ydata() for line in fig.axes[2].lines)
-    assert (v_crosses[-2:] < 0.5 * crosses[-2:]).all()
-    fig = breaking.algorithm_errors(offsets, y)
-    assert [line.get_label() for line in fig.axes[0].lines] == names
-
-
-# ---- The exercises ----------------------------------------------------------------------------------
-
-def digits(naive_loss, mean_loss=lambda q: U * abs(q), low=U, high=1.0):
-    """An answer to digits-left with its formulas and its limits as switches."""
-    def candidate(x):
-        q = x.mean(dtype=float) / x.std(dtype=float)
-        with np.errstate(all="ignore"):
-            return tuple(-np.log10(np.clip([naive_loss(q), mean_loss(q)], low, high)))
-    return candidate
-
-
-def in_float32(x):
-    """An answer to digits-left whose u, ratio and logarithm are rounded to float32."""
-    ratio, u = abs(x.mean()) / x.std(), np.float32(U)
-    return tuple(-np.log10(np.clip(loss, u, np.float32(1))) for loss in (u * ratio**2, u * ratio))
-
-
-def loss_of(rho=lambda x: abs(x.mean()) / x.std(), u=U, log=np.log10):
-    """An answer to digits-left with another ratio, unit roundoff or logarithm."""
-    return lambda x: tuple(-log(np.clip([u * rho(x.astype(float)) ** k for k in (2, 1)], u, 1)))
-
-
-def repaired(divisor):
-    def candidate(x, eps):
-        m, _, var = wide(x)
-        return ((x - m) - mean(x - m)) / divisor(var, eps)
-    return candidate
-
-
-def in_float64(x, eps=1e-5):
-    c = x - mean(x.astype(float))
-    return c / np.sqrt(mean(c * c) + eps)
-
-
-def short(rule):
-    def candidate(x, order):
-        m, r, v = recentred_short(x, order)
-        with np.errstate(all="ignore"):
-            return bool(rule(m.item(), r.item(), v.item()))
-    return candidate
-
-
-@pytest.mark.parametrize("id, candidate, message", [
-    ("negative-variance", lambda centre: np.float32([centre, centre + 1]), r"shape \(2,\)"),
-    ("negative-variance", lambda centre: np.float32([centre] * 3), "all equal"),
-    ("negative-variance", lambda centre: np.float32([centre, centre + 1, centre + 2]), "not within 1"),
-    ("negative-variance", lambda centre: np.float32([centre, centre, centre + 1]), "naive variance is"),
-    ("digits-left", digits(lambda q: U * q**2, lambda q: U * q**2), "two-pass: predicted"),
-    ("digits-left", digits(lambda q: U * q**2, high=np.inf), "expected 0 to 7.2"),
-    ("digits-left", digits(lambda q: U * q**2, low=2 * U), "with mean 0"),
-    ("repair-the-mean", solution_with("repair-the-mean", ("(eps)", "(1e-5)")), "is off by"),
-    ("repair-the-mean", solution_with("repair-the-mean", ("x - m", "np.subtract(x, m, x)")), "changed its argument"),
-    ("short-form", short(lambda m, r, v: abs(r) < min(v, abs(v)**0.5)), r"residual is 0\.\d+ sigma, and you say False"),
-    ("short-form", lambda x, order: recentred_short(x, order)[1], "expected True or False"),
+@pytest.mark.parametrize("answer, title, words", [
+    (by_hand, None, ""),
+    (lambda layer: False, "right layers pass", "refuses what is right"),
+    (lambda layer: True, "layer_f fails, and its like", "layer_f; one that adds"),
+    (lambda layer: 1, "right layers pass", "found int"),
+    (solution_with("test-buffers", ("zip(first, before)", "zip(first[:2], before)")), "layer_f fails, and its like", ""),
 ])
-def test_a_wrong_answer_is_refused(id, candidate, message):
-    report = exercises.check(id, candidate)
-    assert report.failed, report
-    assert "your function raised" not in report.failed[1]
-    assert re.search(message, report.failed[1]), report
+def test_what_is_said_of_a_test_of_buffers(answer, title, words):
+    assert failed("test-buffers", answer, words) == title
 
 
-@pytest.mark.parametrize("id, candidate", [
-    ("digits-left", digits(lambda q: U * (1 + q**2), lambda q: U * np.hypot(1, q))),
-    ("digits-left", lambda x: digits(lambda q: U * q**2)(np.float64(x.mean()) + x.std() * np.float64([-1, 1]))),
-    ("digits-left", in_float32),
-    ("repair-the-mean", lambda x, eps: in_float64(x, eps).astype(np.float32)),
-    ("short-form", lambda x, order: abs(recentred_short(x, order)[1]) < x.std()),
-    ("short-form", short(lambda m, r, v: abs(r) < abs(v)**0.5)),  # a wrong v is small against r**2, whatever its sign
-    ("short-form", lambda x, order: recentred_short(x, order)[1].item()**2 < recentred(x)[2].item()),
-])
-@pytest.mark.parametrize("seed", range(3))
-def test_another_right_answer_is_accepted(id, candidate, seed):
-    report = exercises.check(id, candidate, seed=seed)
-    assert report.failed is None, report
-
-
-@pytest.mark.parametrize("id, candidate, words", [
-    ("short-form", short(lambda m, r, v: r < abs(v)**0.5), "keeps its sign"),
-    ("short-form", short(lambda m, r, v: r < np.sqrt(v)), "keeps its sign"),
-    ("repair-the-mean", in_float64, "in a float64 result"),
-    ("repair-the-mean", repaired(lambda var, eps: np.sqrt(var)), "eps has no part"),
-    ("repair-the-mean", repaired(lambda var, eps: var + np.float32(eps)), "divide by a variance"),
-    ("digits-left", loss_of(lambda x: abs(x.mean())), "not divided by sigma"),
-    ("digits-left", loss_of(lambda x: abs(x).max() / x.std()), "The largest element"),
-    ("digits-left", loss_of(u=2.0**-23), "the distance from 1"),
-    ("digits-left", loss_of(u=2.0**-53), "that of float64"),
-    ("digits-left", loss_of(log=np.log2), "counts bits"),
-    ("short-form", short(lambda m, r, v: v > 0), "Only the sign"),
-    ("short-form", short(lambda m, r, v: abs(r) >= abs(v)**0.5), "have changed places"),
-    ("short-form", lambda x, order: order != "sequential", "order of summation alone"),
-    ("short-form", lambda x, order: abs(recentred_short(x, order)[2] / recentred(x, order)[2] - 1).item() < 1e-3,
-     "Two variances are compared"),
-])
-def test_one_mistake_is_told_as_itself(id, candidate, words):
-    diagnosis = str(exercises.check(id, candidate).diagnosis)
-    assert words in diagnosis and "Or:" not in diagnosis
+@pytest.mark.parametrize("name", ch06.RIGHT)
+@pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 3, 300), (130, 4)])
+def test_right_layers_are_right(name, shape):
+    # Sums of at most 300 terms of size 1 to 10, in two orders: a hundred roundings.
+    data = drawn(shape, mean=3.0, sigma=2.0)(None)
+    for a, b in zip(ch06.RIGHT[name](*data), ch06.library(*data), strict=True):
+        assert a.shape == b.shape and norm(a - b) <= 1e-13 * (norm(b) + norm(data[3]))
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text
 
 def test_what_the_answers_say(rng):
-    formats = np.array([2.0**-53, 2.0**-24, 2.0**-8])  # 6.1
-    left = -np.log10(formats * 1000**2)
-    assert round(left[0]) == 10 and round(left[1]) == 1 and left[2] < 0
-    assert 0.9e8 < formats[0] ** -0.5 < 1e8
-    says("6.1", f"${U * 1e6:.2f}$", "ten digits, one, and none", "$10^8$", *(formats**-0.5)[1:].astype(int))
-    noise = rng.standard_normal((64, 1024))
-    for dtype, u in (("float64", 2.0**-53), ("float32", U)):  # measured: within a factor of ten
-        x = (1000 + noise).astype(dtype)
-        error = reference.relative_error(naive(x)[2].astype(float), x.astype(float).var(axis=-1, keepdims=True))
-        assert 0.1 < error / (u * 1e6) < 10
+    x, dy = rng.standard_normal((2, 64, 128))  # 13.1
+    gamma, beta = rng.standard_normal((2, 128))
 
-    far = (1e4 + rng.random((64, 1)) + noise).astype(np.float32)  # 6.2
-    exact = reference.layer_norm(far, np.ones(1024), np.zeros(1024)).y
-    mean = far.mean(axis=-1, keepdims=True, dtype=float)
-    ordered = np.sort(far, axis=-1).mean(axis=-1, keepdims=True)
-    errors = []
-    for c in (far - ordered, far - mean.astype(np.float32), (far - mean).astype(np.float32)):
-        assert c.dtype == np.float32
-        v = (c * c).mean(axis=-1, keepdims=True)
-        errors.append(reference.relative_error(c / np.sqrt(v + np.float32(1e-5)), exact))
-    assert min(errors[:2]) > 1e-4 and errors[2] < 3 * U
-    assert 1e-4 < reference.relative_error(normalise(far, "two-pass"), exact) < 1e-3
-    assert round(np.spacing(np.float32(1e4)) / 2, 4) == 5e-4
-    says("6.2", "Only change 3", r"$5 \cdot 10^{-4}$")
+    def passes(name):
+        return all(norm(a - b) <= 1e-3 * norm(b) for a, b in zip(*compare(BUG[name], x, gamma, beta, dy)))
 
-    rows = 1e6 + rng.random((64, 1)) + noise  # 6.3
-    one, zero = np.ones(1024), np.zeros(1024)
-    wanted = layer_norm_forward(rows, one, zero)[0]
-    assert np.spacing(np.float32(1e6)) == 1 / 16
-    says("6.3", f"{1 / 16 / 12**0.5:.3f}", "About 2 %", "$1/16$", "$1/32$", "$10^{-7}$")
-    for shift, low, high in ((0, 0.015, 0.022), (1e6, 1e-8, 1e-7)):
-        stored = (rows - shift).astype(np.float32)
-        y = layer_norm_forward(stored, one.astype(np.float32), zero.astype(np.float32))[0]
-        assert low < norm(y - wanted) / norm(wanted) < high
+    names = ("tt-metal-mean-twice", "attorch-last-rows", "liger-padded-lanes", "flaggems-two-d")
+    assert [passes(name) for name in names] == [False, True, True, True]
+    says("6.1", "The last three", f"{100 * 128**-0.5:.0f} %")
 
-    def pairwise(a):  # 6.4
-        half = len(a) // 2
-        return a[0] if len(a) == 1 else pairwise(a[:half]) + pairwise(a[half:])
+    right = 1 - 108 / 2000  # 13.2
+    says("6.2", f"{right:.3f}", f"{right**20:.2f}")
+    assert abs(right**20 - 1 / 3) < 0.01
 
-    def moved(D, constants):
-        a = constants.astype(np.float32)
-        return (pairwise(np.broadcast_to(a, (D, a.size))) / np.float32(D) != a).mean()
-
-    constants = rng.standard_normal(5000)
-    assert moved(1024, constants) == 0 == moved(768, np.arange(1, 1000))
-    # The share of one sample of 5000 scatters by 0.005.
-    assert abs(moved(768, constants) - 1 / 7) < 0.02
-    says("6.4", "one random constant in seven")
+    x = rng.standard_normal((4, 64)).astype(np.float32)  # 13.3
+    one = np.ones(64, np.float32)
+    dx = layer_norm_backward(np.ones_like(x), layer_norm_forward(x, one, 0 * one)[1])[0]
+    assert norm(dx) <= 1e-6 * norm(np.ones_like(x))
+    says("6.3", "Not by this evidence", "$10^{-7}$")

@@ -1,251 +1,189 @@
-"""Chapter 10: its exercises refuse wrong answers and say why, its figures draw what they are given."""
+"""Chapter 10: exercises refuse plausible wrong answers, results are what the page reads, figures show their data."""
 
-import itertools
 import math
-import re
-from collections import OrderedDict
 
-import numba
 import numpy as np
 import pytest
-from attempts import failed, solution_with
+from attempts import failed
+from pages import BOOK
 from questions import of, says
 
-from lnlib import exercises
+from lnlib import cost, results
 from lnlib.exercises import ch10
 from lnlib.figures import fusing
-from lnlib.cpu.ladder import ANY_ORDER
-from lnlib.summation import sum_rows
+from lnlib.measure.contestants import Arrays, line_calls
+from lnlib.rounding import TAU
+
+# Exercises
+
+RMS_NORM = "square = x * x\nms = sum(square)\nms = ms / D\nshifted = ms + eps\nroot = sqrt(shifted)\n" \
+           "rstd = 1 / root\nxhat = x * rstd\ny = gamma * xhat"
 
 
-# Exercises: each attempt is a mistake a reader may make
-
-def in_order(numbers):
-    return list(itertools.accumulate(numbers, initial=np.float32(0)))[-1]
-
-
-def in_blocks(x, size, add):
-    return in_order([add(x[start:start + size]) for start in range(0, len(x), size)])
-
-
-def in_pairs(sums):
-    while len(sums) > 1:
-        sums = [in_order(sums[k:k + 2]) for k in range(0, len(sums), 2)]
-    return sums[0]
+@pytest.mark.parametrize("rows, D, itemsize", [(1, 1, 8), (5, 3, 4), (40, 300, 2)])
+def test_rms_norm_is_counted_as_layer_norm_is(rows, D, itemsize):
+    """By lnlib.cost's own reading of lines, with the names of this program's statistics."""
+    sizes = {"x": rows * D, "square": rows * D, "xhat": rows * D, "y": rows * D, "gamma": D,
+             **dict.fromkeys(("ms", "shifted", "root", "rstd"), rows)}
+    total = cost.total(cost.count(RMS_NORM, lambda name: itemsize * sizes[name], itemsize))
+    fused = itemsize * sum(sizes[name] for name in ("x", "gamma", "y", "rstd"))
+    assert ch10.rms_norm_cost_solution(rows, D, itemsize) == (total.flops, total.bytes, fused)
+    page = " ".join((BOOK / "10-cost-and-roofline.md").read_text(encoding="utf-8").split())
+    assert all(line in page for line in RMS_NORM.splitlines())
 
 
-@pytest.mark.parametrize("attempt, check, words", [
-    (lambda x, lanes: x[:, None], "whole numbers, with a remainder", "expected one number"),
-    (lambda x, lanes: np.array([ch10.lane_sum_solution(x[k::lanes], 1) for k in range(lanes)]).sum(),
-     "to the last bit", "in an order of its own"),
-    (lambda x, lanes: ch10.lane_sum_solution(x[::-1], lanes), "to the last bit", "to the last bit"),
-    (lambda x, lanes: in_blocks(x, -(-len(x) // lanes), in_order), "to the last bit", "a block of neighbours"),
-    (lambda x, lanes: in_blocks(x, -(-len(x) // lanes), np.sum), "to the last bit", "a block of neighbours"),
-    (lambda x, lanes: np.array([part.sum() for part in np.array_split(x, lanes)]).sum(), "to the last bit",
-     "a block of neighbours"),
-    (lambda x, lanes: in_order([x[k::lanes].sum() for k in range(lanes)]), "to the last bit", "NumPy adds them"),
-    (lambda x, lanes: np.array([x[k::lanes].sum() for k in range(lanes)]).sum(), "to the last bit",
-     "NumPy adds them"),
-    (lambda x, lanes: in_pairs([in_order(x[k::lanes]) for k in range(lanes)]), "to the last bit", "added in pairs"),
-    (lambda x, lanes: np.float32(sum(x[k::lanes].astype(float).sum() for k in range(lanes))), "to the last bit",
-     "in float64"),
+def rms(numbers=(7, 10, 1), fused=(2, 1, 1)):
+    def candidate(rows, D, itemsize):
+        sizes = rows * D, rows, D
+        a, b, c = (sum(n * s for n, s in zip(counts, sizes)) for counts in ((4, 4, 0), numbers, fused))
+        return a, itemsize * b, itemsize * c
+    return candidate
+
+
+def peak(statistics=(1, 2), parameters=2, large=3, xhat=1):
+    def candidate(rows, D, itemsize, keep, over):
+        arrays = large + xhat * (keep == "xhat") - over  # y, dy and dx; in place, dx is not a new one
+        return itemsize * (arrays * rows * D + statistics[keep == "x"] * rows + parameters * D)
+    return candidate
+
+
+@pytest.mark.parametrize("id, answer, check, words", [
+    ("rms-norm-cost", rms(), None, ""),
+    ("rms-norm-cost", rms(numbers=(5, 10, 1)),
+     "a large array, per element", "found 5.00 accesses per element; which"),
+    ("rms-norm-cost", rms(numbers=(7, 10, 0)), "small arrays, to the byte", "what is missing grows with D"),
+    ("rms-norm-cost", rms(numbers=(7, 0, 0)),
+     "small arrays, to the byte", "grows with rows, what is missing grows with D"),
+    ("rms-norm-cost", rms(fused=(2, 0, 1)), "small arrays, to the byte", "what is missing grows with rows"),
+    ("rms-norm-cost", rms(fused=(2, 1, 2)), "small arrays, to the byte", "what is too much grows with D"),
+    ("free-operations", lambda m, size: max(0, 2 * size * m.flops / m.copy - 8), None, ""),
+    ("free-operations", lambda m, size: 8 * m.flops / m.copy - 8, "memory is slow", "expected"),  # float32 only
+    # A wrong sign is not told as the operations that the pass does already.
+    ("free-operations", lambda m, size: abs(2 * size * m.flops / m.copy - 8), "arithmetic is slow", "lost its sign"),
+    ("free-operations", lambda m, size: max(0, m.flops / m.copy - 8), "memory is slow", "How many bytes has one?"),
+    ("free-operations", lambda m, size: max(0, 2 * 4 * m.flops / m.copy - 8), "memory is slow", "four bytes"),
+    ("free-operations", lambda m, size: max(0, 2 * size * m.flops // m.copy - 8),
+     "both take as long", "rounded down"),
+    ("step-peak", peak(), None, ""),
+    ("step-peak", peak(statistics=(0, 1)), "all arrays", "what is missing grows with rows"),
+    ("step-peak", peak(parameters=3), "all arrays", "what is too much grows with D"),
+    ("step-peak", peak(large=2), "arrays of x's size", "Forward, loss and backward each make"),  # y, or dy
+    ("step-peak", peak(large=2, parameters=0), "arrays of x's size", "small arrays count, too"),
+    ("step-peak", peak(large=2, statistics=(0, 0)), "arrays of x's size", "small arrays count, too"),
+    ("step-peak", peak(large=2, xhat=0), "arrays of x's size", "Nothing that forward leaves"),
+    ("step-peak", peak(xhat=0), "arrays of x's size", "Which array is new when xhat is kept?"),
+    ("half-length", lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1), None, ""),
+    ("half-length", lambda n1, t1, n2, t2: t1 * (n2 - n1) / (t2 - t1) + n1, "from two calls", "is added to"),
+    ("half-length", lambda n1, t1, n2, t2: t1 * (n2 - n1) / (t2 - t1) - n2, "from two calls", "Which n belongs"),
+    # The smaller array is not always the first.
+    ("half-length", lambda n1, t1, n2, t2: abs(t1 * n2 - t2 * n1) / (t2 - t1), "from two calls", "expected"),
+    ("rms-norm-cost", lambda rows, D, itemsize: rms()(rows, D, 1), "a large array, per element", "accesses per"),
+    ("rms-norm-cost", lambda rows, D, itemsize: (rms()(rows, D, 1)[0], *rms()(rows, D, 4)[1:]),
+     "small arrays, to the byte", "itemsize bytes, not always 4"),
+    ("step-peak", lambda rows, D, itemsize, *how: peak()(rows, D, 4, *how), "all arrays", "not always 4"),
 ])
-def test_lane_sum_refuses(attempt, check, words):
-    assert failed("lane-sum", attempt, words) == check
+def test_an_answer_is_judged(id, answer, check, words):
+    assert failed(id, answer, words) == check
 
 
-def test_lane_sum_takes_other_ways_to_write_it():
-    def padded(x, lanes):
-        x = np.concatenate([x, np.zeros(-len(x) % lanes, x.dtype)]).reshape(-1, lanes)
-        total = x[0].copy()
-        for row in x[1:]:
-            total = total + row
-        return list(itertools.accumulate(total))[-1]
+# Data
 
-    assert failed("lane-sum", padded) is None
-
-
-def test_lane_sum_shows_numbers_that_differ():
-    def last_lane_first(x, lanes):
-        sums = [ch10.lane_sum_solution(x[k::lanes], 1) for k in range(lanes)]
-        return ch10.lane_sum_solution(np.array(sums)[::-1], 1)
-
-    message = exercises.check("lane-sum", last_lane_first).failed[1]
-    found, expected = re.search(r"found (\S+), expected (\S+),", message).groups()
-    assert found != expected, message
+def test_the_machine_file_has_what_the_page_reads():
+    core = results.read("machine")
+    assert {"date", "cpu", "packages"} <= set(core["provenance"])
+    machines = {r["size"]: r for r in core["records"] if r["section"] == "machine"}
+    assert set(machines) >= {2**17, 2**20, 2**25, 2**27} and max(machines) == 2**27
+    flops = [r["flops"] for r in machines.values()]
+    assert max(flops) < 1.2 * min(flops)  # arithmetic in registers does not know the arrays' size
+    assert machines[2**17]["copy"] > 2 * machines[2**27]["copy"]
+    lines = {o.name for o in cost.operations("forward", 10, 1000) if o.flops >= 10 * 1000}
+    for shape in ([2, 128, 1024], [8, 1024, 768], [4, 512, 4096]):
+        names = {r["implementation"] for r in core["records"] if r.get("shape") == shape}
+        assert names == lines | {"copyto", "copy-loop", "c = x - mean, no buffer"}
 
 
-def lines_of(sums, line=64, strides=None):
-    """Shared lines of parts described by their strides."""
-    start, strides = sums.ctypes.data, strides or sums.strides
-    touched = [set() for _ in range(len(sums))]
-    for (part, row, j) in np.ndindex(sums.shape):
-        at = start + part * strides[0] + row * strides[1] + j * strides[2]
-        touched[part].add(at // line)
-    return sum(sum(number in t for t in touched) > 1 for number in set().union(*touched))
-
-
-@pytest.mark.parametrize("attempt, check, words", [
-    (lambda sums, line: lines_of(sums, line, strides=np.empty(sums.shape, np.float32).strides),
-     "wider numbers, longer lines", "float64"),
-    (lambda sums, line: "two", "side by side", "expected a whole number"),
-])
-def test_shared_lines_refuses(attempt, check, words):
-    assert failed("shared-lines", attempt, words) == check
-
-
-def test_shared_lines_blames_the_address_only_where_that_explains_all_cases():
-    report = exercises.check("shared-lines", lambda sums, line: 0)
-    assert "found 0 lines" in report.failed[1] and "begin where" not in str(report.diagnosis), report
-
-
-def test_sums_begin_where_the_check_says():
-    asked = []  # kept: memory that is free again would be given again
-    exercises.check("shared-lines", lambda sums, line: asked.append(sums) or lines_of(sums, line))
-    assert [sums.ctypes.data % 128 for sums in asked] == [16, 0, 16, 16, 0, 48, *[16] * 6]
-
-
-def test_shared_lines_takes_a_loop_over_numbers():
-    assert failed("shared-lines", lines_of) is None
-
-
-def vectorised(x, gamma, eps, y, rstd):
-    rstd[:] = 1 / np.sqrt((x * x).mean(axis=1) + eps)
-    y[:] = x * rstd[:, None] * gamma
-
-
-def but_nothing_where_it_is_watched(*arguments):
-    if isinstance(arguments[0], np.ndarray):
-        exercises.exercises()["rms-forward-rows"].solution(*arguments)
-
-
-def of_rows(id, *changes):
-    return id, solution_with(id, *changes)
-
-
-FORWARD, BACKWARD, DX = "rms-forward-rows", "rms-backward-rows", "r * (gamma[j] * upstream - xhat * mean)"
-TOTAL = "total += gamma[j] * dy[i, j] * x[i, j]"
-Y = "y[i, j] = x[i, j] * r * gamma[j]"
-IN_STEPS = "row after row, x read twice, y written once"
-
-
-@pytest.mark.parametrize("answer, check, words", [
-    (of_rows(FORWARD, ("range(x.shape[0])", "range(0)")), "y and rstd", "not written"),
-    (of_rows(FORWARD, ("1 / np.sqrt", "np.sqrt")), "y and rstd", "multiplied by the root"),
-    (of_rows(FORWARD, ("squares / D", "squares / (D - 1)")), "y and rstd", "divided by D - 1"),
-    (of_rows(FORWARD, ("x[i, j] ** 2", "np.abs(x[i, j])")), "y and rstd", "Magnitudes"),
-    ((FORWARD, vectorised), IN_STEPS, "one number at a time"),
-    ((FORWARD, but_nothing_where_it_is_watched), IN_STEPS, "were not written"),
-    (of_rows(FORWARD, (Y, f"{Y}\n            x[0, 0]")), IN_STEPS, "come back to a row"),
-    (of_rows(FORWARD, (Y, f"y[i, j] = 0\n            {Y}")), IN_STEPS, "written 2 times"),
-    # Right in Python; Numba does not know such a dictionary.
-    pytest.param(of_rows(FORWARD, ("r = x.dtype", 'squares = {"sum": squares, 1: None}["sum"]\n        r = x.dtype')),
-                 "compiled, in float32", "raised", marks=pytest.mark.slow),
-    (of_rows(BACKWARD, (DX, "r * gamma[j] * upstream")), "dx and dgamma",
-     "the path through the mean square is left out"),
-    (of_rows(BACKWARD, (DX, "r * (gamma[j] * upstream + xhat * mean)")), "dx and dgamma",
-     "the projection has the wrong sign"),
-    (of_rows(BACKWARD, ("+= upstream * xhat", "+= gamma[j] * upstream * xhat")), "dx and dgamma", "carries gamma"),
-    (of_rows(BACKWARD, ("range(x.shape[0])", "range(0)")), "dx and dgamma", "not written"),
-    (of_rows(BACKWARD, (TOTAL, f"{TOTAL}\n        for j in range(D):\n            dy[i, j]")),
-     "row after row, dy and x read twice, dx written once", "was read 3 times"),
-    # A number that is read twice in one step is one trip to memory.
-    (of_rows(FORWARD, ("x[i, j] ** 2", "x[i, j] * x[i, j]")), None, ""),
-    (of_rows(BACKWARD, ("upstream, xhat = dy[i, j], x[i, j] * r", "xhat = x[i, j] * r"),
-             (DX, DX.replace("upstream", "dy[i, j]")), ("+= upstream", "+= dy[i, j]")), None, ""),
-])
-def test_loops_over_rows_are_judged(answer, check, words):
-    pytest.importorskip("numba")
-    assert failed(*answer, words) == check
+def test_the_calls_measured_are_those_named():
+    rng = np.random.default_rng(0)
+    x, dy = rng.standard_normal((2, 1, 3, 5))
+    gamma, beta = rng.standard_normal((2, 5))
+    a = Arrays(x, gamma, beta, dy, np.empty_like(x))
+    before = np.getbufsize()
+    # mean and rstd are 1 there; c, square, xhat and scaled are dy.
+    expected = {"mean = sum(x)": x.sum(axis=-1).T, "c = x - mean": x[0] - 1, "c = x - mean, no buffer": x[0] - 1,
+                "square = c * c": dy[0]**2, "var = sum(square)": dy.sum(axis=-1).T, "xhat = c * rstd": dy[0],
+                "scaled = gamma * xhat": gamma * dy[0], "y = scaled + beta": dy[0] + beta}
+    for name, call in line_calls(a).items():
+        a.out[...] = np.nan
+        result = call()
+        np.testing.assert_allclose(a.out[0] if result is None else result, expected.pop(name), rtol=1e-15)
+    assert not expected and np.getbufsize() == before
 
 
 # Figures
 
-def test_ladder_steps_draws_bars_and_predictions():
-    panels = {"forward": {"a": ((2e-3, 1e-3, 3e-3), 1e-3), "b": ((4e-3, 4e-3, 5e-3), None)},
-              "backward": {"c": ((1e-3, 1e-3, 1e-3), 2e-3)}}
-    first, second = fusing.ladder_steps(panels).axes
-    assert [bar.get_width() for bar in first.patches] == [2, 4] and [b.get_width() for b in second.patches] == [1]
-    assert [t.get_text() for t in first.get_yticklabels()] == ["a", "b"]
-    diamonds = [line.get_xdata()[0] for line in first.lines if line.get_marker() == "D"]
-    spans = [list(line.get_xdata()) for line in first.lines if line.get_marker() != "D"]
-    assert diamonds == [1] and spans == [[1, 3], [4, 5]]
-    assert first.get_ylim()[0] > first.get_ylim()[1]  # the first on top
+def test_rooflines_show_their_numbers():
+    machines = [cost.Machine("near", 100e9, 1, 400e9), cost.Machine("far", 50e9, 1, 400e9)]
+    fig = fusing.rooflines(machines, {"p": [(0.5, 20e9), (0.5, 10e9)]})
+    near, far, first, second = fig.axes[0].lines
+    for line, ridge in ((near, 4), (far, 8)):
+        x, y = line.get_data()
+        assert np.allclose(y[x >= ridge], 400) and np.allclose(y[x < ridge], 400 / ridge * x[x < ridge])
+    assert (first.get_ydata()[0], second.get_ydata()[0], first.get_xdata()[0]) == (20, 10, 0.5)
+    assert (first.get_fillstyle(), second.get_fillstyle()) == ("full", "none")
 
 
-def test_false_sharing_draws_a_group_for_each_width():
-    fig = fusing.false_sharing({4: {"side by side": 2.0, "apart": 0.5}, 64: {"side by side": 1.0, "apart": 0.4}})
-    heights = [bar.get_height() for bar in fig.axes[0].patches]
-    assert heights == [2.0, 1.0, 0.5, 0.4]
-    assert [t.get_text() for t in fig.axes[0].get_xticklabels()] == ["$D = 4$", "$D = 64$"]
+def test_memory_of_step_is_a_staircase_through_what_forward_leaves():
+    fig = fusing.memory_of_step({"p": (np.array([1, 3, 4]), np.array([2, 5, 4]), 2, 1)})
+    stairs, mark = fig.axes[0].lines
+    assert stairs.get_xdata().tolist() == [0, 1, 3, 3, 4] and stairs.get_ydata().tolist() == [2, 2, 5, 1, 4]
+    assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (3, 1)
+
+
+def test_time_per_element_is_sorted_and_in_nanoseconds():
+    fig = fusing.time_per_element([100, 10], {"p": np.array([1e-6, 2e-7])}, np.array([1e-7, 1e-7]))
+    p, floor = fig.axes[0].lines
+    assert p.get_xdata().tolist() == [10, 100] and np.allclose(p.get_ydata(), [20, 10])
+    assert np.allclose(floor.get_ydata(), [10, 1]) and math.isclose(floor.get_xdata()[1], 100)
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text
 
-def test_question_1_a_chain_of_additions():
-    sums, memory = 2 * 768 * 4 / 4e9, 2 * 4 * 768 / 25e9
-    says("10.1", f"{1e6 * sums:.1f} μs", 2 * 4 * 768, f"{1e6 * memory:.2f} μs")
-    says("10.1", f"at least {math.ceil(sums / memory)}")
-    assert round(sums / memory) == 6  # "about a sixth"
+def test_question_1_what_lowers_the_bound():
+    def bound(operations=8, itemsize=4, rate=100e9):
+        return 1e3 * cost.roofline(operations * 1e8, 2 * itemsize * 1e8, cost.Machine("core", 20e9, 20e9, rate))
+
+    assert cost.operations("forward", 10**4, 10**4, keep="x", fused=True)[0].flops / 1e8 == pytest.approx(8, rel=1e-2)
+    assert bound() == bound(operations=4) == bound(rate=200e9)
+    says("10.1", of(bound(), "ms"), of(bound(itemsize=2), "ms"), of(8e8 / 100e9 * 1e3, "ms"), "0.8 GB", "0.4 GB")
 
 
-def compensated(x):
-    total, lost = np.float32(0), np.float32(0)
-    for term in x:
-        new = total + term
-        lost += (total - new) + term
-        total = new
-    return total, lost
+def test_question_2_folded_parameters():
+    N = 10**8
+    lines = cost.operations("forward", 10**4, 10**4)
+    gone = [o for o in lines if o.name.startswith(("scaled", "y ="))]
+    accesses = round(cost.total(gone).bytes / 4 / N), round(cost.total(lines).bytes / 4 / N)
+    fused = cost.operations("forward", 10**4, 10**4, keep="x", fused=True)[0]
+    left = (fused.flops - sum(o.flops for o in gone)) / N
+    says("10.2", "{} of {}, a third".format(*accesses), f"from {fused.flops / N:.0f} to {left:.0f}")
+    assert len(gone) == 2 and round(fused.bytes / 4 / N) == 2
 
 
-def test_question_2_a_compensated_sum():
-    x = np.random.default_rng(8).standard_normal(10**5, np.float32)
-    total, lost = numba.njit(compensated)(x)
-    assert (total, lost) == compensated(x) and lost != 0
-    exact = math.fsum(x.tolist())
-    reordered, nothing = numba.njit(fastmath=ANY_ORDER)(compensated)(x)
-    assert nothing == 0
-    # Right to one rounding of the sum and one of each loss, against a sum that nobody has looked after.
-    assert abs(float(total) + float(lost) - exact) < 0.01 * abs(float(reordered) - exact)
+def test_question_3_new_memory():
+    nbytes = 4 * 8 * 1024 * 768
+    copy, faults = 1e3 * 2 * nbytes / 20e9, 1e3 * nbytes / 4096 * 0.5e-6
+    says("10.3", f"About {(copy + faults) / copy:.1f}", of(nbytes / 1e6, "MB"), f"{copy:.1f} ms")
+    says("10.3", f"{nbytes // 4096} new pages", f"{faults:.1f} ms")
 
 
-def missed(loops, row, room):
-    """Accesses to main memory for each line of a row, if a cache has room for the lines last used."""
-    cache, count = OrderedDict(), 0
-    for arrays in loops:
-        for key in ((array, line) for line in range(row) for array in arrays):
-            count += key not in cache
-            cache[key] = True
-            cache.move_to_end(key)
-            if len(cache) > room:
-                cache.popitem(last=False)
-    return count / row
-
-
-def test_question_3_a_row_longer_than_the_cache():
-    fused, one_reading = ("x", "x", "xy"), ("x", "xy")  # a single row: separate loops are the fused ones
-    short, long = (n * 4 / 2**20 for n in (2**20, 2**24))  # MB; in the model a line is a MB
-    found = [missed(loops, int(row), 32) for row in (short, long) for loops in (fused, one_reading)]
-    assert found == [2, 2, 4, 3]
-    # gamma and beta, as long as the row, would add two accesses to each.
-    loops = ("x", "x", "xgby"), ("x", "xgby")
-    assert [missed(way, int(row), 32) for row in (short, long) for way in loops] == [4, 4, 6, 5]
-    says("10.3", of(short, "MB"), of(long, "MB"), "two accesses", "four accesses", "three")
-
-
-def test_question_4_rows_taken_in_turn():
-    rng = np.random.default_rng(9)
-    terms = rng.standard_normal((400, 16), np.float32)
-
-    def stages(owner, parts):
-        sums = [sum_rows(terms[owner == part], "sequential") for part in range(parts)]
-        return sum_rows(np.array(sums), "sequential")
-
-    runs = [stages(rng.integers(2, size=400), 2) for _ in range(5)]
-    assert len(np.unique(runs, axis=0)) == 5
-
-    # A partial sum for each block does not do it alone: the order in which blocks are done must not count either.
-    blocks = np.array([sum_rows(block, "sequential") for block in terms.reshape(8, 50, 16)])
-    done = [sum_rows(rng.permutation(blocks), "sequential") for _ in range(5)]
-    assert len(np.unique(done, axis=0)) == 5
-    says("10.4", "in the order of the blocks")
+def test_question_4_what_a_network_keeps():
+    kept = 4 * 8 * 1024 * 768
+    says("10.4", of(kept / 1e6, "MB"), f"{48 * kept / 1e9:.1f} GB")
+    rng = np.random.default_rng(13)
+    xhat = rng.standard_normal(10**4, np.float32)
+    gamma, beta = (10.0 ** -rng.integers(0, 4, 10**4)).astype(np.float32), np.float32(1)
+    lost = abs((gamma * xhat + beta - beta) / gamma - xhat)
+    for size in np.unique(gamma):
+        # The rounding of y, of size |beta| + |gamma xhat|, is t u in the root mean square, divided by gamma.
+        wanted = TAU * 2.0**-24 * np.sqrt(beta / size**2 + 1)
+        assert 0.5 < np.sqrt(np.mean(lost[gamma == size] ** 2)) / wanted < 3
+    says("10.4", "\\beta/\\gamma|$ roundings")

@@ -1,312 +1,251 @@
 """Chapter 11: its exercises refuse wrong answers and say why, its figures draw what they are given."""
 
-import contextlib
-import io
+import itertools
+import math
+import re
+from collections import OrderedDict
 
+import numba
 import numpy as np
 import pytest
 from attempts import failed, solution_with
-from pages import BOOK, read
-from questions import of, percent, plain, says
+from questions import of, says
 
-from lnlib import gpu, results, simt
-from lnlib.simt.cuda_access import FULL, cuda, float32
-from lnlib.exercises import ch11, check
-from lnlib.figures import COLOURS, fusing
-from lnlib.gpu.ladder import warp_sum
-
-
-# Exercises: each attempt is a mistake a reader may make. Kernels need their source, so they are functions here.
-
-def one_by_one(value, width):
-    total, first = float32(0), cuda.laneid // width * width
-    for k in range(width):
-        total += cuda.shfl_sync(FULL, value, first + k)
-    return total
+from lnlib import exercises
+from lnlib.exercises import ch11
+from lnlib.figures import fusing
+from lnlib.cpu.ladder import ANY_ORDER
+from lnlib.summation import sum_rows
 
 
-def by_recursion(value, width):
-    if width > 1:
-        value += cuda.shfl_xor_sync(FULL, value, width // 2)
-        return by_recursion(value, width // 2)
-    return value
+# Exercises: each attempt is a mistake a reader may make
+
+def in_order(numbers):
+    return list(itertools.accumulate(numbers, initial=np.float32(0)))[-1]
 
 
-def in_a_circle(value, width):
-    lane, distance = cuda.laneid, 1
-    first = lane // width * width
-    while distance < width:
-        value += cuda.shfl_sync(FULL, value, first + (lane + distance) % width)
-        distance *= 2
-    return value
+def in_blocks(x, size, add):
+    return in_order([add(x[start:start + size]) for start in range(0, len(x), size)])
 
 
-def one_lane_looks_again(value, width):
-    distance = width // 2
-    while distance > 0:
-        value += cuda.shfl_xor_sync(FULL, value, distance)
-        distance //= 2
-    if cuda.laneid == 0:
-        cuda.shfl_sync(1, value, 0)
-    return value
-
-
-def with_its_width(value, width):
-    for distance in (16, 8, 4, 2, 1):
-        if distance <= width:
-            value += cuda.shfl_xor_sync(FULL, value, distance)
-    return value
-
-
-SMALLEST_FIRST = ("width // 2", "1"), ("distance > 0", "distance < width"), ("//= 2", "*= 2")
+def in_pairs(sums):
+    while len(sums) > 1:
+        sums = [in_order(sums[k:k + 2]) for k in range(0, len(sums), 2)]
+    return sums[0]
 
 
 @pytest.mark.parametrize("attempt, check, words", [
-    (solution_with("warp-sum", ("return value", "pass")), "a whole warp", "returns None"),
-    (by_recursion, "a whole warp", "use a loop"),
-    (solution_with("warp-sum", ("width // 2", "16")), "parts of a warp", "width 8"),
-    (one_by_one, "the same bits, in few exchanges", "found 32 exchanges, expected 5"),
-    (one_lane_looks_again, "the same bits, in few exchanges", "exchanges, expected"),
-    (in_a_circle, "the same bits, in few exchanges", "sums of a group's lanes differ in the last bits"),
-    (solution_with("warp-sum", ("width // 2", "width")), "a whole warp", "Does a distance of `width` stay"),
-    (with_its_width, "parts of a warp", "Does a distance of `width` stay"),
-    (solution_with("warp-sum", *SMALLEST_FIRST), None, ""),
+    (lambda x, lanes: x[:, None], "whole numbers, with a remainder", "expected one number"),
+    (lambda x, lanes: np.array([ch11.lane_sum_solution(x[k::lanes], 1) for k in range(lanes)]).sum(),
+     "to the last bit", "in an order of its own"),
+    (lambda x, lanes: ch11.lane_sum_solution(x[::-1], lanes), "to the last bit", "to the last bit"),
+    (lambda x, lanes: in_blocks(x, -(-len(x) // lanes), in_order), "to the last bit", "a block of neighbours"),
+    (lambda x, lanes: in_blocks(x, -(-len(x) // lanes), np.sum), "to the last bit", "a block of neighbours"),
+    (lambda x, lanes: np.array([part.sum() for part in np.array_split(x, lanes)]).sum(), "to the last bit",
+     "a block of neighbours"),
+    (lambda x, lanes: in_order([x[k::lanes].sum() for k in range(lanes)]), "to the last bit", "NumPy adds them"),
+    (lambda x, lanes: np.array([x[k::lanes].sum() for k in range(lanes)]).sum(), "to the last bit",
+     "NumPy adds them"),
+    (lambda x, lanes: in_pairs([in_order(x[k::lanes]) for k in range(lanes)]), "to the last bit", "added in pairs"),
+    (lambda x, lanes: np.float32(sum(x[k::lanes].astype(float).sum() for k in range(lanes))), "to the last bit",
+     "in float64"),
 ])
-def test_group_sum(attempt, check, words):
-    assert failed("warp-sum", attempt, words) == check
+def test_lane_sum_refuses(attempt, check, words):
+    assert failed("lane-sum", attempt, words) == check
 
 
-READ = "total += x[c * N + row]"
+def test_lane_sum_takes_other_ways_to_write_it():
+    def padded(x, lanes):
+        x = np.concatenate([x, np.zeros(-len(x) % lanes, x.dtype)]).reshape(-1, lanes)
+        total = x[0].copy()
+        for row in x[1:]:
+            total = total + row
+        return list(itertools.accumulate(total))[-1]
+
+    assert failed("lane-sum", padded) is None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("changes, check, words", [
-    ([("if row < N", "if True")], "means", "OutOfBounds"),
-    ([("x[c * N + row]", "x[c * D + row]")], "means", "you go on by D"),
-    ([("total / float32(D)", "total")], "means", "off by"),
-    ([("total / float32(D)", "total / float32(D) * float32(1.00001)")], "means", "off by"),
-    ([("float32(0)", "0.0"), ("float32(D)", "D")], "means", "Promotion"),
-    ([("range(D)", "range(D - 1)")], "means", "off by"),
-    ([("cuda.grid(1)", "2 * cuda.grid(1)")], "means", "numbers of mean were not written"),
-    ([("total / float32(D)", "total * (float32(1) / float32(D))")], None, ""),  # right, with one more rounding
-    ([(READ, f"{READ} + float32(0) * x[c * N + row]")], "four sectors, each number once",
-     "16384 numbers were read, expected 8192"),
-])
-def test_means(changes, check, words):
-    assert failed("coalesced", solution_with("coalesced", *changes), words) == check
+def test_lane_sum_shows_numbers_that_differ():
+    def last_lane_first(x, lanes):
+        sums = [ch11.lane_sum_solution(x[k::lanes], 1) for k in range(lanes)]
+        return ch11.lane_sum_solution(np.array(sums)[::-1], 1)
+
+    message = exercises.check("lane-sum", last_lane_first).failed[1]
+    found, expected = re.search(r"found (\S+), expected (\S+),", message).groups()
+    assert found != expected, message
 
 
-def plan_of_the_library(D):
-    return tuple(gpu.plans.plan_forward(1, D, 4)[:4])
-
-
-def fewest_threads(D):
-    threads = next(n for n in range(32, 1025, 32) if -(-D // (4 * n)) <= 4)
-    return threads, -(-D // (4 * threads)), 4, 4 if threads == 32 else 1
-
-
-@pytest.mark.parametrize("attempt, words", [(plan_of_the_library, "Only powers of two"),
-                                            (fewest_threads, "The fewest threads come first")])
-def test_one_diagnosis_for_one_mistake(attempt, words):
-    said = str(check("threads-for-640", attempt).diagnosis)
-    assert words in said and " Or: " not in said, said
+def lines_of(sums, line=64, strides=None):
+    """Shared lines of parts described by their strides."""
+    start, strides = sums.ctypes.data, strides or sums.strides
+    touched = [set() for _ in range(len(sums))]
+    for (part, row, j) in np.ndindex(sums.shape):
+        at = start + part * strides[0] + row * strides[1] + j * strides[2]
+        touched[part].add(at // line)
+    return sum(sum(number in t for t in touched) > 1 for number in set().union(*touched))
 
 
 @pytest.mark.parametrize("attempt, check, words", [
-    (plan_of_the_library, "640 and 1280 numbers", "128 of 768 places are beyond the row"),
-    (lambda D: (32, 5, 4, 4), "640 and 1280 numbers", "20 numbers, expected 16 at most"),
-    (lambda D: (160, 1, 4, 1), "640 and 1280 numbers", "160 threads with 1 chunks of 4 keep 640 numbers, 640 too few"),
-    (lambda D: (D // 4, 1, 4, 1), "other rows", "found 192 threads; 64 can do it as well"),
-    (lambda D: (160, D // 640, 4, 1) if D % 640 == 0 else (128, 2, 4, 1), "other rows", "256 places beyond the row, expected 0"),
-    (lambda D: (64, 2, 4, 1), "640 and 1280 numbers", "128 too few"),
-    (lambda D: (80, 2, 4, 1), "640 and 1280 numbers", "multiple of 32"),
-    (lambda D: (64, 10, 1, 1), "640 and 1280 numbers", "W is 1"),
-    (lambda D: (*ch11.threads_for_solution(D)[:2], 1, 1), "640 and 1280 numbers", "Threads and V are right; W is 1"),
-    (lambda D: (*ch11.threads_for_solution(D)[:2], 2, 1), "640 and 1280 numbers", "part 3 of 4 of your result is"),
-    (lambda D: (160, 1, 4, 4), "640 and 1280 numbers", "R is 4"),
-    (lambda D: (160, 1, 4), "640 and 1280 numbers", "expected 4 numbers"),
-    (lambda D: (160.0, 1, 4, 1), "640 and 1280 numbers", "whole numbers"),
-    (lambda D: None, "640 and 1280 numbers", "found NoneType"),
+    (lambda sums, line: lines_of(sums, line, strides=np.empty(sums.shape, np.float32).strides),
+     "wider numbers, longer lines", "float64"),
+    (lambda sums, line: "two", "side by side", "expected a whole number"),
 ])
-def test_threads_refuses(attempt, check, words):
-    assert failed("threads-for-640", attempt, words) == check
+def test_shared_lines_refuses(attempt, check, words):
+    assert failed("shared-lines", attempt, words) == check
 
 
-STORED, LOADED = "tile[r * 33 + lane]", "tile[lane * 33 + c]"
+def test_shared_lines_blames_the_address_only_where_that_explains_all_cases():
+    report = exercises.check("shared-lines", lambda sums, line: 0)
+    assert "found 0 lines" in report.failed[1] and "begin where" not in str(report.diagnosis), report
 
 
-@pytest.mark.parametrize("changes, check, words", [
-    ([(STORED, "tile[r * 32 + lane]"), (LOADED, "tile[lane * 32 + c]")], "no conflicts", "takes 32 turns a request"),
-    ([(f"y[c * 32 + lane] = {LOADED}", "y[lane * 32 + c] = tile[c * 33 + lane]")], "neighbours in global memory",
-     "stores of y touch 32.0 sectors"),
-    ([(STORED, "tile[r * 31 + lane]"), (LOADED, "tile[lane * 31 + c]")], "the transpose", "No barrier cures that"),
-    # Another way without conflicts: rows are 32 apart, and turned.
-    ([(STORED, "tile[r * 32 + (lane ^ r)]"), (LOADED, "tile[lane * 32 + (c ^ lane)]")], None, ""),
+def test_sums_begin_where_the_check_says():
+    asked = []  # kept: memory that is free again would be given again
+    exercises.check("shared-lines", lambda sums, line: asked.append(sums) or lines_of(sums, line))
+    assert [sums.ctypes.data % 128 for sums in asked] == [16, 0, 16, 16, 0, 48, *[16] * 6]
+
+
+def test_shared_lines_takes_a_loop_over_numbers():
+    assert failed("shared-lines", lines_of) is None
+
+
+def vectorised(x, gamma, eps, y, rstd):
+    rstd[:] = 1 / np.sqrt((x * x).mean(axis=1) + eps)
+    y[:] = x * rstd[:, None] * gamma
+
+
+def but_nothing_where_it_is_watched(*arguments):
+    if isinstance(arguments[0], np.ndarray):
+        exercises.exercises()["rms-forward-rows"].solution(*arguments)
+
+
+def of_rows(id, *changes):
+    return id, solution_with(id, *changes)
+
+
+FORWARD, BACKWARD, DX = "rms-forward-rows", "rms-backward-rows", "r * (gamma[j] * upstream - xhat * mean)"
+TOTAL = "total += gamma[j] * dy[i, j] * x[i, j]"
+Y = "y[i, j] = x[i, j] * r * gamma[j]"
+IN_STEPS = "row after row, x read twice, y written once"
+
+
+@pytest.mark.parametrize("answer, check, words", [
+    (of_rows(FORWARD, ("range(x.shape[0])", "range(0)")), "y and rstd", "not written"),
+    (of_rows(FORWARD, ("1 / np.sqrt", "np.sqrt")), "y and rstd", "multiplied by the root"),
+    (of_rows(FORWARD, ("squares / D", "squares / (D - 1)")), "y and rstd", "divided by D - 1"),
+    (of_rows(FORWARD, ("x[i, j] ** 2", "np.abs(x[i, j])")), "y and rstd", "Magnitudes"),
+    ((FORWARD, vectorised), IN_STEPS, "one number at a time"),
+    ((FORWARD, but_nothing_where_it_is_watched), IN_STEPS, "were not written"),
+    (of_rows(FORWARD, (Y, f"{Y}\n            x[0, 0]")), IN_STEPS, "come back to a row"),
+    (of_rows(FORWARD, (Y, f"y[i, j] = 0\n            {Y}")), IN_STEPS, "written 2 times"),
+    # Right in Python; Numba does not know such a dictionary.
+    pytest.param(of_rows(FORWARD, ("r = x.dtype", 'squares = {"sum": squares, 1: None}["sum"]\n        r = x.dtype')),
+                 "compiled, in float32", "raised", marks=pytest.mark.slow),
+    (of_rows(BACKWARD, (DX, "r * gamma[j] * upstream")), "dx and dgamma",
+     "the path through the mean square is left out"),
+    (of_rows(BACKWARD, (DX, "r * (gamma[j] * upstream + xhat * mean)")), "dx and dgamma",
+     "the projection has the wrong sign"),
+    (of_rows(BACKWARD, ("+= upstream * xhat", "+= gamma[j] * upstream * xhat")), "dx and dgamma", "carries gamma"),
+    (of_rows(BACKWARD, ("range(x.shape[0])", "range(0)")), "dx and dgamma", "not written"),
+    (of_rows(BACKWARD, (TOTAL, f"{TOTAL}\n        for j in range(D):\n            dy[i, j]")),
+     "row after row, dy and x read twice, dx written once", "was read 3 times"),
+    # A number that is read twice in one step is one trip to memory.
+    (of_rows(FORWARD, ("x[i, j] ** 2", "x[i, j] * x[i, j]")), None, ""),
+    (of_rows(BACKWARD, ("upstream, xhat = dy[i, j], x[i, j] * r", "xhat = x[i, j] * r"),
+             (DX, DX.replace("upstream", "dy[i, j]")), ("+= upstream", "+= dy[i, j]")), None, ""),
 ])
-def test_transpose(changes, check, words):
-    assert failed("no-conflicts", solution_with("no-conflicts", *changes), words) == check
-
-
-@pytest.mark.parametrize("stride, turns, kind", [(32, 32, "known"), (34, 2, None)])
-def test_conflicts_are_told_by_their_turns(stride, turns, kind):
-    """The numbers are right in each case; what tells one from the other is in how many turns they are moved."""
-    report = check("no-conflicts", solution_with("no-conflicts", ("32 * 33", "32 * 34"), (
-        STORED, f"tile[r * {stride} + lane]"), (LOADED, f"tile[lane * {stride} + c]")))
-    assert f"takes {turns} turns" in report.failed[1], report
-    assert getattr(report.diagnosis, "kind", None) == kind, report
-
-
-def test_threads_for_every_row():
-    """Whatever D is, a place for each number, and never more places left over than in the library's plan."""
-    for D in range(4, 16385, 28):
-        T, V, W, R = ch11.threads_for_solution(D)
-        assert T % 32 == 0 and T <= 1024 and V * W <= 16 and R == (4 if T == 32 else 1)
-        threads, chunks, width, _ = plan_of_the_library(D)
-        assert 0 <= T * V * W - D <= threads * chunks * width - D
+def test_loops_over_rows_are_judged(answer, check, words):
+    pytest.importorskip("numba")
+    assert failed(*answer, words) == check
 
 
 # Figures
 
-def copy_of(x, y, stride):
-    i = cuda.threadIdx.x * stride
-    y[i] = x[i]
+def test_ladder_steps_draws_bars_and_predictions():
+    panels = {"forward": {"a": ((2e-3, 1e-3, 3e-3), 1e-3), "b": ((4e-3, 4e-3, 5e-3), None)},
+              "backward": {"c": ((1e-3, 1e-3, 1e-3), 2e-3)}}
+    first, second = fusing.ladder_steps(panels).axes
+    assert [bar.get_width() for bar in first.patches] == [2, 4] and [b.get_width() for b in second.patches] == [1]
+    assert [t.get_text() for t in first.get_yticklabels()] == ["a", "b"]
+    diamonds = [line.get_xdata()[0] for line in first.lines if line.get_marker() == "D"]
+    spans = [list(line.get_xdata()) for line in first.lines if line.get_marker() != "D"]
+    assert diamonds == [1] and spans == [[1, 3], [4, 5]]
+    assert first.get_ylim()[0] > first.get_ylim()[1]  # the first on top
 
 
-def test_lanes_draws_the_bytes_asked_for_on_the_sectors_moved():
-    requests = {}
-    for stride in (1, 16):
-        y = np.empty(512, np.float32)
-        run = simt.launch(copy_of, 1, 32, np.zeros(512, np.float32), y, stride, log=True)
-        requests[stride] = [a for a in run.accesses if a.kind == "load"]
-    first, second = fusing.lanes(requests).axes
-    for ax, sectors in ((first, 4), (second, 32)):
-        bars = [p for p in ax.patches if p.get_width() == 4]
-        assert len(bars) == 32 and sum(p.get_width() == 32 for p in ax.patches) == sectors
-        # Lane after lane, each a step further to the right, and all within the sectors.
-        assert [bar.get_x() for bar in bars] == [32 * sectors / 32 * lane for lane in range(32)]
-        assert ax.get_xlim() == (0, 1024)
-
-
-def halve(x):
-    numbers = cuda.shared.array(8, float32)
-    t = cuda.threadIdx.x
-    numbers[t] = x[t]
-    cuda.syncthreads()
-    if t < 4:
-        numbers[t] += numbers[t + 4]
-    cuda.syncthreads()
-
-
-def test_timeline_draws_who_writes():
-    run = simt.launch(halve, 1, 8, np.ones(8, np.float32), log=True)
-    ax = fusing.timeline(run).axes[0]
-    busy = ax.collections[0].get_array().reshape(8, 3)
-    assert np.array_equal(busy.sum(axis=0), [8, 4, 0]) and busy[:4, 1].all()
-    assert [line.get_xdata()[0] for line in ax.lines] == [0.5, 1.5]
-
-
-def sum_in_warp(x, sums):
-    sums[cuda.threadIdx.x] = warp_sum(x[cuda.threadIdx.x])
-
-
-def test_butterfly_marks_the_lanes_that_know():
-    one = (np.arange(32) == 3).astype(np.float32)
-    run = simt.launch(sum_in_warp, 1, 32, one, np.empty(32, np.float32), log=True)
-    ax = fusing.butterfly(run.events, (16, 8, 4, 2, 1)).axes[0]
-    unaware, aware = (c.get_offsets() for c in ax.collections)
-    assert [int(np.sum(aware[:, 0] == step)) for step in range(6)] == [1, 2, 4, 8, 16, 32]
-    assert sorted(aware[aware[:, 0] == 1][:, 1]) == [3, 19]
-    assert len(aware) + len(unaware) == 6 * 32
-    ways = {tuple(map(tuple, line.get_xydata().astype(int).tolist())) for line in ax.lines
-            if line.get_color() == COLOURS["orange"]}
-    assert len(ways) == 2 * (1 + 2 + 4 + 8 + 16)
-    assert {way for way in ways if way[0][0] < 2} == {
-        ((0, 3), (1, 3)), ((0, 3), (1, 19)), ((1, 3), (2, 3)), ((1, 3), (2, 11)), ((1, 19), (2, 19)),
-        ((1, 19), (2, 27))}
-
-
-# The table of times, which no run of the page has had data for
-
-def the_cell(monkeypatch, records):
-    source = next(c.source for c in read(BOOK / "11-gpu-forward.md").cells if 'results.read("gpu"' in c.source)
-    monkeypatch.setattr(results, "read", lambda kind, missing=None: {"records": records} if records else missing)
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(source, {"results": results})
-    return printed.getvalue()
-
-
-def test_times_are_shown_where_there_are_any(monkeypatch):
-    assert the_cell(monkeypatch, None) == "No GPU has measured these kernels yet.\n"
-    case = {"section": "speed", "shape": [64, 128], "which": "forward", "dtype": "float32"}
-    assert the_cell(monkeypatch, [
-        {"section": "launch", "implementation": "numba", "host_seconds": 1e-5},
-        case | {"implementation": "lnlib", "seconds": [2e-6, 1e-6, 3e-6]},
-        case | {"implementation": "lnlib", "seconds": [5e-6, 1e-6, 3e-6], "which": "backward"},
-        case | {"implementation": "pytorch", "seconds": [4e-6, 1e-6, 3e-6]},
-        case | {"implementation": "warp-per-row", "seconds": [3e-6, 1e-6, 3e-6], "section": "ladder"},
-    ]) == "speed [64, 128], us: lnlib 2, pytorch 4\nladder [64, 128], us: warp-per-row 3\n"
+def test_false_sharing_draws_a_group_for_each_width():
+    fig = fusing.false_sharing({4: {"side by side": 2.0, "apart": 0.5}, 64: {"side by side": 1.0, "apart": 0.4}})
+    heights = [bar.get_height() for bar in fig.axes[0].patches]
+    assert heights == [2.0, 1.0, 0.5, 0.4]
+    assert [t.get_text() for t in fig.axes[0].get_xticklabels()] == ["$D = 4$", "$D = 64$"]
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text
 
-def test_question_1_sectors():
-    lane, x, y = np.arange(32), np.zeros(128, np.float32), np.zeros(32, np.float32)
-    found = [simt.sectors(simt.launch(gather, 1, 32, x, index, y, log=True))["x", "load"]
-             for index in (lane, 31 - lane, lane + 3, 2 * lane, lane // 4)]
-    *first, last = (t.sectors for t in found)
-    says("11.1", f"{', '.join(map(str, first))} and {last}", "256 bytes", "half")
-    assert found[3].efficiency == 0.5 and found[4].bytes_used == 8 * 4
+def test_question_1_a_chain_of_additions():
+    sums, memory = 2 * 768 * 4 / 4e9, 2 * 4 * 768 / 25e9
+    says("11.1", f"{1e6 * sums:.1f} μs", 2 * 4 * 768, f"{1e6 * memory:.2f} μs")
+    says("11.1", f"at least {math.ceil(sums / memory)}")
+    assert round(sums / memory) == 6  # "about a sixth"
 
 
-def gather(x, index, y):
-    lane = cuda.threadIdx.x
-    y[lane] = x[index[lane]]
+def compensated(x):
+    total, lost = np.float32(0), np.float32(0)
+    for term in x:
+        new = total + term
+        lost += (total - new) + term
+        total = new
+    return total, lost
 
 
-def without_some_lanes(x, out):
-    lane = cuda.threadIdx.x
-    if lane < 20:
-        out[lane] = warp_sum(x[lane])
+def test_question_2_a_compensated_sum():
+    x = np.random.default_rng(8).standard_normal(10**5, np.float32)
+    total, lost = numba.njit(compensated)(x)
+    assert (total, lost) == compensated(x) and lost != 0
+    exact = math.fsum(x.tolist())
+    reordered, nothing = numba.njit(fastmath=ANY_ORDER)(compensated)(x)
+    assert nothing == 0
+    # Right to one rounding of the sum and one of each loss, against a sum that nobody has looked after.
+    assert abs(float(total) + float(lost) - exact) < 0.01 * abs(float(reordered) - exact)
 
 
-def with_all_lanes(x, out):
-    lane = cuda.threadIdx.x
-    value = float32(0)
-    if lane < 20:
-        value = x[lane]
-    total = warp_sum(value)
-    if lane < 20:
-        out[lane] = total
+def missed(loops, row, room):
+    """Accesses to main memory for each line of a row, if a cache has room for the lines last used."""
+    cache, count = OrderedDict(), 0
+    for arrays in loops:
+        for key in ((array, line) for line in range(row) for array in arrays):
+            count += key not in cache
+            cache[key] = True
+            cache.move_to_end(key)
+            if len(cache) > room:
+                cache.popitem(last=False)
+    return count / row
 
 
-def test_question_2_all_lanes_take_part():
-    x, out = np.arange(20, dtype=np.float32), np.zeros(20, np.float32)
-    with pytest.raises(simt.DivergentBarrier):
-        simt.launch(without_some_lanes, 1, 32, x, out)
-    simt.launch(with_all_lanes, 1, 32, x, out)
-    assert np.all(out == x.sum())
-    says("11.2", f"number of lane {5 ^ 16}")
+def test_question_3_a_row_longer_than_the_cache():
+    fused, one_reading = ("x", "x", "xy"), ("x", "xy")  # a single row: separate loops are the fused ones
+    short, long = (n * 4 / 2**20 for n in (2**20, 2**24))  # MB; in the model a line is a MB
+    found = [missed(loops, int(row), 32) for row in (short, long) for loops in (fused, one_reading)]
+    assert found == [2, 2, 4, 3]
+    # gamma and beta, as long as the row, would add two accesses to each.
+    loops = ("x", "x", "xgby"), ("x", "xgby")
+    assert [missed(way, int(row), 32) for row in (short, long) for way in loops] == [4, 4, 6, 5]
+    says("11.3", of(short, "MB"), of(long, "MB"), "two accesses", "four accesses", "three")
 
 
-def test_question_3_only_the_mean(monkeypatch):
-    x = np.random.default_rng(10).standard_normal((4, 96), np.float32) + np.float32(1)
-    right = gpu.steps.STEPS["warp-per-row"].run(x, *plain(x))[0]
-    monkeypatch.setattr(gpu.ladder, "warp_sum", warp_sum_to_lane_0)
-    found = gpu.steps.STEPS["warp-per-row"].run(x, *plain(x))[0]
-    # Sums of 96 float32 numbers of size one in another order: off by a few u.
-    assert np.allclose(found["mean"], right["mean"], rtol=1e-6, atol=1e-6)
-    assert np.all(abs(found["rstd"] / right["rstd"] - 1) > 1e-4)
-    assert np.all(abs(found["y"] - right["y"]).max(axis=0) > 1e-4)
-    says("11.3", "Only `mean`")
+def test_question_4_rows_taken_in_turn():
+    rng = np.random.default_rng(9)
+    terms = rng.standard_normal((400, 16), np.float32)
 
+    def stages(owner, parts):
+        sums = [sum_rows(terms[owner == part], "sequential") for part in range(parts)]
+        return sum_rows(np.array(sums), "sequential")
 
-def warp_sum_to_lane_0(value):
-    for distance in (16, 8, 4, 2, 1):
-        value += cuda.shfl_down_sync(FULL, value, distance)
-    return value
+    runs = [stages(rng.integers(2, size=400), 2) for _ in range(5)]
+    assert len(np.unique(runs, axis=0)) == 5
 
-
-def test_question_4_near_the_floor():
-    floor = 1e6 * 2 * 4 * 8192 * 4096 / 4800e9
-    says("11.4", f"{60 - floor:.0f} μs", percent((60 - floor) / 60),
-         of(floor, "μs"), of(60 - floor / 2, "μs"), of(floor / 2, "μs"))
+    # A partial sum for each block does not do it alone: the order in which blocks are done must not count either.
+    blocks = np.array([sum_rows(block, "sequential") for block in terms.reshape(8, 50, 16)])
+    done = [sum_rows(rng.permutation(blocks), "sequential") for _ in range(5)]
+    assert len(np.unique(done, axis=0)) == 5
+    says("11.4", "in the order of the blocks")

@@ -1,113 +1,261 @@
-"""Chapter 13: its exercises take any input that shows the bug, and refuse one on which right layers fail, too."""
+"""Chapter 13: its exercises refuse wrong answers and say why, its figures draw what they are given."""
+
+import itertools
+import math
+import random
 
 import numpy as np
 import pytest
 from attempts import failed, solution_with
-from questions import norm, says
+from questions import percent, says
 
-from lnlib.exercises import ch13, exercises
-from lnlib.layernorm import layer_norm_backward, layer_norm_forward
-from lnlib.mistakes.wild import WILD, compare
+from lnlib import exercises, gpu, simt
+from lnlib.simt.cuda_access import cuda, float32
+from lnlib.exercises import ch13
+from lnlib.figures import fusing
+from lnlib.gpu.ladder import block_sum
+from lnlib.summation import sum_rows
 
-BUG = {bug.name: bug for bug in WILD}
-INPUTS = [e.id for e in exercises().values() if e.chapter == 13 and e.id.startswith("input-")]
-
-
-def drawn(shape, mean=0.0, sigma=1.0, eps=1e-5, gamma=None, dy=None, seed=0):
-    """An answer that draws with its own generator."""
-    def answer(rng):
-        mine = np.random.default_rng(seed)
-        x, noise = mine.standard_normal((2, *shape))
-        scale, beta = mine.standard_normal((2, shape[-1]))
-        return (mean + sigma * x, scale if gamma is None else gamma + np.zeros(shape[-1]), beta,
-                noise if dy is None else dy + np.zeros(shape), eps)
-    return answer
+# Exercises: each attempt is a mistake a reader may make
 
 
-# id, an answer, the check that it fails (None: none), words of what is said
-ANSWERS = [
-    ("input-gamma", drawn((3, 4, 7)), None, ""),
-    ("input-gamma", drawn((2,)), None, ""),
-    ("input-gamma", drawn((5,), gamma=np.array([1.0, 1, 1, 1, 2])), None, ""),
-    ("input-gamma", drawn((5,), gamma=3.0), "layer_a fails", "the same for all features"),
-    ("input-gamma", drawn((5, 5), dy=1.0), None, ""),
-    ("input-gamma", drawn((5, 5), dy=0.0), "layer_a fails", "hardly meets dy"),
-    ("input-lanes", drawn((3, 5)), None, ""),
-    ("input-lanes", drawn((2, 3, 9), mean=100.0), None, ""),
-    ("input-lanes", drawn((3, 64)), "layer_b fails", "D is a multiple of 8"),
-    ("input-floor", drawn((3, 5), sigma=3e-3), None, ""),
-    ("input-floor", drawn((3, 5), eps=0.5), None, ""),
-    ("input-floor", drawn((3, 5)), "layer_c fails", "far above eps"),
-    ("input-floor", drawn((3, 5), sigma=1e-6), "layer_c fails", "far below eps"),
-    ("input-tile", drawn((3, 700)), None, ""),
-    ("input-tile", drawn((1, 2, 512)), None, ""),
-    ("input-tile", drawn((3, 4, 97)), "layer_d fails", "D is at most 256"),
-    ("input-threads", drawn((97, 3)), None, ""),
-    ("input-threads", drawn((5, 13, 3)), None, ""),
-    ("input-threads", drawn((5, 3)), "layer_e fails", "fewer than 64"),
-    ("input-threads", drawn((8, 16, 3)), "layer_e fails", "16 divides"),
-    # What refuses everything is no test: here float64 has no digits left, and right layers disagree.
-    *((id, drawn((70, 300), mean=1e12), "right layers pass", "right layers disagree") for id in INPUTS),
-    *((id, lambda rng: (np.ones(3),) * 4, "is an input", "expected 5") for id in INPUTS),
-    *((id, drawn((0, 7)), "is an input", "0 numbers") for id in INPUTS),
-    *((id, drawn((70, 300), eps=0.0), "is an input", "eps is 0.0") for id in INPUTS),
-    *((id, drawn((70, 300), mean=np.nan), "is an input", "NaN") for id in INPUTS)]
+def answering(**changes):
+    return lambda: ch13.missing_barrier_solution() | changes
 
 
-@pytest.mark.parametrize("id, answer, title, words", ANSWERS, ids=[f"{a[0]}-{k}" for k, a in enumerate(ANSWERS)])
-def test_what_is_said_of_an_input(id, answer, title, words):
-    assert failed(id, answer, words) == title
-
-
-def by_hand(layer):
-    """Another right test: it writes down what came first, and calls three times."""
-    answers = []
-    for seed in (1, 2, 3):
-        x, gamma, beta, dy, eps = drawn((4, 6), seed=seed)(None)
-        answers.append([layer(x, gamma, beta, dy, eps), None])
-        answers[-1][1] = [a.tolist() for a in answers[-1][0]]
-    return bool(all(np.array(b).shape == a.shape and (a == np.array(b)).all() for f, g in answers for a, b in zip(f, g)))
-
-
-@pytest.mark.parametrize("answer, title, words", [
-    (by_hand, None, ""),
-    (lambda layer: False, "right layers pass", "refuses what is right"),
-    (lambda layer: True, "layer_f fails, and its like", "layer_f; one that adds"),
-    (lambda layer: 1, "right layers pass", "found int"),
-    (solution_with("test-buffers", ("zip(first, before)", "zip(first[:2], before)")), "layer_f fails, and its like", ""),
+@pytest.mark.parametrize("attempt, check, words", [
+    (lambda: None, "four words", "is a return missing"),
+    (lambda: {"one_side": "race"}, "four words", "found the keys"),
+    (answering(one_side="a race"), "four words", "expected one of race, divergent, nothing"),
+    (answering(some_threads="race"), "as the interpreter says", "has returned"),
 ])
-def test_what_is_said_of_a_test_of_buffers(answer, title, words):
-    assert failed("test-buffers", answer, words) == title
+def test_missing_barrier_refuses(attempt, check, words):
+    assert failed("missing-barrier", attempt, words) == check
 
 
-@pytest.mark.parametrize("name", ch13.RIGHT)
-@pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 3, 300), (130, 4)])
-def test_right_layers_are_right(name, shape):
-    # Sums of at most 300 terms of size 1 to 10, in two orders: a hundred roundings.
-    data = drawn(shape, mean=3.0, sigma=2.0)(None)
-    for a, b in zip(ch13.RIGHT[name](*data), ch13.library(*data), strict=True):
-        assert a.shape == b.shape and norm(a - b) <= 1e-13 * (norm(b) + norm(data[3]))
+def test_the_variant_without_complaint_is_right():
+    x, out = np.arange(192, dtype=np.float32), np.zeros(192, np.float32)
+    simt.launch(ch13.two_sides, 1, 64, x, out)
+    assert np.array_equal(out.reshape(3, 64)[:, 0], x.reshape(3, 64).sum(axis=1))
+    assert np.ptp(out.reshape(3, 64), axis=1).max() == 0
+
+
+SUM = "total += gamma[c] * dy[base + c] * (x[base + c] * r)"
+MEAN = "mean = block_sum(total, parts) / float32(D)"
+DX = "r * (gamma[c] * d - xhat * mean)"
+ADDED = "dgamma_parts[mine + c] += d * xhat"
+LAST = "no atomics, two readings, neighbours"
+ONE_MORE = f"{MEAN}\n        for c in range(t, D, T):\n            total += dy[base + c]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes, check, words", [
+    ([("range(cuda.blockIdx.x, N, cuda.gridDim.x)", "range(0)")], "dx", "numbers of dx were not written"),
+    ([(DX, "r * (gamma[c] * d + xhat * mean)")], "dx", "the projection has the wrong sign"),
+    ([(DX, DX.removeprefix("r * "))], "dx", "the factor rstd in front of dx is missing"),
+    ([(ADDED, ADDED.replace("+=", "="))], "partial sums of dgamma", "overwrites the part"),
+    ([(ADDED, ADDED.replace("+=", "=")), ("dgamma_parts[mine + c] = float32(0)", "pass")], "partial sums of dgamma",
+     "overwrites the part"),
+    ([(" / float32(D)", "")], "dx", "the projection is multiplied by D"),
+    ([(ADDED, "dgamma_parts[mine + c] += gamma[c] * d * xhat")], "partial sums of dgamma", "dgamma carries gamma"),
+    ([(ADDED, "dgamma_parts[mine + c] += d")], "partial sums of dgamma", "is off by"),
+    # A block without a row leaves its partial sums unwritten.
+    ([("dgamma_parts[mine + c] = float32(0)", "pass"),
+      (ADDED, "before = dgamma_parts[mine + c] if row != cuda.blockIdx.x else float32(0)\n"
+              "            dgamma_parts[mine + c] = before + d * xhat")],
+     "partial sums of dgamma", "100 of 800 numbers of dgamma_parts were not written"),
+    ([(SUM, f"dy[base + c] *= gamma[c]\n            {SUM.replace('gamma[c] * ', '')}"),
+      (DX, "r * (d - xhat * mean)")], "dx", "changed its argument dy"),
+    ([(ADDED, f"{ADDED}\n            total += dx[base + c]")], LAST, "loads of dx"),
+    ([(MEAN, ONE_MORE)], LAST, "part of 3 loads"),
+    ([(ADDED, "cuda.atomic.add(dgamma_parts, mine + c, d * xhat)")], LAST, "uses atomics"),
+    ([("t, T = cuda.threadIdx.x", "t, T = cuda.threadIdx.x * 13 % 64")], LAST, "neighbouring threads"),
+])
+def test_rms_backward_refuses(changes, check, words):
+    assert failed("rms-backward", solution_with("rms-backward", *changes), words) == check
+
+
+def test_choose_partials_is_the_plan():
+    rng = random.Random(12)
+    for _ in range(500):
+        N, D = rng.choice((1, 5, 100, 1000, 8192, 65536, 300001)), 4 * rng.randint(1, 2048)
+        multiprocessors = rng.choice((1, 40, 108, 132))
+        plan = gpu.plans.plan_backward(N, D, 4, multiprocessors=multiprocessors)
+        assert ch13.choose_partials_solution(N, D, multiprocessors)[0] == plan.partials
+
+
+def with_share(G_of):
+    def attempt(N, D, multiprocessors):
+        G = G_of(N, multiprocessors, multiprocessors * (512 // threads_of(D)))
+        return G, 16 * G / (12 * N + 16 * G)
+    return attempt
+
+
+def threads_of(D):
+    return next(T for T in (32, 64, 128, 256, 512) if 16 * T >= D)
+
+
+@pytest.mark.parametrize("share, words", [
+    (lambda G, N: 16 * G / (20 * N + 16 * G), "20 bytes an element"),
+    (lambda G, N: 2 * G / (3 * N + 2 * G), "moved once")])
+def test_a_share_of_other_bytes_is_told(share, words):
+    def attempt(N, D, multiprocessors):
+        G, _ = ch13.choose_partials_solution(N, D, multiprocessors)
+        return G, share(G, N)
+
+    assert failed("choose-partials", attempt, words) == "their share of the bytes"
+
+
+@pytest.mark.parametrize("attempt, check, words", [
+    (with_share(lambda N, P, groups: groups), "few rows", "more than there are rows"),
+    (with_share(lambda N, P, groups: min(N, groups)), "many rows", "one of them has"),
+    (with_share(lambda N, P, groups: min(N, max(groups, -(-N // 64)))), "many rows", "more of"),
+    (with_share(lambda N, P, groups: min(N, 2 * groups * -(-N // (64 * groups)))), "many rows", "will do"),
+    (lambda N, D, P: (ch13.choose_partials_solution(N, D, P)[0], 0.02), "their share of the bytes", "share is 0.02"),
+    (lambda N, D, P: (ch13.choose_partials_solution(N, D, P)[0], round(ch13.choose_partials_solution(N, D, P)[1], 4)),
+     "their share of the bytes", "the share is"),
+    (lambda N, D, P: ch13.choose_partials_solution(N, D, P)[0], "few rows", "expected 2 numbers"),
+    (lambda N, D, P: (float(ch13.choose_partials_solution(N, D, P)[0]), 0.02), "few rows", "expected a whole number"),
+])
+def test_choose_partials_refuses(attempt, check, words):
+    assert failed("choose-partials", attempt, words) == check
+
+
+@pytest.mark.parametrize("numbers, strict", [(16, True), (8, False), (4, False), (1, False)])
+def test_a_wrong_number_of_threads_fails_before_a_loop_over_no_groups(numbers, strict):
+    asked = []
+
+    def attempt(N, D, multiprocessors):
+        T = 32
+        while numbers * T < D + strict:
+            T *= 2
+        asked.append(T)
+        groups = multiprocessors * (512 // T)
+        G = min(N, groups * -(-N // (64 * groups)))
+        return G, 16 * G / (12 * N + 16 * G)
+
+    # With more than 512 threads a multiple of 0 is looked for: a loop would not end, here or while mistakes are told.
+    assert failed("choose-partials", attempt) == "many rows" and max(asked) <= 512
+
+
+def test_sixteen_numbers_are_not_too_many_for_a_thread():
+    attempt = solution_with("choose-partials", ("16 * threads < D", "16 * threads <= D"))
+    assert failed("choose-partials", attempt, "Your number of threads is wrong") == "many rows"
+
+
+VALUE = "value += parts[part * D + c]"
+ONCE = "each number once, four sectors a request"
+
+
+@pytest.mark.parametrize("old, new, check, words", [
+    ("range(G)", "range(max(G - 1, 1))", "sums", "is off by"),
+    ("        total[c] = value", "    total[c] = value", "sums", "write a total, too"),
+    ("total[c] = value", "total[c] = value * float32(1 + 2**-23)", "sums", "is off by"),  # 2 ulps of 100: 2.6 u
+    (VALUE, f"{VALUE} + float32(0) * parts[part * D + c]", ONCE, "loads of parts ask"),
+    (VALUE, f"total[c] = value\n            {VALUE}", ONCE, "stores of total ask"),
+    ("total[c] = value", "total[c] = float32(0)\n        cuda.atomic.add(total, c, value)", "in order",
+     "uses atomics"),
+    (f"for part in range(G):\n            {VALUE}",
+     f"for part in range(0, G, 2):\n            {VALUE}\n        for part in range(1, G, 2):\n            {VALUE}",
+     "in order", "another order of additions"),
+    ("cuda.grid(1)", "cuda.blockIdx.x * 64 + cuda.threadIdx.x * 13 % 64", ONCE, "neighbouring numbers"),
+])
+def test_second_stage_refuses(old, new, check, words):
+    assert failed("second-stage", solution_with("second-stage", (old, new)), words) == check
+
+
+def block_for_a_column(parts, total, G, D):
+    shared, t = cuda.shared.array(32, float32), cuda.threadIdx.x
+    for c in range(cuda.blockIdx.x, D, cuda.gridDim.x):
+        value = float32(0)
+        for part in range(t, G, 64):
+            value += parts[part * D + c]
+        value = block_sum(value, shared)
+        if t == 0:
+            total[c] = value
+
+
+def test_an_order_of_another_kind_is_not_taken_for_the_last_part_first():
+    report = exercises.check("second-stage", block_for_a_column)
+    assert report.failed[0] == "in order" and "from the last" not in str(report.diagnosis), report
+
+
+# Figures
+
+def access(block, address, size=4):
+    return simt.Access(block, 0, "global", "a", "store", address, size, 1, (), 0)
+
+
+def test_writers_draws_what_blocks_touch():
+    panels = {"one place": [access(b, 4 * c) for b in range(3) for c in range(8)],
+              "apart": [access(b, 32 * b + 16 * c, 16) for b in range(2) for c in range(2)]}
+    first, second = fusing.writers(panels).axes
+
+    def boxes(ax):
+        return [path.get_extents().bounds for bars in ax.collections for path in bars.get_paths()]
+
+    assert [(x, y + h / 2, w) for x, y, w, h in boxes(first)] == [(0, 0, 32), (0, 1, 32), (0, 2, 32)]
+    assert [(x, y + h / 2, w) for x, y, w, h in boxes(second)] == [(0, 0, 32), (32, 1, 32)]
+    assert first.get_xlim() == second.get_xlim() and first.get_ylim()[0] > first.get_ylim()[1]
+
+
+def test_sums_by_order_counts_runs():
+    ax, = fusing.sums_by_order(np.array([-1.0, 0.0, 0.0, 2.0]), 0.5).axes
+    heights = [bar.get_height() for bar in ax.patches]
+    assert sum(heights) == 4 and max(heights) == 2
+    assert ax.lines[0].get_xdata()[0] == 0.5
+
+
+def test_partial_traffic_draws_line_points_and_levels():
+    ax, = fusing.partial_traffic({0.25: 16.0, 0.5: 20.0, 1.0: 28.0}, {0.25: 16.0, 1.0: 28.0}, {"two": 20.0}).axes
+    line, points, level = ax.lines
+    assert list(line.get_ydata()) == [16, 20, 28] and list(points.get_xdata()) == [0.25, 1]
+    assert level.get_ydata()[0] == 20
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["1/4", "1"]
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text
 
-def test_what_the_answers_say(rng):
-    x, dy = rng.standard_normal((2, 64, 128))  # 13.1
-    gamma, beta = rng.standard_normal((2, 128))
+def test_question_1_bytes_in_half_precision():
+    def equal(itemsize):  # G/N at which 3 arrays and the partial sums move as much as 5 arrays
+        return (5 - 3) * itemsize / 16
 
-    def passes(name):
-        return all(norm(a - b) <= 1e-3 * norm(b) for a, b in zip(*compare(BUG[name], x, gamma, beta, dy)))
+    says("13.1", f"{5 * 2}, and $6 + 16\\,G/N$", f"1/{1 / equal(2):.0f}", f"1/{1 / equal(4):.0f}")
+    p = gpu.steps.STEPS["fused-partials"].predict
+    assert (p(64, 128, 32).bytes - p(64, 128, 16).bytes) / (64 * 128) == 16 * 16 / 64
+    half, single = (16 / 64 / (3 * itemsize + 16 / 64) for itemsize in (2, 4))
+    says("13.1", f"{percent(half)} of", percent(single))
 
-    names = ("tt-metal-mean-twice", "attorch-last-rows", "liger-padded-lanes", "flaggems-two-d")
-    assert [passes(name) for name in names] == [False, True, True, True]
-    says("13.1", "The last three", f"{100 * 128**-0.5:.0f} %")
 
-    right = 1 - 108 / 2000  # 13.2
-    says("13.2", f"{right:.3f}", f"{right**20:.2f}")
-    assert abs(right**20 - 1 / 3) < 0.01
+def test_question_2_integers_do_not_round():
+    rng = np.random.default_rng(11)
+    terms = np.prod(rng.integers(-3, 4, (2, 100_000, 4)), axis=0).astype(np.float32)
+    assert 9 * 100_000 < 2**24
+    for order in (terms, rng.permutation(terms), rng.permutation(terms)):
+        assert np.array_equal(sum_rows(order, "sequential"), terms.sum(axis=0, dtype=float))
+    # A block of rows that every run misses leaves equal bits, and only the exact sum shows it.
+    assert np.array_equal(sum_rows(terms[32:], "sequential"), sum_rows(rng.permutation(terms[32:]), "sequential"))
+    assert not np.array_equal(sum_rows(terms[32:], "sequential"), terms.sum(axis=0, dtype=float))
 
-    x = rng.standard_normal((4, 64)).astype(np.float32)  # 13.3
-    one = np.ones(64, np.float32)
-    dx = layer_norm_backward(np.ones_like(x), layer_norm_forward(x, one, 0 * one)[1])[0]
-    assert norm(dx) <= 1e-6 * norm(np.ones_like(x))
-    says("13.3", "Not by this evidence", "$10^{-7}$")
+
+def test_question_3_three_blocks_have_an_order():
+    assert 8192 // 512 == 16  # "a sixteenth"
+    parts = np.random.default_rng(12).standard_normal((3, 64), np.float32)
+    for G, results in ((1, 1), (2, 1), (3, 2)):
+        orders = [sum_rows(np.array([np.zeros(64, np.float32), *order]), "sequential")
+                  for order in itertools.permutations(parts[:G])]
+        assert (len(np.unique(orders, axis=0)) > 1) == (results > 1)
+    says("13.3", "$G = 1$", "$G = 2$", "From 3")
+
+
+def test_question_4_a_register_more():
+    def fit(registers, block):
+        each = 8 * math.ceil(registers / 8) * block
+        return each, 65536 // each, 65536 // each * block
+
+    (before, blocks, threads), (after, fewer, left) = fit(80, 256), fit(81, 256)
+    says("13.4", f"{before}$ registers: {blocks} blocks, {threads} threads")
+    says("13.4", f"{after}, and {fewer} blocks fit: {left}")
+    assert 1 - left / threads == pytest.approx(1 / 3)
+    small = fit(80, 64), fit(81, 64)
+    says("13.4", f"{small[0][1]} before and {small[1][1]} after, {small[0][2]} and {small[1][2]} threads")

@@ -1,4 +1,4 @@
-"""Beside every stored time of chapters 9 and 10 stands a cell that measures the same: short, shown, and it runs."""
+"""Beside every stored time of chapters 10 and 11 stands a cell that measures the same: short, shown, and it runs."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from lnlib import cost, measure
 from lnlib.cpu import ladder
 from lnlib.measure import contestants
 
-PAGES = {"09-cost-and-roofline": 6, "10-fused-on-the-cpu": 10}
+PAGES = {"10-cost-and-roofline": 6, "11-fused-on-the-cpu": 10}
 #: What looks a time up in the files of results.
 STORED = re.compile(r"\b(measured|quartiles|ladder_table|lines|old_and_new|over|without|gain|ratio)\(|\badding\.|core\[")
 

@@ -138,7 +138,7 @@ def test_every_launch_address_leads_to_a_file(site, tmp_path):
 
 
 def test_a_chapter_that_needs_a_machine_says_so():
-    note = read(BOOK / "10-fused-on-the-cpu.md").front["needs_machine"]
+    note = read(BOOK / "11-fused-on-the-cpu.md").front["needs_machine"]
     found = ln_launch.buttons("x", "", "", live=False)
     assert dict(found) == {"Download notebook": "../notebooks/x.ipynb"}
     assert "real machine" in (row := ln_launch.row(found, note)) and "data-ln-served" not in row

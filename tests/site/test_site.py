@@ -4,6 +4,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+import yaml
 from pages import CHAPTERS, PAGES, ROOT
 
 pytestmark = pytest.mark.site
@@ -36,6 +37,14 @@ def tags(html):
 
 def test_every_page_is_there(html):
     assert {"index.html", "search.html", *(f"book/{path.stem}.html" for path in PAGES)} <= set(html)
+
+
+def test_old_addresses_lead_to_the_pages(html):
+    """A page that once was chapter 9 is found where it is now, without scripts too."""
+    moved = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]["redirects"]
+    assert moved and not set(moved) & {f"book/{path.stem}" for path in PAGES}
+    for old, new in moved.items():
+        assert f"book/{new}" in html and html[f"{old}.html"].count(f'"{new}"') == 2
 
 
 def test_chapters_show_outputs(html):

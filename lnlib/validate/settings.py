@@ -23,6 +23,8 @@ class Settings:
     * ``accumulate``: the dtype of its arithmetic and sums; by default float32 for float32 and half precision.
     * ``double_backward``: whether its gradient can be differentiated again (PyTorch, JAX).
     * ``device``: where the arrays are put, as the framework writes it ("cuda").
+
+    Of the methods, arguments are not checked: a run asks them about its own cases.
     """
 
     kind: str = "layer_norm"

@@ -46,7 +46,17 @@ def calibrate_sleep(gpu):
             gpu.units *= 0.01 / took
 
 
-class TorchGpu:
+class _Events:
+    """What PyTorch's events and Numba's have in common."""
+
+    def passed(self, event):
+        return event.query()
+
+    def seconds(self, start, end):
+        return start.elapsed_time(end) * 1e-3
+
+
+class TorchGpu(_Events):
     """The GPU as it is seen from PyTorch, and its current stream.
 
     In methods arguments are not checked: :func:`interleave` gives them.
@@ -75,12 +85,6 @@ class TorchGpu:
         event = self.torch.cuda.Event(enable_timing=True)
         event.record()
         return event
-
-    def passed(self, event):
-        return event.query()
-
-    def seconds(self, start, end):
-        return start.elapsed_time(end) * 1e-3
 
     def synchronize(self):
         self.torch.cuda.synchronize()
@@ -114,7 +118,7 @@ def _nap(number):
         cuda.nanosleep(NAP)
 
 
-class NumbaGpu:
+class NumbaGpu(_Events):
     """The GPU as it is seen from Numba. ``stream`` is the one that the calls work in; without it, the default stream.
 
     In methods arguments are not checked: :func:`interleave` gives them.
@@ -142,12 +146,6 @@ class NumbaGpu:
         event = cuda.event(timing=True)
         event.record(self.stream)
         return event
-
-    def passed(self, event):
-        return event.query()
-
-    def seconds(self, start, end):
-        return start.elapsed_time(end) * 1e-3
 
     def synchronize(self):
         self.stream.synchronize()

@@ -34,7 +34,7 @@ names = set()
 for root, folders, files in os.walk("/"):
     if root.startswith(("/lib", "/usr", "/packages/site")): folders[:] = []
     names |= {*folders, *files}
-found = names & {"assignment.json", "hostile.py", "judge.py", "rehearse.py", "classroom", "submissions"}
+found = names & {"assignment.json", "hostile.py", "schedule.py", "rehearse.py", "classroom", "submissions"}
 if found: print("LEAK:", found)
 for n in range(256):
     try: os.fstat(n)

@@ -126,7 +126,7 @@ def test_paper_shows_what_is_folded(browser, site, tmp_path, javascript):
 
 def test_paper_is_light(browser, site):
     """Printed from the dark theme, text is as dark as from the light one; the screen is dark again afterwards."""
-    colour = "getComputedStyle(document.querySelector('article p')).color"
+    colour = "getComputedStyle(document.querySelector('article section > p:not([class])')).color"
     context = browser.new_context(color_scheme="dark")
     page = context.new_page()
     page.goto((site / f"book/{CHAPTERS[1].stem}.html").as_uri())

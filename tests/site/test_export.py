@@ -61,7 +61,7 @@ def test_the_text_is_the_pages(site, notebooks):
             part.replace_with("MATHS")
         for part in page.select(".solution, .cell_output, .ln-launch, .ln-launch-note, .admonition-title"):
             part.extract()
-        text = letters(re.sub(r"\]\([^)]*\)", "", markdown(notebook)))
+        text = letters(re.sub(r"\]\([^)\s]*\)", "", markdown(notebook)))
         paragraphs = [p.text for p in page.find_all("p") if "MATHS" not in p.text]
         assert len(paragraphs) > 10
         for paragraph in paragraphs:

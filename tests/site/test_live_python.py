@@ -3,6 +3,7 @@
 import asyncio
 import sys
 
+import matplotlib.pyplot as plt
 from pages import BOOK, CHAPTERS, read
 
 sys.path.insert(0, str(BOOK / "_static/live"))
@@ -39,6 +40,7 @@ def test_exercises_need_imports_only():
 
 
 def run(code, steps=(), fresh=True):
+    plt.close("all")  # those of tests before this one
     posted = []
     ok = asyncio.run(ln_run.run(steps, 9, code, "exercise 1.1", fresh, lambda *what: posted.append(what)))
     return ok, posted

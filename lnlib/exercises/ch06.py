@@ -158,11 +158,15 @@ def _right_ones_agree(result, **_):
 
 
 def _shows(layer, why):
-    """A judge: on the input the wrong layer is off by 1e-3 in some output; else ``why(x, gamma, beta, dy, eps)``."""
+    """A judge: on the input the wrong layer is off by 1e-3 in some output.
+
+    Else it says ``why(x, gamma, beta, dy, eps)``, or, where that is None, how far off the layer is.
+    """
     def judge(result, **_):
         with np.errstate(all="ignore"):
             error = _error(layer, *result)
-        expect(not error <= 1e-3, f"{layer.__name__} passes on your input: {why(*result)}")
+        expect(not error <= 1e-3, f"{layer.__name__} passes on your input: " + (why(*result) or (
+            f"what it has wrong is {error:.0e} of the terms that are added up, and 1e-3 is asked for")))
     return judge
 
 
@@ -206,29 +210,42 @@ def threads_solution(rng):
 
 
 def _why_gamma(x, gamma, beta, dy, eps):
-    return "gamma is the same for all features" if np.ptp(gamma) == 0 else "its xhat hardly meets dy"
+    if np.ptp(gamma) == 0:
+        return "gamma is the same for all features"
+    return None if (gamma * dy).any() else "gamma times dy is 0 everywhere"
 
 
 def _why_lanes(x, gamma, beta, dy, eps):
     if x.shape[-1] % 8 == 0:
         return "D is a multiple of 8"
-    return "every last number is as far from the mean as the others are"
+    if x.shape[-1] == 1:
+        return "a row of one number has no variance"
+    squares = (x - mean_of(x)) ** 2
+    if np.allclose(squares[..., -1:], mean_of(squares), rtol=1e-9, atol=0):
+        return "every last number is as far from the mean as the others are"
+    return None
 
 
 def _why_floor(x, gamma, beta, dy, eps):
     var = x.var(axis=-1)
-    return f"the variance of its rows is everywhere far {'above' if (var > eps).all() else 'below'} eps"
+    if (var > 100 * eps).all():
+        return "the variance of its rows is everywhere far above eps"
+    return "the variance of its rows is everywhere far below eps" if (var < eps / 100).all() else None
 
 
 def _why_tile(x, gamma, beta, dy, eps):
-    return "D is at most 256" if x.shape[-1] <= 256 else "little of g lies beyond the first 256 features"
+    if x.shape[-1] <= 256:
+        return "D is at most 256"
+    return None if (gamma * dy)[..., 256:].any() else "g is 0 beyond the first 256 features"
 
 
 def _why_threads(x, gamma, beta, dy, eps):
     n = x.size // x.shape[-1]
     if n < 64:
         return "it has fewer than 64 rows"
-    return "16 divides the number of rows" if n % 16 == 0 else "little of dy is in the last rows"
+    if n % 16 == 0:
+        return "16 divides the number of rows"
+    return None if dy.reshape(n, -1)[n // 16 * 16:].any() else "dy is 0 in the last rows"
 
 
 # ---- A test ------------------------------------------------------------------------------------------
@@ -297,9 +314,11 @@ EXERCISES = (
              (_says_of("right layers pass", RIGHT, True, "your test refuses what is right"),
               _says_of("layer_f fails, and its like", BUFFERS, False, "your test lets pass")), mistakes=changes(
         ("[a.copy() for a in first]", "list(first)",
-         "Your test compares an array with itself. Whose memory does the name on the left stand for?"),
+         "Your test passes whatever becomes of the first results. Does it keep copies of them, or only names, and "
+         "does it compare all four?"),
         ("layer(x[1], gamma, beta, dy[1], 1e-5)\n", "layer(x[0], gamma, beta, dy[0], 1e-5)\n",
-         "Your second call is the first once more. What would it write over the first result?",
+         "After the first call nothing in your test changes dgamma or dbeta, unless a layer adds up. Which arguments "
+         "of a second call would?",
          "layer(x[1, :, :6], gamma[:6], beta[:6], dy[1, :, :6], 1e-5)\n",
          "Your second call has another D. Under which key does the layer find its buffer?"),
         ("    return all(np.array_equal(a, b) for a, b in zip(first, before))",

@@ -259,7 +259,6 @@ FAMILIES = {name: family for family, names in (
 ACCESSES = {"numpy-idiomatic": (12, 21), "numpy-reused": (10, 21), "separate": (4, 7)}
 
 
-
 def _tell(missing):
     """Say what is not measured here and why; ``missing``: package -> names."""
     for package, names in missing.items():

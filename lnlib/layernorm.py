@@ -273,12 +273,27 @@ def _unpack(cache, kinds, **arrays):
     return cache.gamma.astype(compute), *(_rows(a, compute) for a in (xhat, cache.rstd, *arrays)), shape
 
 
-def _backward(dy, cache, kinds, centre):
+def backward_sums(dy, cache):
+    """dx, and the sums over rows that are dgamma and dbeta, not rounded yet: of parts of the rows they are added up.
+
+    Arguments are those of :func:`layer_norm_backward`, or with a RMSNormCache of :func:`rms_norm_backward`. dx has
+    x's shape and dtype, the sums have shape (D,), float64 also where the arithmetic is in float32.
+    """
+    centre = _keep if isinstance(cache, RMSNormCache) else centred
+    return _backward_sums(dy, cache, (*_LAYER_NORM, RMSNormCache), centre)
+
+
+def _backward_sums(dy, cache, kinds, centre):
     gamma, xhat, rstd, upstream, shape = _unpack(cache, kinds, dy=dy)
     with np.errstate(all="ignore"):
-        dx = _apply_jacobian_any(upstream * gamma, xhat, rstd, centre)
-        dgamma, dbeta = sum_rows(upstream * xhat), sum_rows(upstream.copy())
-        return _given_back(dx, cache.dtype, shape), *(_given_back(a, cache.gamma.dtype) for a in (dgamma, dbeta))
+        dx = _given_back(_apply_jacobian_any(upstream * gamma, xhat, rstd, centre), cache.dtype, shape)
+        return dx, sum_rows(upstream * xhat), sum_rows(upstream.copy())
+
+
+def _backward(dy, cache, kinds, centre):
+    dx, *sums = _backward_sums(dy, cache, kinds, centre)
+    with np.errstate(all="ignore"):
+        return dx, *(_given_back(a, cache.gamma.dtype) for a in sums)
 
 
 def layer_norm_backward(dy, cache):

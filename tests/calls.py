@@ -11,8 +11,8 @@ import sympy
 
 from clocks import FakeGpu
 
-from lnlib import (cost, cpu, gpu, gradcheck, layernorm, measure, mistakes, reference, simt, symbolic, validate,
-                   variance)
+from lnlib import (cost, cpu, gpu, gradcheck, layernorm, measure, mistakes, reference, sharded, simt, symbolic,
+                   validate, variance)
 from lnlib.exercises.report import Report
 from lnlib.gpu import steps, survey
 from lnlib.validate.cases import Case
@@ -244,6 +244,7 @@ def add(module, **functions):
 add("layernorm", layer_norm_forward={**_FORWARD, "precise": flag(False, {"of float64": True})},
     layer_norm_backward=_BACK, layer_norm_jvp={"v": _BACK["dy"], "cache": _BACK["cache"]},
     layer_norm_double_backward={"v": _BACK["dy"], **_BACK},
+    backward_sums={**_BACK, "cache": caches(CACHE, more=[PRECISE, RMS])},
     rms_norm_forward={name: _FORWARD[name] for name in ("x", "gamma", "eps")},
     rms_norm_backward={"dy": _BACK["dy"], "cache": caches(RMS, CACHE, PRECISE)})
 
@@ -270,6 +271,42 @@ CPU_CACHE = cpu.layer_norm_forward(X, GAMMA, BETA)[1]
 _CPU, _GPU = _backend(cpu, "f8", ("eps", "dtype")), _backend(gpu, "f4", fine=["strided"])
 add("cpu.backend", **_CPU)
 add("gpu.backend", **{name: {**row, "stream": free(None, HOST)} for name, row in _GPU.items()})
+
+# Shards. A program's arguments are checked when it runs: alone, as the one rank.
+
+_cut_options = {"reproducible": flag(False), "block": count(2)}
+_sharded = {**_FORWARD, "x": rows(X, also={"complex128": X.astype("c16")}), "finite": flag(False),
+            "precise": flag(False, {"of float64": True})}
+_shard = {**_sharded, "x": rows(X, also={"complex128": X.astype("c16")}, fine=["D = 0"]),
+          "gamma": shaped(GAMMA, also={"float32": G32, "complex128": GAMMA.astype("c16")}),
+          "beta": shaped(BETA, also={"float32": B32, "complex128": BETA.astype("c16")}), **_cut_options}
+(_, SHARD), = sharded.simulate([sharded.features.layer_norm_forward(X, GAMMA, BETA)])
+(_, RMS_SHARD), = sharded.simulate([sharded.features.rms_norm_forward(X, GAMMA)])
+_of_rms = ("x", "gamma", "eps", "finite")
+add("sharded.rows", layer_norm_forward=_sharded, rms_norm_forward={name: _sharded[name] for name in _of_rms},
+    layer_norm_backward={**_BACK, **_cut_options},
+    rms_norm_backward={"dy": _BACK["dy"], "cache": caches(RMS, CACHE, PRECISE), **_cut_options})
+_shard_dy = shaped(DY, also={"float32": DY32, "complex128": DY.astype("c16")})
+add("sharded.features", layer_norm_forward=_shard,
+    rms_norm_forward={name: _shard[name] for name in (*_of_rms, *_cut_options)},
+    layer_norm_backward={"dy": _shard_dy, "cache": caches(SHARD, CACHE, RMS_SHARD)},
+    rms_norm_backward={"dy": _shard_dy, "cache": caches(RMS_SHARD, RMS, SHARD)})
+for _name in "layer", "rms":
+    del CALLS[f"sharded.features.{_name}_norm_backward"]["cache"].bad["block: None"]  # parts are whole shards
+
+
+class _Programs:
+    """One rank that sends nothing, each time anew."""
+
+    def __iter__(self):
+        return iter([(None for _ in ())])
+
+
+add("sharded", shards__cut={"count": count(3, 0), "ranks": count(2), "block": count(2)},
+    shards__widths={"counts": arg((2, 3), {"negative": (2, -1), "float": (2.5,), "None": (None,), "text": ("x",)})},
+    simulator__simulate={
+        "programs": Arg(_Programs(), {"none": [], "None": None, "3": 3, "of numbers": [3], "text": "xy"}),
+        "order": choice("tree"), "piece": count(3, fine=("None",)), "log": free(None, "a list, or None")})
 
 # The judge.
 

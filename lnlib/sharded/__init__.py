@@ -1,0 +1,41 @@
+r"""Layer norm over many processes: rows or features of x lie on different ranks, and no digit is lost on the way.
+
+What a rank does is a *program*, a generator that yields its messages (``total = yield SUM, array``). The same program
+runs in a simulator, in one process and with NumPy alone, and under MPI (``mpi4py``; ``requirements-mpi.txt``)::
+
+    from lnlib.sharded import cut, features, simulate
+
+    def program(part):                              # what one rank does, with its own features
+        y, cache = yield from features.layer_norm_forward(x[:, part], gamma[part], beta[part])
+        dx, dgamma, dbeta = yield from features.layer_norm_backward(dy[:, part], cache)
+        return y, dx
+
+    results = simulate([program(part) for part in cut(D, 4)])             # all four ranks, here
+    y, dx = mpi.run(comm, program(cut(D, comm.size)[comm.rank]))          # one of them, under mpiexec
+
+* **Digits.** Statistics travel as float64 (count, mean, residual, squares), and are merged with the mean of the larger
+  group as a pivot that stays untouched. Errors are those of :mod:`lnlib.layernorm` at any mean/sigma, for any cut:
+  uneven shards and empty ones are ordinary.
+* **Bits** are the same on all ranks. With ``reproducible=True`` they are the same for every number of ranks, too.
+* **Errors.** What is wrong on one rank is one :class:`RankError` on all of them, with rank and argument, and never a
+  hang: before each message ranks tell each other in 16 bytes what they are about to do.
+* **Range.** All arithmetic is in float64, so that float32 rows never leave it. Rows of float64 beyond
+  1e150, which :mod:`lnlib.layernorm` does again, scaled, are not done again here: y is 0 or NaN.
+
+To be read in this order:
+
+* :mod:`lnlib.sharded.rows`: rows sharded: one sum, never a mean.
+* :mod:`lnlib.sharded.groups`: what a rank knows of a part of a row, and how two such parts are merged.
+* :mod:`lnlib.sharded.features`: features sharded: one message forward, one backward.
+* :mod:`lnlib.sharded.messages`: operations, announcements, the one error; :mod:`lnlib.sharded.shards`: who has what.
+* :mod:`lnlib.sharded.simulator`: all ranks in this process.
+* :mod:`lnlib.sharded.traffic`: bytes, counted and predicted, and a model of their time.
+* :mod:`lnlib.sharded.ways`: six ways to the statistics, to see what each sends and loses.
+"""
+
+from . import features, rows, traffic
+from .messages import GATHER, SAME, SUM, Message, RankError
+from .shards import cut, widths
+from .simulator import simulate
+
+__all__ = ["GATHER", "SAME", "SUM", "Message", "RankError", "cut", "features", "rows", "simulate", "traffic", "widths"]

@@ -1,0 +1,183 @@
+r"""Features sharded: every rank has its own features of all rows, and of gamma and beta.
+
+The mean of a row lies on no rank, and one number cannot hold it: each rank sends the quadruples of its part of every
+row (:mod:`lnlib.sharded.groups`), and merges those of all ranks in one fixed tree. So all ranks have the statistics
+of the whole row, with the same bits. dx needs two more means of the whole row; dgamma and dbeta are this rank's own.
+Every function is a rank's program, as in :mod:`lnlib.sharded.rows`. x, y, dy and dx have shape (..., width), the
+leading axes being the same on all ranks; gamma, beta, dgamma and dbeta have shape (width,). A rank may have no
+features at all. With ``reproducible`` parts are fixed blocks of ``block`` features instead of whole shards: bits do
+not depend on how many ranks have them, if each has whole blocks (only the last may be shorter).
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import contract, layernorm
+from .groups import merge, merge_upstream, products, quadruples, quintuples, tree
+from .messages import GATHER, SAME
+from .rows import DTYPES, require_blocks
+
+#: Features of a block, where the result must not depend on the number of ranks: few enough for many ranks.
+BLOCK = 128
+
+
+class FeaturesCache(NamedTuple):
+    """What backward needs of one rank's features; nothing in it is memory of an argument of forward."""
+
+    xhat: np.ndarray  #: (..., width), float32 or float64, the normalised part of the rows
+    rstd: np.ndarray  #: (..., 1), float64, of the whole row
+    gamma: np.ndarray  #: (width,), a copy in gamma's dtype
+    dtype: np.dtype  #: x's dtype, which dx will have
+    D: int  #: features of the whole row
+    block: int | None  #: features of a part, None for whole shards
+
+    backend = "features"
+
+
+class RMSFeaturesCache(NamedTuple):
+    """The same of RMS norm."""
+
+    xhat: np.ndarray
+    rstd: np.ndarray
+    gamma: np.ndarray
+    dtype: np.dtype
+    D: int
+    block: int | None
+
+    backend = "features"
+
+
+def _checked(x, gamma, beta, eps, finite):
+    """x, gamma and beta as arrays, eps as a float; a shard may have no features."""
+    x = contract.as_array("x", x, DTYPES)
+    if not x.ndim:
+        raise ValueError("x: found a 0-d array, expected shape (..., width) with at least one axis")
+    if contract.require_bool("finite", finite):
+        contract.require_finite("x", x, DTYPES)
+    gamma, beta = contract.require_parameters(gamma, beta, x)
+    for name, a in (("gamma", gamma), ("beta", beta)):
+        contract.require_dtype(name, a.dtype, DTYPES)
+    return x, gamma, beta, contract.require_eps(eps)
+
+
+def _rows(a):
+    """(rows, width) in float64; reshape(-1, 0) could not tell how many rows there are."""
+    return np.ascontiguousarray(a, np.float64).reshape(math.prod(a.shape[:-1]), a.shape[-1])
+
+
+def _common(x, gamma, eps, precise, reproducible, block):
+    """What all ranks must have been given alike, and the width of a part."""
+    contract.require_bool("reproducible", reproducible)
+    contract.require_count("block", block)
+    block = block if reproducible else None
+    return {"eps": eps, "leading shape of x": x.shape[:-1], "dtype of x": x.dtype.name,
+            "dtype of gamma": gamma.dtype.name, "precise": contract.require_precise(precise, x), "block": block}, block
+
+
+@np.errstate(all="ignore")
+def _joined(join, parts, block):
+    """The numbers of the whole row, one column each: of all parts, of all ranks, in one fixed tree."""
+    if not len(parts):
+        raise ValueError("x: found no features on any rank, expected at least one")
+    if block is not None and parts.shape[1]:
+        require_blocks(parts[:, 0, 0], block, "features")
+    return np.split(tree(join, parts), parts.shape[-1], axis=-1)
+
+
+@np.errstate(all="ignore")
+def _normalised(x, gamma, beta, eps, statistics, precise, block, kind):
+    """y and the cache, from the (n, m, r, S) of the whole rows."""
+    n, m, r, S = statistics
+    compute = np.dtype(np.float64) if precise else contract.COMPUTE_DTYPE[x.dtype.name]
+    rstd = 1 / np.sqrt(S / n + eps)
+    xhat = (((_rows(x) - m) - r) * rstd).astype(compute)
+    y = (gamma.astype(compute) * xhat + beta.astype(compute)).astype(x.dtype).reshape(x.shape)
+    D = int(n[0, 0]) if len(n) else 0
+    return y, kind(xhat.reshape(x.shape), rstd.reshape(*x.shape[:-1], 1), gamma.copy(), x.dtype, D, block)
+
+
+def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, reproducible=False, block=BLOCK, finite=False):
+    r"""This rank's features of layer norm: :math:`y = \gamma (x - \mu) r + \beta`. Returns y and a FeaturesCache.
+
+    One message, 32 bytes a row and part: the quadruples. Means over the D features of all ranks; eps and precise as in
+    :func:`lnlib.layernorm.layer_norm_forward`. finite: refuse x with NaN or Inf, naming the rank.
+    """
+    x, gamma, beta, eps = _checked(x, gamma, beta, eps, finite)
+    common, block = _common(x, gamma, eps, precise, reproducible, block)
+    yield SAME, common
+    parts = yield GATHER, quadruples(_rows(x), block)
+    return _normalised(x, gamma, beta, eps, _joined(merge, parts, block), precise, block, FeaturesCache)
+
+
+def rms_norm_forward(x, gamma, eps=1e-5, *, reproducible=False, block=BLOCK, finite=False):
+    r"""This rank's features of RMS norm, :math:`y = \gamma\, x / \sqrt{\overline{x^2} + \varepsilon}`, and its cache.
+
+    One message, 16 bytes a row and part: count and sum of squares.
+    """
+    gamma = contract.as_array("gamma", gamma)
+    x, gamma, beta, eps = _checked(x, gamma, np.zeros_like(gamma), eps, finite)
+    common, block = _common(x, gamma, eps, False, reproducible, block)
+    yield SAME, common
+    rows = _rows(x)
+    parts = yield GATHER, products(rows, rows, block)
+    n, S = _joined(np.add, parts, block)
+    return _normalised(x, gamma, beta, eps, (n, 0 * n, 0 * n, S), False, block, RMSFeaturesCache)
+
+
+@np.errstate(all="ignore")
+def _upstream(dy, cache):
+    """g = gamma * dy and xhat as rows of float64, and this rank's sums dgamma and dbeta."""
+    xhat, dy = _rows(cache.xhat), _rows(dy)
+    sums = layernorm.sum_rows(dy * xhat), layernorm.sum_rows(dy.copy())
+    return cache.gamma.astype(np.float64) * dy, xhat, *(a.astype(cache.gamma.dtype) for a in sums)
+
+
+@np.errstate(all="ignore")
+def _dx(g, m, r, xhat, along, cache):
+    """rstd * (g - its mean - xhat * mean(g xhat)), in x's shape and dtype; ``along`` is D times the last mean."""
+    dx = cache.rstd.reshape(-1, 1) * (((g - m) - r) - xhat * (along / cache.D))
+    return dx.astype(cache.dtype).reshape(cache.xhat.shape)
+
+
+def _require(dy, cache, kind):
+    """dy as an array, of a cache whose fields have the types, shapes and dtypes that forward gave them."""
+    contract.require_cache(cache, kind)
+    dtype = contract.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
+    contract.require_dtype("cache.dtype", dtype, DTYPES)
+    shape = contract.require_kind("cache.xhat", cache.xhat, np.ndarray, "the array that forward made").shape
+    contract.require_part(cache, "xhat", shape or (0,), {contract.COMPUTE_DTYPE[dtype.name], np.dtype(np.float64)})
+    contract.require_part(cache, "rstd", (*shape[:-1], 1), (np.dtype(np.float64),))
+    contract.require_part(cache, "gamma", shape[-1:], contract.dtypes_like(dtype))
+    contract.require_count("cache.D", cache.D, least=0)
+    if cache.block is not None:
+        contract.require_count("cache.block", cache.block)
+    dy = contract.require_like_x("dy", dy, shape, dtype)
+    contract.require_dtype("dy", dy.dtype, DTYPES)
+    return dy
+
+
+def layer_norm_backward(dy, cache):
+    r"""This rank's features of dx, dgamma and dbeta; formulas as in :func:`lnlib.layernorm.layer_norm_backward`.
+
+    One message, 40 bytes a row and part: the mean of g is taken as carefully as that of x, and with it the sum of
+    :math:`(g - \overline g)\,\hat x` (:func:`lnlib.sharded.groups.merge_upstream`). A constant g gives exact zeros.
+    """
+    dy = _require(dy, cache, FeaturesCache)
+    g, xhat, dgamma, dbeta = _upstream(dy, cache)
+    parts = yield GATHER, quintuples(g, xhat, cache.block)
+    _, m, r, _, along = _joined(merge_upstream, parts, cache.block)
+    return _dx(g, m, r, xhat, along, cache), dgamma, dbeta
+
+
+def rms_norm_backward(dy, cache):
+    r"""This rank's features of RMS norm's dx and dgamma: :math:`dx = r (g - \hat x\, \overline{g \hat x})`.
+
+    One message, 16 bytes a row and part.
+    """
+    dy = _require(dy, cache, RMSFeaturesCache)
+    g, xhat, dgamma, _ = _upstream(dy, cache)
+    parts = yield GATHER, products(g, xhat, cache.block)
+    _, along = _joined(np.add, parts, cache.block)
+    return _dx(g, 0, 0, xhat, along, cache), dgamma

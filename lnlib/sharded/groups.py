@@ -1,0 +1,116 @@
+r"""Groups of numbers, and what is known of two of them taken together: the arithmetic of a message.
+
+A rank knows of its part of a row the *quadruple* (count n, mean m, residual r, squares S): the rounded mean, the mean
+of what it leaves, and :math:`S = \sum (x - m - r)^2`. The mean of the group is m + r, kept as two numbers for the
+reason for which :func:`lnlib.variance.recentred` keeps two: added up, it would be rounded to m again.
+
+All is float64, whatever x is: what is wrong in a statistic is wrong in a whole row, and there are few of them.
+Arguments are not checked: here they come from programs that have checked theirs.
+"""
+
+import numpy as np
+
+
+def _block(x, start, width):
+    # A copy in order: NumPy adds blocks of one shape and layout in one order, wherever they were cut from.
+    return np.ascontiguousarray(x[:, start:start + width], np.float64)
+
+
+def _parts(columns, width, block, make):
+    """``make(start, width)`` of each block, stacked: (blocks, rows, columns); none of a shard without features."""
+    starts = range(0, width[1], block or max(width[1], 1))
+    made = [make(start, block or width[1]) for start in starts]
+    return np.stack(made) if made else np.empty((0, width[0], columns))
+
+
+def centred(x):
+    """(m, r, x - m - r) of each row: the mean rounded, what it leaves, and the row less both."""
+    m = x.mean(axis=-1, keepdims=True)
+    d = x - m
+    r = d.mean(axis=-1, keepdims=True)
+    return m, r, d - r
+
+
+@np.errstate(all="ignore")
+def quadruples(x, block=None):
+    """(n, m, r, S) of every row of x, (rows, width), for each block of features: (blocks, rows, 4)."""
+    def make(start, width):
+        part = _block(x, start, width)
+        m, r, c = centred(part)
+        return np.concatenate([np.full_like(m, part.shape[1]), m, r, (c * c).sum(-1, keepdims=True)], -1)
+
+    return _parts(4, x.shape, block, make)
+
+
+@np.errstate(all="ignore")
+def quintuples(g, xhat, block=None):
+    r"""(n, m, r, X, Q) of every row of g, (rows, width), for each block of features: (blocks, rows, 5).
+
+    :math:`X = \sum\hat x` and :math:`Q = \sum c\,\hat x`; c is g less the mean of the block, m + r.
+    """
+    def make(start, width):
+        part, along = _block(g, start, width), _block(xhat, start, width)
+        m, r, c = centred(part)
+        sums = [(a * along).sum(-1, keepdims=True) for a in (np.ones_like(c), c)]
+        return np.concatenate([np.full_like(m, part.shape[1]), m, r, *sums], -1)
+
+    return _parts(5, g.shape, block, make)
+
+
+@np.errstate(all="ignore")
+def products(a, b, block=None):
+    """(n, sum of a * b) of every row for each block of features: (blocks, rows, 2)."""
+    def make(start, width):
+        part = _block(a, start, width)
+        total = (part * _block(b, start, width)).sum(-1, keepdims=True)
+        return np.concatenate([np.full_like(total, part.shape[1]), total], -1)
+
+    return _parts(2, a.shape, block, make)
+
+
+def _meet(a, b):
+    """The larger and the smaller of two groups, their count, the smaller's share, and how far its mean is away."""
+    larger = (a[..., 0] > b[..., 0]) | ((a[..., 0] == b[..., 0]) & (a[..., 1] <= b[..., 1]))
+    large, small = (np.moveaxis(np.where(larger[..., None], *pair), -1, 0) for pair in ((a, b), (b, a)))
+    n = large[0] + small[0]
+    distance = np.where(small[0] > 0, (small[1] - large[1]) + (small[2] - large[2]), 0)
+    return large, small, n, small[0] / np.maximum(n, 1), distance
+
+
+def merge(a, b):
+    r"""The quadruples of two groups taken together; arrays of shape (..., 4).
+
+    The rounded mean of the larger group, the *pivot*, stays as it is; the mean moves in the residual, which is small.
+    With d the distance of the two means and p the share of the smaller group,
+
+    .. math:: n = n_a + n_b, \quad m = m_a, \quad r = r_a + p\, d, \quad S = S_a + S_b + d^2 p\, n_a
+        \qquad (n_a \ge n_b, \; p = n_b / n).
+
+    The residual is off by about u sigma at most: :math:`|d|\, p \le \sigma \sqrt{n_b/n_a}`, no more than sigma because
+    the *larger* group is the pivot. merge(a, b) and merge(b, a) have the same bits, unless counts and rounded
+    means are equal; a group of no numbers changes nothing; of equal numbers come exact zeros.
+    The squares are those of Chan, Golub and LeVeque, *Updating Formulae and a Pairwise Algorithm for Computing Sample
+    Variances*, COMPSTAT 1982.
+    """
+    large, small, n, share, d = _meet(a, b)
+    return np.stack([n, large[1], large[2] + d * share, (large[3] + small[3]) + d * d * share * large[0]], -1)
+
+
+def merge_upstream(a, b):
+    r"""The quintuples of two groups taken together; arrays of shape (..., 5). As :func:`merge`, and
+
+    .. math:: X = X_a + X_b, \qquad Q = Q_a + Q_b + d\,(X_b - p X).
+
+    What each group subtracted from its g, its own mean, is put back, and the mean of both is subtracted.
+    """
+    large, small, n, share, d = _meet(a, b)
+    X = large[3] + small[3]
+    return np.stack([n, large[1], large[2] + d * share, X, (large[4] + small[4]) + d * (small[3] - share * X)], -1)
+
+
+def tree(join, parts):
+    """All parts joined, neighbours first: (parts, ...) to (...). The order depends on the number of parts alone."""
+    while len(parts) > 1:
+        even = len(parts) // 2 * 2
+        parts = np.concatenate([join(parts[0:even:2], parts[1:even:2]), parts[even:]])
+    return parts[0]

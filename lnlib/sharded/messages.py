@@ -1,0 +1,138 @@
+"""What ranks say to each other: three operations, one step of a program, and one error for all ranks.
+
+A *program* is a generator: what one rank does. It brings something and waits for what all of them make of it::
+
+    total = yield SUM, array        # the elementwise sum, the same bits on every rank
+    parts = yield GATHER, array     # (parts of all ranks, ...): the arrays one behind the other, by rank
+    yield SAME, {"eps": eps}        # nothing, if all ranks bring the same values
+    merged = yield merge, array     # the (rows, k) arrays merged two by two, by a function of two such arrays
+
+Before anything is sent, every rank tells the others, in 16 bytes, what it is about to do (:class:`Step`). Where that
+differs, or one of them has failed, nothing is sent, and all of them raise the same :class:`RankError`.
+"""
+
+import hashlib
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import contract
+
+SUM, GATHER, SAME = "sum", "gather", "same"
+
+#: Bytes with which a rank announces a message: 8 for what it is, 8 for the length of its first axis.
+HEADER = 16
+
+#: What the first field of an announcement says of a program that has returned.
+END = "the end of the program"
+
+
+class RankError(Exception):
+    """What went wrong on which rank, in which argument; raised on every rank with the same text."""
+
+
+class Step(NamedTuple):
+    """What a rank does next. ``terms``, {name: text}, must be the same on all ranks; ``cause``: its error."""
+
+    operation: object = None
+    content: object = None
+    terms: dict = {}
+    cause: Exception | None = None
+    finished: bool = False
+
+    @property
+    def error(self):
+        """The error in words; empty if there is none."""
+        return f"{type(self.cause).__name__}: {self.cause}" if self.cause else ""
+
+    @property
+    def digest(self):
+        """8 bytes, as an integer, that differ if anything told of the step does."""
+        told = repr((sorted(self.terms.items()), self.error)).encode()
+        return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "little", signed=True)
+
+    @property
+    def length(self):
+        """The first axis of a gathered array, which may differ from rank to rank; else 0."""
+        return len(self.content) if self.operation == GATHER and not self.finished else 0
+
+
+def _announced(message):
+    """The step of a message. What is wrong with it is raised here, in the rank that brings it."""
+    if not isinstance(message, tuple) or len(message) != 2:
+        raise TypeError(f"message: found {type(message).__name__}, expected an operation and what is brought to it")
+    operation, content = message
+    if isinstance(operation, str) and operation == SAME:
+        contract.require_kind("message", content, dict, "a dict {name: value} beside SAME")
+        return Step(SAME, None, {"operation": SAME, **{name: str(value) for name, value in content.items()}})
+    if not callable(operation) and (not isinstance(operation, str) or operation not in (SUM, GATHER)):
+        raise ValueError(f"message: found operation {operation!r}, expected SUM, GATHER, SAME or a function")
+    array = contract.as_array("message", content, contract.REAL_NUMBERS)
+    if operation != SUM and not array.ndim:
+        raise ValueError("message: found a 0-d array, expected one whose first axis counts parts or rows")
+    name = operation if isinstance(operation, str) else f"merge by {operation.__name__}"
+    shape = ("any", *array.shape[1:]) if operation == GATHER else array.shape
+    told = f"{name} of {array.dtype.name} ({', '.join(map(str, shape))})"
+    return Step(operation, np.ascontiguousarray(array), {"operation": told})
+
+
+def advance(program, reply):
+    """Run a program to its next message: the :class:`Step` that it comes to. Its own errors become one.
+
+    Arguments are not checked: the simulator and the runner call it, with the generator that they were given.
+    """
+    try:
+        return _announced(program.send(reply))
+    except StopIteration as stop:
+        return Step(content=stop.value, terms={"operation": END}, finished=True)
+    except Exception as error:
+        return Step(cause=error)
+
+
+def _by_value(values):
+    """{value: the ranks that have it}, in the order of ranks."""
+    found = {}
+    for rank, value in enumerate(values):
+        found.setdefault(value, []).append(str(rank))
+    return found
+
+
+def _ranks(numbers):
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+
+
+def disagreement(told):
+    """The :class:`RankError` of ``told``, (terms, error) of every rank in order, which are not all the same.
+
+    Errors of single ranks come first; without one, the first name whose value differs. Arguments are not checked:
+    the simulator and the runner call it.
+    """
+    errors = {error: ranks for error, ranks in _by_value(error for _, error in told).items() if error}
+    if errors:
+        return RankError("; ".join(f"{_ranks(ranks)}: {error}" for error, ranks in errors.items()))
+    for name in dict.fromkeys(name for terms, _ in told for name in terms):
+        values = _by_value(terms.get(name, "nothing") for terms, _ in told)
+        if len(values) > 1:
+            found = " and ".join(f"{value} on {_ranks(ranks)}" for value, ranks in values.items())
+            return RankError(f"{name}: found {found}, expected the same on all ranks")
+    raise AssertionError("told: found the same on all ranks")
+
+
+class Message(NamedTuple):
+    """One message as it was sent, for the log: the operation, and the bytes that each rank brought to it.
+
+    :data:`HEADER` bytes a rank come on top, before every message and at the end of the program.
+    """
+
+    operation: str
+    sent: tuple
+
+    @classmethod
+    def of(cls, step, lengths):
+        """Of one rank's step; ``lengths`` has that of every rank. Arguments are not checked: as :func:`advance`."""
+        if step.operation == SAME:
+            return cls(SAME, (0,) * len(lengths))
+        nbytes = step.content.nbytes
+        row = step.content.itemsize * int(np.prod(step.content.shape[1:]))
+        name = step.operation if isinstance(step.operation, str) else "merge"
+        return cls(name, tuple(row * n if name == GATHER else nbytes for n in lengths))

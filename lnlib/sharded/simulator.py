@@ -1,0 +1,83 @@
+"""All ranks in this process, one after the other: NumPy only, no threads, the same programs as under MPI.
+
+The order in which a sum is added is the MPI library's choice, by message, ranks and version; here it is an argument.
+What is gathered comes in the order of ranks, in the simulator as everywhere.
+"""
+
+import functools
+from collections.abc import Generator
+
+import numpy as np
+
+from .. import contract
+from .messages import GATHER, SAME, SUM, Message, advance, disagreement
+
+
+def _tree(join, arrays):
+    """Ranks 0 to P/2 - 1, and the others, each by themselves; then the two."""
+    half = len(arrays) // 2
+    return arrays[0] if not half else join(_tree(join, arrays[:half]), _tree(join, arrays[half:]))
+
+
+def _chain(join, arrays):
+    return functools.reduce(join, arrays)
+
+
+def _ring(join, arrays):
+    """The P-th parts of the message go round at the same time, each of them from another rank on."""
+    cuts = np.array_split(np.arange(len(arrays[0])), len(arrays))
+    return np.concatenate([functools.reduce(join, [a[cut] for a in arrays[k:] + arrays[:k]])
+                           for k, cut in enumerate(cuts) if len(cut)])
+
+
+#: Ways to combine the arrays of P ranks, by name: :func:`simulate`'s ``order``.
+ORDERS = {"tree": _tree, "chain": _chain, "ring": _ring}
+
+
+def _reply(steps, order, piece):
+    """What all ranks receive."""
+    operation, arrays = steps[0].operation, [step.content for step in steps]
+    if operation == SAME:
+        return None
+    if operation == GATHER:
+        return np.concatenate(arrays)
+    combine = ORDERS[order]
+    if operation == SUM:
+        return combine(np.add, arrays)
+    if piece is None:
+        return combine(operation, arrays)
+    shape, flat = arrays[0].shape, [a.ravel() for a in arrays]  # a library that knows of numbers, not of rows
+    pieces = [combine(operation, [a[i:i + piece] for a in flat]) for i in range(0, flat[0].size, piece)]
+    return np.concatenate(pieces).reshape(shape)
+
+
+def simulate(programs, *, order="tree", piece=None, log=None):
+    """The results of all ranks' programs, in order.
+
+    programs: one generator a rank. order: a key of :data:`ORDERS`, for sums and merges.
+    piece: a merge gets its message flat, in pieces of so many numbers, as an MPI library may cut it that was told
+    numbers and not rows. log: a list that gets a :class:`~lnlib.sharded.messages.Message` for each message.
+
+    Raises :class:`~lnlib.sharded.messages.RankError` if a rank fails, returns while others wait, or brings another
+    operation, dtype or shape than the others; TypeError or ValueError for its own arguments.
+    """
+    programs = contract.require_several("programs", programs)
+    if not programs:
+        raise ValueError("programs: found none, expected one generator for each rank")
+    for program in programs:
+        contract.require_kind("programs", program, Generator, "generators, one for each rank")
+    contract.require_choice("order", order, ORDERS)
+    if piece is not None:
+        contract.require_count("piece", piece)
+    replies = [None] * len(programs)
+    while True:
+        steps = [advance(program, reply) for program, reply in zip(programs, replies)]
+        if len({step.digest for step in steps}) > 1 or steps[0].error:
+            raise disagreement([(step.terms, step.error) for step in steps]) from next(
+                (step.cause for step in steps if step.cause), None)
+        if steps[0].finished:
+            return [step.content for step in steps]
+        if log is not None:
+            log.append(Message.of(steps[0], [step.length for step in steps]))
+        reply = _reply(steps, order, piece)
+        replies = [reply if reply is None else reply.copy() for _ in programs]  # each rank has memory of its own

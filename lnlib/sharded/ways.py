@@ -1,0 +1,100 @@
+r"""Six ways to the mean and the variance of a row whose features lie on several ranks, in x's dtype.
+
+Teaching programs: ``m, r, v = yield from way(x, D)``. x is (rows, width), this rank's features, D the number of
+features of the whole row; the mean is m + r, v the variance, each of shape (rows, 1). What each sends and loses is the
+subject of the chapter; :mod:`lnlib.sharded.features` sends what :func:`recentred` does, in float64.
+Arguments are not checked: what is shown is the messages.
+"""
+
+from typing import Callable, NamedTuple
+
+import numpy as np
+
+from .groups import centred, merge, tree
+from .messages import GATHER, SUM
+
+
+def sums(x, D):
+    r"""One sum of :math:`(\sum x, \sum x^2)`: mean of squares less squared mean, :func:`lnlib.variance.naive`."""
+    total = yield SUM, np.stack([x.sum(-1), (x * x).sum(-1)], -1)
+    m, square = total[:, :1] / x.dtype.type(D), total[:, 1:] / x.dtype.type(D)
+    return m, np.zeros_like(m), square - m * m
+
+
+def wide_sums(x, D):
+    """:func:`sums` in float64; the mean comes back as a number of x's dtype and what that cannot hold."""
+    mean, _, v = yield from sums(x.astype(np.float64), D)
+    m = mean.astype(x.dtype)
+    return m, (mean - m).astype(x.dtype), v.astype(x.dtype)
+
+
+def two_rounds(x, D):
+    """The definition: a sum for the mean, another one for the squares of x - m."""
+    m = (yield SUM, x.sum(-1, keepdims=True)) / x.dtype.type(D)
+    d = x - m
+    v = (yield SUM, (d * d).sum(-1, keepdims=True)) / x.dtype.type(D)
+    return m, np.zeros_like(m), v
+
+
+def recentred_two_rounds(x, D):
+    """:func:`two_rounds`, and the second sum brings the mean of what is left, too."""
+    m = (yield SUM, x.sum(-1, keepdims=True)) / x.dtype.type(D)
+    d = x - m
+    r, square = np.split((yield SUM, np.stack([d.sum(-1), (d * d).sum(-1)], -1)) / x.dtype.type(D), 2, -1)
+    return m, r, square - r * r
+
+
+def quadruple(x):
+    """(n, m, r, S) of each row of a shard, in x's dtype: (rows, 4). See :mod:`lnlib.sharded.groups`."""
+    if not x.shape[1]:
+        return np.zeros((len(x), 4), x.dtype)
+    m, r, c = centred(x)
+    return np.concatenate([np.full_like(m, x.shape[1]), m, r, (c * c).sum(-1, keepdims=True)], -1)
+
+
+def merge_chan(a, b):
+    """Two groups (n, m, S) taken together, the mean in one number: Chan, Golub and LeVeque 1982."""
+    (na, ma, Sa), (nb, mb, Sb) = np.moveaxis(a, -1, 0), np.moveaxis(b, -1, 0)
+    n, d = np.maximum(na + nb, 1), mb - ma
+    return np.stack([na + nb, ma + d * (nb / n), Sa + Sb + d * d * (na * nb / n)], -1)
+
+
+def chan(x, D):
+    """One gather of (n, m, S), merged in a tree. The mean is rounded in every merge."""
+    parts = yield GATHER, quadruple(x)[None][..., [0, 1, 3]]
+    n, m, S = np.split(tree(merge_chan, parts), 3, -1)
+    return m, np.zeros_like(m), S / n
+
+
+def recentred(x, D):
+    """One gather of (n, m, r, S), merged with a pivot (:func:`lnlib.sharded.groups.merge`): the cure."""
+    parts = yield GATHER, quadruple(x)[None]
+    n, m, r, S = np.split(tree(merge, parts), 4, -1)
+    return m, r, S / n
+
+
+class Way(NamedTuple):
+    """One way to mean and variance."""
+
+    name: str  #: for tables and legends
+    program: Callable  #: (x, D) -> (m, r, v)
+    numbers: tuple  #: that each message brings, a row and rank
+    itemsize: int | None = None  #: bytes of such a number; None: those of x's dtype
+
+
+#: By a short id, in teaching order.
+WAYS = {
+    "sums": Way("sums", sums, (2,)),
+    "wide": Way("sums in float64", wide_sums, (2,), 8),
+    "rounds": Way("mean, then squares", two_rounds, (1, 1)),
+    "recentred-rounds": Way("recentred, two rounds", recentred_two_rounds, (1, 2)),
+    "chan": Way("Chan's merge", chan, (3,)),
+    "recentred": Way("recentred, one message", recentred, (4,)),
+}
+
+
+def normalise(x, D, way="recentred", eps=1e-5):
+    """This rank's features of xhat, in x's dtype, with mean and variance from one of :data:`WAYS`."""
+    m, r, v = yield from WAYS[way].program(x, D)
+    with np.errstate(all="ignore"):
+        return ((x - m) - r) / np.sqrt(v + x.dtype.type(eps))

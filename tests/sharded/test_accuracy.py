@@ -1,0 +1,161 @@
+"""Cut among ranks, layer norm is as exact as in one process, judged by exact arithmetic."""
+
+import functools
+
+import numpy as np
+import pytest
+from ranks import numbers, program, single, whole
+
+from lnlib import reference
+from lnlib.sharded import cut, simulate, widths
+
+NAMES = "y", "xhat", "dx", "dgamma", "dbeta"
+
+#: Of what one process loses. Both round the same tensors once, at random: that is most of it.
+BAR = 1.5
+
+#: Rows of 8 features: 12 for each of 8 ranks, so that the mean square of the roundings of dgamma, a sum of 96 in one
+#: process and of 12 in each rank, is near enough to what it is on average.
+SHAPES = {8: 96, 1000: 12, 65536: 2}
+
+
+@functools.lru_cache(maxsize=None)
+def judged(rows, D, ratio, norm="layer"):
+    arrays = numbers(rows, D, ratio)
+    x, gamma, beta, dy = arrays
+    exact = reference.layer_norm(x, gamma, beta, dy) if norm == "layer" else reference.rms_norm(x, gamma, dy)
+    return arrays, exact, errors(single(*arrays, norm=norm), exact)
+
+
+def errors(results, exact):
+    return {name: reference.relative_error(value, getattr(exact, name)) for name, value in zip(NAMES, results)}
+
+
+def cuts(count, ranks):
+    """Even; uneven, most on one rank; and with empty ranks at either end and between."""
+    yield cut(count, ranks)
+    some = [max(1, count // 3**k // 2) if count > ranks else 0 for k in range(1, ranks)]
+    yield widths(*some, count - sum(some))
+    yield widths(0, *(s.stop - s.start for s in cut(count, ranks)), 0)
+
+
+def run(how, ranks, *arrays, **options):
+    """All results of an even cut among so many ranks, put together."""
+    parts = cut(arrays[0].shape[0 if how == "rows" else 1], ranks)
+    return whole(how, simulate([program(how, part, *arrays, **options) for part in parts]))
+
+
+def hold(how, rows, D, ratio, ranks, norm="layer", block=None):
+    arrays, exact, owed = judged(rows, D, ratio, norm)
+    for parts in cuts(rows if how == "rows" else D, ranks):
+        results = whole(how, simulate([program(how, part, *arrays, norm=norm) for part in parts]))
+        found = errors(results, exact)
+        assert all(found[name] <= BAR * owed[name] for name in found), (parts, found, owed)
+
+
+@pytest.mark.parametrize("how", ["rows", "features"])
+@pytest.mark.parametrize("ratio", [0, 1e3, 1e6])
+@pytest.mark.parametrize("D, ranks", [(8, 3), (8, 8), (1000, 4)])
+def test_as_exact_as_one_process(how, ratio, D, ranks):
+    hold(how, SHAPES[D], D, ratio, ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["rows", "features"])
+@pytest.mark.parametrize("ratio", [0, 1, 10, 100, 1e3, 1e4, 1e5, 1e6])
+@pytest.mark.parametrize("D", [1000, 65536])
+def test_at_every_ratio_for_every_number_of_ranks(how, ratio, D):
+    for ranks in (1, 2, 3, 4, 7, 8):
+        hold(how, SHAPES[D], D, ratio, ranks)
+
+
+@pytest.mark.parametrize("how", ["rows", "features"])
+@pytest.mark.parametrize("ranks", [1, 3, 8])
+def test_rms_norm(how, ranks):
+    hold(how, 12, 1000, 10, ranks, "rms")
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1e6, 1e12])
+def test_float64_keeps_its_digits_where_a_rounded_mean_would_not(ratio):
+    """x - m - r is rounded twice, and r is off by u sigma a merge: ten times u, whatever mean / sigma is.
+
+    A mean in one float64 number is off by up to u ratio, 1e-4 in the last case. dx: kappa is near 1 for normal dy.
+    """
+    arrays = numbers(6, 1000, ratio, "float64")
+    exact = reference.layer_norm(*arrays)
+    for ranks in (1, 3, 8):
+        found = errors(run("features", ranks, *arrays), exact)
+        assert max(found.values()) < 10 * 2.0**-53, (ranks, found)
+
+
+def test_shards_whose_means_are_far_apart():
+    """A thousand sigma of a shard between the means of any two: the squares are those of the distances."""
+    x, gamma, beta, dy = numbers(12, 1000)
+    x = x + np.repeat(1e3 * np.arange(8, dtype=np.float32), 125)
+    exact = reference.layer_norm(x, gamma, beta, dy)
+    owed = errors(single(x, gamma, beta, dy), exact)
+    for ranks in (3, 8):
+        found = errors(run("features", ranks, x, gamma, beta, dy), exact)
+        assert all(found[name] <= BAR * owed[name] for name in found), (found, owed)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("ranks", [1, 3, 7])
+def test_constant_rows_and_constant_upstream_give_exact_zeros(dtype, ranks):
+    """Of equal numbers the rounded means of two parts may differ, and their residuals make up for it, exactly."""
+    x, gamma, beta, dy = numbers(5, 700, 1.0, dtype)
+    x[:] = np.array([0.1, 33333334.0, -1 / 3, 1e-8, 1e8], dtype)[:, None]
+    one, zero = np.ones_like(gamma), np.zeros_like(beta)
+    y, *_ = run("features", ranks, x, gamma, zero, dy)
+    assert not y.any()
+    x, dy = numbers(5, 700, 1.0, dtype)[0], np.full_like(dy, 0.1)
+    _, _, dx, *_ = run("features", ranks, x, one, zero, dy)
+    assert not dx.any()
+
+
+@pytest.mark.parametrize("how", ["rows", "features"])
+def test_precise_is_rounded_once(how):
+    """float64 inside, for float32 x: y and dx within half a unit in the last place, nearly always, at any kappa."""
+    x, gamma, beta, dy = numbers(12, 1000, 1e3)
+    one, dy = np.ones_like(gamma), (1e3 + dy).astype(np.float32)
+    exact = reference.layer_norm(x, one, beta, dy)
+    for name, value in zip(NAMES, run(how, 3, x, one, beta, dy, precise=True)):
+        wanted = reference.to_float64(getattr(exact, name)).astype(value.dtype)
+        if name != "xhat":
+            assert np.mean(value == wanted) > 0.999, name
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_storage(dtype):
+    pytest.importorskip("ml_dtypes")
+    arrays = numbers(12, 256, 1.0, dtype)
+    for how in ("rows", "features"):
+        results = run(how, 3, *arrays)
+        assert [a.dtype.name for a in results] == [dtype, "float32", dtype, dtype, dtype]
+        exact = reference.layer_norm(*arrays)
+        owed, found = errors(single(*arrays), exact), errors(results, exact)
+        assert all(found[name] <= BAR * owed[name] for name in found), (how, found, owed)
+
+
+@pytest.mark.parametrize("how", ["rows", "features"])
+def test_nan_stays_in_its_row(how):
+    x, gamma, beta, dy = numbers(6, 40)
+    x[2, 5] = np.nan
+    y, xhat, dx, *_ = run(how, 3, x, gamma, beta, dy)
+    for a in (y, xhat, dx):
+        assert np.isnan(a[2]).all() and np.isfinite(np.delete(a, 2, 0)).all()
+
+
+@pytest.mark.parametrize("how", ["rows", "features"])
+def test_any_leading_shape_and_no_rows(how):
+    x, gamma, beta, dy = numbers(12, 40)
+    flat = simulate([program(how, part, x, gamma, beta, dy) for part in cut(12 if how == "rows" else 40, 4)])
+    if how == "features":
+        x4, dy4 = (a.reshape(2, 3, 2, 40) for a in (x, dy))
+        deep = simulate([program(how, part, x4, gamma, beta, dy4) for part in cut(40, 4)])
+        for rank, other in zip(deep, flat):
+            assert [a.tobytes() for a in rank] == [a.tobytes() for a in other]
+        assert deep[0][0].shape == (2, 3, 2, 10)
+    none = simulate([program(how, part, x[:0], gamma, beta, dy[:0]) for part in cut(0 if how == "rows" else 40, 2)])
+    assert [a.shape for a in whole(how, none)] == [(0, 40)] * 3 + [(40,)] * 2
+    assert not whole(how, none)[3].any()

@@ -1,0 +1,235 @@
+"""The simulator: what it delivers, what it counts, and that whatever goes wrong is one error with a name."""
+
+import functools
+
+import numpy as np
+import pytest
+from ranks import numbers, program
+
+from lnlib.sharded import GATHER, SAME, SUM, RankError, cut, features, rows, simulate, traffic, widths
+from lnlib.sharded.groups import merge, quadruples
+
+
+def say(*messages):
+    """A program that sends these and returns the replies."""
+    replies = []
+    for message in messages:
+        replies.append((yield message))
+    return replies
+
+
+def test_operations():
+    a, b = np.array([1.0, 2.0]), np.array([10.0, 20.0])
+    same = SAME, {"k": 1}
+    for found in simulate([say((SUM, a), (GATHER, a), same), say((SUM, b), (GATHER, b[:1]), same)]):
+        assert [np.asarray(reply).tolist() for reply in found] == [[11, 22], [1, 2, 10], None]
+
+
+def test_a_merge_gets_whole_rows_or_pieces_of_a_flat_message():
+    """In whole rows a merge is right in every order; cut anywhere, a flat message makes sense no more."""
+    x = numbers(6, 40, 100.0, "float64")[0]
+    parts = [quadruples(x[:, part], 40)[0] for part in cut(40, 4)]
+
+    def known(a):  # the count, the mean, the squares: which mean was the pivot depends on the order
+        n, m, r, S = a.T
+        return [n, m + r, S]
+
+    wanted = known(functools.reduce(merge, parts))
+    for order in ("tree", "chain", "ring"):
+        found = simulate([say((merge, part)) for part in parts], order=order)[0][0]
+        assert np.allclose(known(found), wanted, rtol=1e-12)
+    with pytest.raises((ValueError, IndexError)):
+        simulate([say((merge, part)) for part in parts], piece=5)
+
+    def averaged(a, b):  # takes the first number for a count
+        return np.concatenate([a[:1] + b[:1], (a[1:] + b[1:]) / 2])
+
+    ones = np.ones(8)
+    assert simulate([say((averaged, ones)), say((averaged, ones))])[1][0].tolist() == [2, *[1] * 7]
+    assert simulate([say((averaged, ones)), say((averaged, ones))], piece=4)[1][0].tolist() == [2, 1, 1, 1] * 2
+
+
+#: What a rank does instead of SUM of three float64, and the words of all ranks.
+WRONG = {
+    "returns": (lambda: say(), "operation: found sum of float64 (3) on ranks 0, 2 and the end of the program on"),
+    "raises": (lambda: fails(), "rank 1: KeyError: 'x'"),
+    "shape": (lambda: say((SUM, np.ones(4))), "(3) on ranks 0, 2 and sum of float64 (4) on rank 1"),
+    "dtype": (lambda: say((SUM, np.ones(3, "f4"))), "sum of float32 (3) on rank 1"),
+    "operation": (lambda: say((GATHER, np.ones(3))), "gather of float64 (any) on rank 1"),
+    "merge": (lambda: say((merge, np.ones(3))), "merge by merge of float64 (3) on rank 1"),
+    "same": (lambda: say((SAME, {"eps": 1})), "and same on rank 1"),
+    "one more": (lambda: say((SUM, np.ones(3)), (SUM, np.ones(3))), "the end of the program on ranks 0, 2 and sum of"),
+    "unknown": (lambda: say(("mean", np.ones(3))), "rank 1: ValueError: message: found operation 'mean', expected"),
+    "no array": (lambda: say((SUM, "three")), "rank 1: TypeError: message: found dtype"),
+    "no pair": (lambda: say(SUM), "rank 1: TypeError: message: found str, expected an operation"),
+    "a list": (lambda: say((SAME, [1])), "rank 1: TypeError: message: found list, expected a dict"),
+    "0-d": (lambda: say((GATHER, 1.0)), "rank 1: ValueError: message: found a 0-d array"),
+}
+
+
+def fails():
+    raise KeyError("x")
+    yield
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_one_rank_does_otherwise_is_told(what):
+    wrong, words = WRONG[what]
+    with pytest.raises(RankError) as caught:
+        simulate([say((SUM, np.ones(3))), wrong(), say((SUM, np.ones(3)))])
+    assert words in str(caught.value)
+
+
+def test_same_names_what_differs():
+    words = "^eps: found 1e-05 on ranks 0, 2 and 1e-06 on rank 1, expected the same on all ranks$"
+    with pytest.raises(RankError, match=words):
+        simulate([say((SAME, {"D": 3, "eps": eps})) for eps in (1e-5, 1e-6, 1e-5)])
+    with pytest.raises(RankError, match="^D: found 3 on rank 0 and nothing on rank 1"):
+        simulate([say((SAME, {"D": 3})), say((SAME, {}))])
+
+
+def test_errors_of_several_ranks_and_the_cause():
+    def divides():
+        yield SUM, 1 // 0
+
+    with pytest.raises(RankError, match="^ranks 0, 2: KeyError: 'x'; rank 1: ZeroDivisionError") as caught:
+        simulate([fails(), divides(), fails()])
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("block", [None, 16])
+@pytest.mark.parametrize("how, parts", [(how, parts) for how in ("rows", "features")
+                                        for parts in (cut(64, 4, 16), cut(64, 7, 16), widths(64))])
+def test_bytes_counted_are_bytes_predicted(how, parts, block, norm):
+    arrays = numbers(64, 64)
+    log = []
+    simulate([program(how, part, *arrays, norm=norm, block=block) for part in parts], log=log)
+    counts = [part.stop - part.start for part in parts]
+    predicted = traffic.rows(counts, 64, block) if how == "rows" else traffic.features(counts, 64, norm, block)
+    assert log == predicted
+    assert traffic.total(log) == (sum(map(sum, (m.sent for m in log))), 16 * len(parts) * (len(log) + 1))
+
+
+def test_bytes_of_the_first_page():
+    """The numbers that the text tells: 32 and 40 bytes a row and rank; 16 bytes a feature."""
+    assert [m.sent for m in traffic.features([5, 0, 3], rows=10)] == [(0, 0, 0), (320, 0, 320), (400, 0, 400)]
+    assert [m.sent for m in traffic.rows([7, 0], D=100)] == [(0, 0), (1600, 1600)]
+    assert traffic.features([100, 30], 10, block=32)[1].sent == (4 * 320, 320)
+    assert traffic.rows([100, 0], 10, block=32)[1].sent == (4 * 168, 0)
+
+
+def test_the_model_of_time():
+    """Two ranks, one step: alpha and n bytes of a sum each way; a gather brings what the other one has."""
+    assert traffic.seconds(traffic.Message(SUM, (100, 100)), 1.0, 0.01) == 2 + 1
+    assert traffic.seconds(traffic.Message(GATHER, (100, 300, 0)), 1.0, 0.01) == 2 + 4
+    assert traffic.seconds(traffic.Message(GATHER, (100,)), 1.0, 0.01) == 0
+
+
+BAD = {  # argument -> a change of it on one rank, and the words on all
+    "x": (lambda a: a.astype(int), "TypeError: x: found dtype int64"),
+    "eps": (lambda a: -1.0, "ValueError: eps: found -1.0, expected a finite number >= 0"),
+    "gamma": (lambda a: a[:-1], "ValueError: gamma: found shape"),
+    "dy": (lambda a: a[:-1], "ValueError: dy: found shape"),
+}
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("how", ["rows", "features"])
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_argument_on_one_rank_is_named_on_all(how, name, norm):
+    change, words = BAD[name]
+
+    def rank(number, part):
+        arrays = dict(zip(("x", "gamma", "beta", "dy"), numbers(12, 40)), eps=1e-5)
+        if number == 2:
+            part = slice(None)
+            arrays[name] = change(arrays[name])
+        return program(how, part, norm=norm, **arrays)
+
+    with pytest.raises(RankError, match=f"^rank 2: {words}"):
+        simulate([rank(k, part) for k, part in enumerate(cut(12, 3))])
+
+
+@pytest.mark.parametrize("how", ["rows", "features"])
+@pytest.mark.parametrize("name, change, words", [
+    ("eps", lambda a: 1e-6, "eps: found 1e-05 on ranks 0, 2 and 1e-06 on rank 1"),
+    ("x", lambda a: a.astype("f4"), "dtype of x: found float64 on ranks 0, 2 and float32 on rank 1"),
+])
+def test_what_must_be_the_same_is_named(how, name, change, words):
+    def rank(number):
+        arrays = dict(zip(("x", "gamma", "beta", "dy"), numbers(12, 40, dtype="float64")), eps=1e-5)
+        if number == 1:
+            arrays[name] = change(arrays[name])
+            arrays |= {} if name == "eps" else {k: arrays[k].astype("f4") for k in ("gamma", "beta")}
+        return program(how, slice(None), **arrays)
+
+    with pytest.raises(RankError, match=words):
+        simulate([rank(k) for k in range(3)])
+
+
+def test_parameters_that_drifted_apart_and_rows_that_do_not_fit():
+    x, gamma, beta, dy = numbers(12, 40)
+    with pytest.raises(RankError, match=r"^beta: found float32, numbers with the checksum \w+ on rank 0 and "):
+        simulate([rows.layer_norm_forward(x, gamma, b) for b in (beta, beta + 1)])
+    with pytest.raises(RankError, match=r"^gamma: found float32, numbers"):
+        simulate([rows.rms_norm_forward(x, g) for g in (gamma, -gamma)])
+    with pytest.raises(RankError, match=r"^leading shape of x: found \(12,\) on rank 0 and \(11,\) on rank 1"):
+        simulate([features.layer_norm_forward(a, gamma, beta) for a in (x, x[1:])])
+    with pytest.raises(RankError, match="^block: found None on rank 0 and 128 on rank 1"):
+        simulate([features.rms_norm_forward(x, gamma, reproducible=flag) for flag in (False, True)])
+    with pytest.raises(RankError, match="^ranks 0, 1: ValueError: x: found no features on any rank"):
+        simulate([features.layer_norm_forward(x[:, :0], gamma[:0], beta[:0]) for _ in "ab"])
+
+
+@pytest.mark.parametrize("forward", [rows.layer_norm_forward, rows.rms_norm_forward, features.layer_norm_forward,
+                                     features.rms_norm_forward])
+def test_nan_is_data_unless_it_is_refused(forward):
+    x, gamma, beta, _ = numbers(12, 40)
+    nan = np.where(np.arange(40) == 7, np.nan, x).astype("f4")
+    parameters = (gamma,) if "rms" in forward.__name__ else (gamma, beta)
+    simulate([forward(a, *parameters) for a in (x, nan)])
+    with pytest.raises(RankError, match="^rank 1: ValueError: x: found NaN or Inf, expected finite numbers only"):
+        simulate([forward(a, *parameters, finite=True) for a in (x, nan)])
+
+
+def test_a_cache_of_the_other_cut_is_refused():
+    x, gamma, beta, dy = numbers(12, 40)
+    (_, of_rows), = simulate([rows.layer_norm_forward(x, gamma, beta)])
+    (_, of_features), = simulate([features.layer_norm_forward(x, gamma, beta)])
+    for backward, cache in ((rows.layer_norm_backward, of_features), (features.layer_norm_backward, of_rows),
+                            (features.rms_norm_backward, of_features), (rows.rms_norm_backward, of_rows)):
+        with pytest.raises(RankError, match="^rank 0: TypeError: cache: found "):
+            simulate([backward(dy, cache)])
+
+
+def test_arguments_of_the_simulator():
+    for bad, words in (([], "programs: found none"), ([3], "programs: found int"), (3, "programs: found int")):
+        with pytest.raises((TypeError, ValueError), match=words):
+            simulate(bad)
+    with pytest.raises(ValueError, match="order: found 'x'"):
+        simulate([say()], order="x")
+    with pytest.raises(ValueError, match="piece: found 0"):
+        simulate([say()], piece=0)
+
+
+def test_cuts():
+    assert cut(10, 3) == [slice(0, 3), slice(3, 6), slice(6, 10)]
+    assert cut(10, 4, 4) == [slice(0, 0), slice(0, 4), slice(4, 8), slice(8, 10)]
+    assert cut(0, 2) == [slice(0, 0)] * 2 and widths(2, 0, 3) == [slice(0, 2), slice(2, 2), slice(2, 5)]
+    for n in range(20):
+        for ranks in range(1, 9):
+            parts = cut(n, ranks)
+            assert np.array_equal(np.concatenate([np.arange(n)[p] for p in parts]), np.arange(n))
+            assert max(p.stop - p.start for p in parts) - min(p.stop - p.start for p in parts) <= 1
+
+
+def test_simulated_ranks_share_no_memory_that_they_may_write():
+    """A rank that writes into what it received changes nothing for the others."""
+    def rank():
+        reply = yield SUM, np.ones(3)
+        reply += 1
+        reply = yield SUM, reply
+        return reply
+
+    assert [r.tolist() for r in simulate([rank(), rank()])] == [[6.0] * 3] * 2

@@ -1,6 +1,7 @@
 """An assignment as files: what students get, what the instructor keeps, and a source for nbgrader."""
 
 import hashlib
+import inspect
 import json
 import platform
 import re
@@ -11,28 +12,32 @@ import numpy as np
 
 import lnlib
 
+from .grader import compare
 from .grader.judge import Assignment
+from .grader.launch import Limits
+from .grader.notebook import Seconds
 from .tasks import draw
 
 #: What judges; a change of it grades again.
 CODE = Path(__file__).parent, *(Path(lnlib.__file__).parent / room for room in ("exercises", "mistakes"))
 _FORMAT = 1
 _MISTAKEN = "What goes wrong, and the checks tell apart:"
-_SETUP = '''import numpy as np
+_SETUP = f"""import copy
+
+import numpy as np
 
 
-def compare(found, expected):
-    """Print what your function returned beside what it must return for one example."""
-    many = isinstance(expected, tuple)
-    for one, right in zip(found, expected) if many else [(found, expected)]:
-        close = one is not None and np.shape(one) == np.shape(right) and (
-            one == right if isinstance(right, str) else np.allclose(one, right, rtol=1e-5, atol=1e-5))
-        print("agrees:" if close else "DIFFERS:", one, "expected:", right, sep="\\n")'''
+{inspect.getsource(compare.difference)}
+
+{inspect.getsource(compare.compare)}"""
 _RULES = """Write the functions below; do not rename them, and give each the arguments that its first line has.
 NumPy is there as `np`, and is all that is needed. Functions work on new arrays and leave their arguments as they are.
 
-After each function a cell runs it on one example. What is graded are other inputs, also shapes and sizes that the
-text allows and the example does not show."""
+After each function a cell runs it on one example, and judges the result as the grader does. What is graded are other
+inputs, also shapes and sizes that the text allows and the example does not show. Whoever grades may set other limits
+than those in the text.
+
+Hand in this notebook. The grader runs it once, from the first cell to the last, without what was printed or drawn."""
 _README = """{title}
 
 students/     Give this to the students, unless nbgrader grades them: then hand out nbgrader/release/, see below.
@@ -135,29 +140,48 @@ def _opening(title, tasks):
 
 def _text(task):
     head, _, rest = task.text.partition("\n")
-    return f"{head}\n\n*{task.points} points, about {task.minutes} minutes.*\n{rest}"
+    return f"{head}\n\n*{task.points} points, about {task.minutes} minutes.*\n{rest}\n{_judged(task)}\n"
+
+
+def _judged(task):
+    """How results are judged, in words: by the kinds of what the public example gives, as ``compare`` does."""
+    _, expected = task.shown()
+    parts = expected if isinstance(expected, tuple) else (expected,)
+    kinds = dict.fromkeys(_kind(part, task.rtol) for part in parts)
+    several = f"a tuple or list of {len(parts)} results: " if isinstance(expected, tuple) else ""
+    return (f"**How it is judged.** Return {several}{' and '.join(kinds)}. {task.tolerance} A call may take "
+            f"{Seconds().call} seconds, the notebook {Seconds().wall}, both with "
+            f"{Limits().memory // 2**30} GiB of memory.").replace(".  ", ". ")
+
+
+def _kind(value, rtol):
+    if isinstance(value, (bool, str)):
+        return "True or False, not 1 or 0" if isinstance(value, bool) else "one of the words"
+    dtype = np.asarray(value).dtype
+    if dtype == np.float32:
+        return "float32, right to the last bit"
+    if dtype.kind in "iu":
+        return "whole numbers, exact"
+    return f"real numbers in the precision of float64 (allowed relative L2 error: {rtol:.0e}), no NaN or Inf"
 
 
 def _source(value):
-    """Python source of a result, floats to six digits."""
+    """Python source of an example's value, in full."""
     if isinstance(value, tuple):
-        return f"({', '.join(map(_source, value))})"
-    if isinstance(value, str):
-        return repr(value)
+        return f"({', '.join(map(_source, value))}{',' * (len(value) == 1)})"
     array = np.asarray(value)
-    if array.dtype.kind == "f":
-        array = np.where(abs(array) < 1e-12, 0, array)  # the rounding error of a zero
-    numbers = [float(f"{n:.6g}") if array.dtype.kind == "f" else n for n in array.ravel().tolist()]
-    nested = np.array(numbers, object).reshape(array.shape).tolist()
-    return f"np.array({nested})" if array.ndim else repr(nested)
+    if array.dtype == np.float32:
+        return f"np.float32({array.tolist()})"
+    text = str(array.tolist()).replace("], [", "],\n     [")  # a matrix with a line for each row
+    return f"np.array({text})" if array.ndim else text
 
 
 def _example(task):
-    call = f"{task.name}{task.example}"
-    expected = eval(call, {"np": np, task.name: task.function()})
-    # One array a line.
-    call = call.replace(",)", ")").replace(", np.", ",\n    np.").replace("(np.", "(\n    np.", 1)
-    return f"# One example, with what it must give.\nfound = {call}\ncompare(found, {_source(expected)})"
+    _, expected = task.shown()
+    arguments, expected = (text.replace(", np.", ",\n    np.").replace("(np.", "(\n    np.", 1) if text[0] == "(" else text
+                           for text in (task.example, _source(expected)))  # one array a line
+    return (f"# One example, with what it must give.\narguments = {arguments}\nexpected = {expected}\n"
+            f"compare({task.name}, arguments, expected{f', rtol={task.rtol}' if task.rtol else ''})")
 
 
 def _cells(title, tasks, answer, after=lambda task: ()):

@@ -2,11 +2,13 @@
 
 It knows no normalisation: a task is to it a thing with checks. In the order in which to read it:
 
-- :mod:`.grade`: the command. :mod:`.submissions` finds and reads notebooks, :mod:`.schedule` judges a few at a time,
-  :mod:`.points` and :mod:`.feedback` write what comes out.
-- :mod:`.judge`: points of one submission; what is expected never leaves its process.
+- :mod:`.grade`: the command. :mod:`.submissions` finds and reads what was handed in, :mod:`.schedule` judges a few at a
+  time, :mod:`.points` and :mod:`.feedback` write what comes out, :mod:`.matches` a table of renamed functions;
+  :mod:`.text` makes a submission's text fit to be shown.
+- :mod:`.judge`: points of one submission; what is expected never leaves its process. :mod:`.compare` is how the public
+  example is judged, here and in the students' notebook.
 - :mod:`.notebook`: a submission in its sandbox, whose functions are called over a pipe; :mod:`.wire` is what that
-  carries. ``child.py`` and ``probe.py`` run inside.
+  carries. ``child.py``, ``forms.py``, which reads notebooks, Python and zips, and ``probe.py`` run inside.
 - :mod:`.sandbox`, :mod:`.launch`, :mod:`.kernel`: a process that sees neither network nor files nor other processes.
 - :mod:`.hostile`: submissions that do harm, or try to.
 """

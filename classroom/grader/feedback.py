@@ -1,8 +1,15 @@
-"""One student's page of feedback, as HTML; what came from the submission is text in it, never markup."""
+"""Pages on one submission, as HTML: one for its student, one for the instructor. What came from it is text in them.
+
+A student's page holds nothing that was computed from hidden inputs but what passed and what failed, how the process
+ended, and the sentence of a known mistake; :mod:`.judge` says why.
+"""
 
 import hashlib
 import html
 import re
+
+from .judge import TOLD, looks
+from .text import printable
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
@@ -14,35 +21,92 @@ pre {{ overflow: auto }}</style>
 {body}
 </body></html>
 """
+_LOOKED_AT = "Your instructor is told of this, since it may not be your answers that went wrong."
+_OTHER_INPUTS = "The public example agrees; a check has other inputs: shapes, sizes and numbers that the text allows."
 
 
 def feedback(student, result, assignment):
-    """The page of one student."""
-    def p(text):
-        return f"<p>{html.escape(text)}</p>"
-
-    def items(texts):
-        return f"<ul>{''.join(f'<li>{html.escape(text)}</li>' for text in texts)}</ul>" if texts else ""
-
-    total, of = (sum(task[key] for task in result["tasks"]) for key in ("points", "of"))
-    parts = [f"<h1>{html.escape(student)}: {total:g} of {of:g} points</h1>"]
-    if result["note"]:
-        parts.append(p(f"State: {result['state']}. {result['note'][:1].upper()}{result['note'][1:]}."))
-    if result["errors"]:
-        parts += [p("Cells that raised an error; the cells after them ran all the same:"),
-                  items([f"code cell {number}: {text}" for number, text in result["errors"]])]
-    parts += [p(f"{name} is defined more than once; the last definition counts.") for name in result["twice"]]
+    """The page that a student gets."""
+    parts = [f"<h1>{_heading(student, result)}</h1>", *_on_reading(result, result["public"]["note"])]
+    if result["state"] != "graded" or result["missing"]:
+        parts.append(_p(_LOOKED_AT))
     for task, drawn in zip(result["tasks"], assignment.tasks):
-        heading = f"{html.escape(drawn.title)} ({task['id']}): {task['points']:g} of {task['of']:g} points"
-        says = [f"passed: {title}" if message is None else f"FAILED: {title}. {message}"
-                for title, message in task["checks"]]
-        parts += [f"<h2>{heading}</h2>", items(says)]
-        if task["diagnosis"]:
-            parts.append(p(f"Diagnosis. {task['diagnosis']}"))
-    if result["printed"]:
-        parts += [p(f"Your notebook printed {result['printed']} bytes. The first of them:"),
-                  f"<pre>{html.escape(printable(result['output'][:2000]))}</pre>"]
+        parts += [_task(task, drawn), *_example(task), _items([_said(*check, TOLD) for check in task["checks"]])]
+        if task["example"] is None and task["points"] < task["of"]:
+            parts.append(_p(_OTHER_INPUTS))
+        parts += _diagnosis(task)
+    return _page(student, [*parts, *_printed(result["public"], "before the checks")])
+
+
+def details(student, result, assignment):
+    """The page for the instructor: with what hidden inputs gave, so not for students."""
+    parts = [f"<h1>{_heading(student, result)}</h1>", _p("For the instructor: hidden inputs can be read off this page.")]
+    needed = list(looks(result))
+    if needed:
+        parts += [_p("Needs a look:"), _items(needed)]
+    parts += _on_reading(result, result["note"])
+    for task, drawn in zip(result["tasks"], assignment.tasks):
+        says = [_said(title, message, (message,)) for title, message in task["checks"]]
+        parts += [_task(task, drawn), *_example(task), _items(says), *_diagnosis(task)]
+    return _page(student, [*parts, *_printed(result, "in all")])
+
+
+def _page(student, parts):
     return _PAGE.format(title=f"Feedback for {html.escape(student)}", body="\n".join(parts))
+
+
+def _p(text):
+    return f"<p>{html.escape(text)}</p>"
+
+
+def _items(texts):
+    return f"<ul>{''.join(f'<li>{html.escape(text)}</li>' for text in texts)}</ul>" if texts else ""
+
+
+def _heading(student, result):
+    total, of = (sum(task[key] for task in result["tasks"]) for key in ("points", "of"))
+    return f"{html.escape(student)}: {total:g} of {of:g} points"
+
+
+def _task(task, drawn):
+    return f"<h2>{html.escape(drawn.title)} ({task['id']}): {task['points']:g} of {task['of']:g} points</h2>"
+
+
+def _said(title, message, told):
+    """A check in a line; its message only if it is one of ``told``."""
+    return f"passed: {title}" if message is None else f"FAILED: {title}. {message if message in told else ''}".strip()
+
+
+def _example(task):
+    words = task["example"]
+    return [_p("The public example agrees." if words is None else f"The public example: {words}.")]
+
+
+def _diagnosis(task):
+    return [_p(f"Diagnosis. {task['diagnosis']}")] if task["diagnosis"] else []
+
+
+def _on_reading(result, note):
+    """What happened before any answer was judged."""
+    parts = []
+    if note:
+        parts.append(_p(f"State: {result['state']}. {note[:1].upper()}{note[1:]}."))
+    if result["errors"]:
+        parts += [_p("Errors in cells; the cells after them ran all the same, and imports that fail are skipped:"),
+                  _items([f"code cell {number}: {text}" for number, text in result["errors"]])]
+    for name in result["missing"]:
+        other = result["proposed"].get(name)
+        parts.append(_p(f"There is no function {name} after the last cell." + (
+            f" Your {other} may be meant; it counts if your instructor agrees." if other else "")))
+    parts += [_p(f"Your {other} is taken for {name}.") for name, other in result["taken"].items()]
+    return parts + [_p(f"{name} is defined more than once; the last definition counts.") for name in result["twice"]]
+
+
+def _printed(seen, when):
+    if not seen["printed"]:
+        return []
+    return [_p(f"The notebook printed {seen['printed']} bytes {when}. The first of them:"),
+            f"<pre>{html.escape(printable(seen['output'][:2000], keep=chr(10)))}</pre>"]
 
 
 def file_name(student):
@@ -51,8 +115,3 @@ def file_name(student):
     # Nobody may choose the name that another's page has.
     its_own = plain == student and not re.search(r"-[0-9a-f]{8}$", plain)
     return plain if its_own else f"{plain}-{hashlib.sha256(student.encode()).hexdigest()[:8]}"
-
-
-def printable(text):
-    """The text with blanks for control characters other than the end of a line."""
-    return "".join(c if c.isprintable() or c == "\n" else " " for c in text)

@@ -3,7 +3,9 @@
 import sys
 from pathlib import Path
 
-from .feedback import feedback, file_name, printable
+from . import matches
+from .feedback import details, feedback, file_name
+from .judge import looks
 from .launch import Unavailable
 from .notebook import Seconds
 from .points import points_csv
@@ -13,7 +15,7 @@ from .schedule import grade, write
 
 def progress(done, number, student, state):
     """One line that counts, on a terminal; elsewhere a line for every tenth submission and the last."""
-    line = f"{done}/{number} {printable(student)[:40]}: {state}"
+    line = f"{done}/{number} {student[:40]}: {state}"
     if sys.stderr.isatty():
         print(f"\r\033[K{line}", end="\n" if done == number else "", file=sys.stderr, flush=True)
     elif done % 10 == 0 or done == number:
@@ -30,6 +32,12 @@ def has_sandbox():
     return True
 
 
+def needs_a_look(graded):
+    """The text of the list of submissions that somebody should look at, and why."""
+    said = [(student, list(looks(result))) for student, result in graded]
+    return "".join("".join([f"{student}\n", *(f"    {why}\n" for why in whys)]) for student, whys in said if whys)
+
+
 def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wall, call=Seconds().call):
     """Grade; ``wall`` and ``call`` as in :class:`classroom.grader.notebook.Seconds`.
 
@@ -43,17 +51,25 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
     if not has_sandbox():
         return 2
     out.mkdir(mode=0o700, parents=True, exist_ok=True)  # a new one is private: others may have accounts here
-    (out / "feedback").mkdir(exist_ok=True)
+    for pages in "feedback", "instructor":
+        (out / pages).mkdir(exist_ok=True)
+    agreed = matches.read(out / "matches.csv")
     try:
-        graded = grade(submissions, assignment, out, jobs, again, Seconds(wall, call), report=progress)
+        graded = grade(submissions, assignment, out, jobs, again, Seconds(wall, call), report=progress, agreed=agreed)
     except KeyboardInterrupt:
         print(f"\nstopped; the same command goes on from here. Finished results are in {out / 'results'}",
               file=sys.stderr)
         return 130
     for student, result in graded:
         write(out / "feedback" / f"{file_name(student)}.html", feedback(student, result, assignment))
+        write(out / "instructor" / f"{file_name(student)}.html", details(student, result, assignment))
     write(out / "points.csv", points_csv(graded, assignment))
+    write(out / "needs-a-look.txt", needs_a_look(graded))
+    write(out / "matches.csv", matches.table(graded, agreed))
     states = [result["state"] for _, result in graded]
     print(f"{len(graded)} submissions: " + ", ".join(f"{states.count(s)} {s}" for s in sorted(set(states)))
           + f"\npoints: {out / 'points.csv'}\nfeedback: {out / 'feedback'}")
+    number = sum(any(looks(result)) for _, result in graded)
+    if number:
+        print(f"needs a look: {number}, in {out / 'needs-a-look.txt'}")
     return 1 if "not judged" in states else 0

@@ -162,7 +162,7 @@ while True:
     if 0: break
 ''', "tampered", False),
     "answers ahead": (_SAY + '''
-say("ran", {"cells": 1, "errors": [], "defined": {n: 1 for n in NAMES}})
+say("ran", {"cells": 1, "errors": [], "defined": {n: 1 for n in NAMES}, "missing": [], "functions": []})
 for _ in range(50): say("returned", 0.0, [])
 ''', "graded", False),
     "notes of another form": (_SAY + 'say("ran", {"cells": "many", "errors": 7, "defined": None})', "tampered", False),
@@ -243,7 +243,7 @@ FILES = {
     "deep JSON": lambda path: path.write_text("[" * 10**6),
     "long number": lambda path: path.write_text('{"cells": ' + "9" * 10**6 + "}"),
     "no cells": lambda path: path.write_text(json.dumps({"cells": [{"source": 7}, 3, None]})),
-    "huge": lambda path: path.write_bytes(b" " * 10**7 + b"{}"),
+    "huge": lambda path: (path.touch(), os.truncate(path, 10**8 + 1)),
     "link to a secret": lambda path: path.symlink_to("/etc/shadow"),
     "named pipe": os.mkfifo,
     "empty folder": lambda path: path.with_suffix("").mkdir(),

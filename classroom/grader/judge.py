@@ -2,8 +2,12 @@
 
 The expected answers never leave this process. What a submission can do is to answer, or not.
 
-Of a task the grader uses ``id``, ``name`` (of the function), ``title``, ``points``, ``checks``, ``score(passed)`` and
-``diagnose(calls, fails)``.
+First all public examples are called, then the checks. Until then no hidden input was in the submission's process, so
+students may see whatever came out of it; of what came later they see words of ``TOLD`` alone. Otherwise a submission
+could hand its author the hidden inputs: in what it returns, raises or prints, or in the number it exits with.
+
+Of a task the grader uses ``id``, ``name`` (of the function) and ``names`` (of its parameters), ``title``, ``points``,
+``checks``, ``score(passed)``, ``diagnose(calls, fails)``, and of the public example ``shown()`` and ``rtol``.
 """
 
 import contextlib
@@ -13,12 +17,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lnlib.exercises.run import Mismatch, here, verdict
+from lnlib.exercises.run import Mismatch, Raised, here, verdict
 
+from .compare import difference
 from .launch import Limits
-from .notebook import NO_NOTES, Gone, Notebook, Seconds, Slow, plain
+from .notebook import NO_NOTES, Gone, Notebook, Seconds, Slow, Wanted
+from .text import plain
 
 _CALLS = 20  # of a failed check, that are looked at for a diagnosis
+NOT_RUN, NOT_WRITTEN = "not run", "not written yet"
+#: What students are told of a check that they did not pass, where they are told anything.
+TOLD = NOT_RUN, str(Slow())
+#: And of how a submission's process ended while checks ran.
+ENDED = {"too slow": "during a check it took too long and was stopped",
+         "crashed": "during a check its process ended or crashed",
+         "tampered": "during a check its process sent what is no answer"}
 
 
 class Assignment(NamedTuple):
@@ -51,7 +64,7 @@ class Checked:
         try:
             self.message = self._verdict(make)
         except NotImplementedError:
-            self.message = "not written yet"
+            self.message = NOT_WRITTEN
 
     def _verdict(self, make):
         with _quietly():
@@ -76,6 +89,25 @@ def _quietly():
         yield
 
 
+def judge_example(task, call):
+    """What is wrong with the result of the public example, None if nothing; whether the checks are worth a try; and
+    how the process ended, or None."""
+    arguments, expected = task.shown()
+    try:
+        result, changed = call(arguments)
+    except NotImplementedError:
+        return NOT_WRITTEN, True, None
+    except (Mismatch, Raised) as error:
+        return plain(str(error)), True, None
+    except (Gone, Slow) as error:
+        return str(error), False, error if isinstance(error, Gone) else None
+    with _quietly():
+        wrong = difference(result, expected, task.rtol)
+    if changed and not wrong:
+        wrong = "your function changed its arguments; work on new arrays"
+    return wrong and plain(wrong), True, None
+
+
 def judge_task(task, notebook, seed):
     """(title, message or None) of every check, a diagnosis or None, and how the process ended, or None."""
     checks, diagnosis, gone = [], None, None
@@ -93,47 +125,89 @@ def judge_task(task, notebook, seed):
 
 def not_run(task, first=0):
     """Checks of a task, from ``first`` on, that were not run."""
-    return [(check.title, "not run") for check in task.checks[first:]]
+    return [(check.title, NOT_RUN) for check in task.checks[first:]]
 
 
-def result(state, note, tasks, output="", printed=0, notes=NO_NOTES):
-    """What is kept of a submission; ``tasks`` are (task, checks, diagnosis)."""
-    judged = [{"id": task.id, "of": task.points, "checks": checks, "diagnosis": diagnosis,
+def result(state, note, tasks, output="", printed=0, notes=NO_NOTES, public=None):
+    """What is kept of a submission; ``tasks`` are (task, example, checks, diagnosis).
+
+    public : what students see of ``note``, ``output`` and ``printed``; all of it, where nothing else is said.
+    """
+    judged = [{"id": task.id, "of": task.points, "example": example, "checks": checks, "diagnosis": diagnosis,
                "points": task.score(sum(message is None for _, message in checks))}
-              for task, checks, diagnosis in tasks]
-    return {"state": state, "note": note, "tasks": judged, "output": output, "printed": printed, **notes}
+              for task, example, checks, diagnosis in tasks]
+    seen = {"note": note, "output": output, "printed": printed}
+    return {"state": state, "tasks": judged, **notes, **seen, "public": public or seen}
 
 
 def nothing_ran(assignment, state, note):
     """The result of a submission of which nothing ran."""
-    return result(state, note, [(task, not_run(task), None) for task in assignment.tasks])
+    return result(state, note, [(task, NOT_RUN, not_run(task), None) for task in assignment.tasks])
 
 
-def judge(data, assignment, seconds=Seconds(), limits=Limits()):
+def looks(found):
+    """Why somebody should look at a submission, in sentences: no points are lost in silence.
+
+    found : a result.
+    """
+    if found["state"] != "graded":
+        yield f"{found['state']}: {found['note']}"
+    for name in found["missing"]:
+        other = found["proposed"].get(name)
+        yield f"there is no function {name}" + (f"; {other} may be meant, see the file of matches" if other else "")
+    if found["missing"]:
+        yield from (f"code cell {number}: {text}" for number, text in found["errors"])
+
+
+class _Process:
+    """A submission's process, which is started again where a task ended it.
+
+    ``first`` is how it ended first, or None; ``output`` what it printed, ``notes`` what its cells did.
+    """
+
+    def __init__(self, *start):
+        self._start, self._notebook, self._hopeless = start, None, False
+        self.first, self.notes, self.output = None, NO_NOTES, ("", 0)
+
+    def ask(self, question, otherwise):
+        """What ``question(notebook)`` gives, whose last part is how the process ended or None; else ``otherwise``."""
+        if self._notebook is None and not self._hopeless:
+            try:
+                self._notebook = Notebook(*self._start)
+                self.notes = self._notebook.notes
+            except Gone as found:  # its cells do this, so they would do it again
+                self.first, self._hopeless = self.first or found, True
+        if self._notebook is None:
+            return otherwise
+        *answer, gone = question(self._notebook)
+        self.output = self._notebook.output
+        if gone:
+            self.first, self._notebook = self.first or gone, None
+        return answer
+
+    def close(self):
+        """End it."""
+        if self._notebook is not None:
+            self._notebook.close()
+
+
+def judge(data, assignment, seconds=Seconds(), limits=Limits(), agreed=None):
     """Judge a notebook's bytes; a dict of plain values that JSON can hold.
 
     A crash or a hang in one function ends the process and costs that task; the next task gets a new process, as long
-    as the time for the whole submission lasts.
+    as the time for the whole submission lasts. ``agreed``: dict, a function asked for -> the one that is taken for it.
     """
-    deadline, names = time.monotonic() + seconds.wall, [task.name for task in assignment.tasks]
-    judged, notebook, first, hopeless = [], None, None, False
-    notes, output = NO_NOTES, ("", 0)
-    try:
-        for task in assignment.tasks:
-            checks, diagnosis, gone = not_run(task), None, None
-            if notebook is None and not hopeless:
-                try:
-                    notebook = Notebook(data, names, deadline, seconds, limits)
-                    notes = notebook.notes
-                except Gone as found:  # its cells do this, so they would do it again
-                    gone, hopeless = found, True
-            if notebook is not None:
-                checks, diagnosis, gone = judge_task(task, notebook, assignment.seed)
-                output = notebook.output
-            if gone:
-                first, notebook = first or gone, None
-            judged.append((task, checks, diagnosis))
-    finally:
-        if notebook is not None:
-            notebook.close()
-    return result(first.state if first else "graded", str(first) if first else None, judged, *output, notes)
+    tasks, deadline = assignment.tasks, time.monotonic() + seconds.wall
+    wanted = Wanted({task.name: task.names for task in tasks}, agreed or {})
+    with contextlib.closing(_Process(data, wanted, deadline, seconds, limits)) as process:
+        examples = [process.ask(lambda notebook: judge_example(task, lambda args: notebook.call(task.name, args)),
+                                (NOT_RUN, True)) for task in tasks]
+        before, (output, printed) = process.first, process.output
+        judged = [(task, example, *(process.ask(lambda notebook: judge_task(task, notebook, assignment.seed), unasked)
+                                    if goes_on else unasked))
+                  for task, (example, goes_on) in zip(tasks, examples) for unasked in [(not_run(task), None)]]
+    first = process.first
+    public = {"note": str(before) if before else ENDED[first.state] if first else None, "output": output,
+              "printed": printed}
+    return result(first.state if first else "graded", str(first) if first else None, judged, *process.output,
+                  process.notes, public)

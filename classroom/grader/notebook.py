@@ -8,15 +8,16 @@ import numpy as np
 
 from lnlib.exercises import run
 
-from . import wire
+from . import matches, wire
 from .sandbox import Sandbox
+from .text import plain
 
 _HERE = Path(__file__).parent
-_INSIDE = {f"/grader/{name}": _HERE / name for name in ("child.py", "wire.py")} | {
+_INSIDE = {f"/grader/{name}": _HERE / name for name in ("child.py", "compare.py", "forms.py", "wire.py")} | {
     "/packages/book/lnlib": Path(run.__file__).parents[1]}
 _GRACE = 2  # seconds; the child's own alarm comes first and costs less than a new process
-_TEXT = 600
-NO_NOTES = {"cells": 0, "errors": [], "twice": []}
+_PART = 2**23  # bytes of a submission that are sent at a time
+NO_NOTES = {"cells": 0, "errors": [], "twice": [], "missing": [], "taken": {}, "proposed": {}}
 
 
 class Seconds(NamedTuple):
@@ -37,18 +38,30 @@ class Gone(Exception):
 class Slow(Exception):
     """The submission's function was interrupted; it would be again."""
 
+    def __str__(self):
+        return "a call of your function took too long and was stopped"
+
+
+class Wanted(NamedTuple):
+    """What is wanted of a submission. parameters : dict, name of a function -> names of its parameters.
+    agreed : dict, name of a function that may be missing -> the name that the instructor takes for it."""
+
+    parameters: dict
+    agreed: dict
+
 
 class Notebook:
     """A submission's process, its cells run; ``notes`` says what happened in them. Close it whatever happens."""
 
-    def __init__(self, data, names, deadline, seconds, limits):
-        self._deadline, self._seconds, self._gone = deadline, seconds, None
+    def __init__(self, data, wanted, deadline, seconds, limits):
+        self._deadline, self._seconds, self._gone, self._taken = deadline, seconds, None, {}
         self._sandbox = Sandbox("/grader/child.py", _INSIDE, limits)
         try:
-            kind, *rest = self._ask(("run", np.frombuffer(data, np.uint8), list(names), seconds.call), seconds.wall)
+            self._send(data, time.monotonic() + seconds.wall)
+            kind, *rest = self._ask(("run", list(wanted.parameters), seconds.call), seconds.wall)
             if kind == "not a notebook" and rest:
-                self._end("not a notebook", f"this is no notebook: {plain(rest[0])}")
-            self.notes = self._notes(names, *rest) if kind == "ran" else self._garbage()
+                self._end("not a notebook", f"it cannot be read: {plain(rest[0])}")
+            self.notes = self._notes(wanted, *rest) if kind == "ran" else self._garbage()
         except BaseException:
             self.close()
             raise
@@ -57,11 +70,12 @@ class Notebook:
         """The result of calling function ``name``, and the positions of the arguments it changed."""
         if self._gone:
             raise self._gone
+        name = self._taken.get(name, name)
         kind, *rest = self._ask(("call", name, args, self._seconds.call), self._seconds.call + _GRACE)
         if kind == "missing":
             raise run.Mismatch(f"there is no function {name} after the last cell")
         if kind == "slow":
-            raise Slow(f"a call of your function took more than {self._seconds.call} seconds")
+            raise Slow
         if kind == "raised" and len(rest) == 2:
             raise_again(*map(plain, rest))
         if kind != "returned" or len(rest) != 2 or not isinstance(rest[1], list):
@@ -77,6 +91,17 @@ class Notebook:
     def close(self):
         """End it."""
         self._sandbox.close()
+
+    def _send(self, data, until):
+        until = min(until, self._deadline)
+        try:
+            for start in range(0, len(data), _PART):
+                part = np.frombuffer(data[start:start + _PART], np.uint8)
+                self._sandbox.write(wire.encode(("part", part)), until)
+        except TimeoutError:
+            self._end("too slow", "it took too long and was stopped")
+        except EOFError:
+            self._end("crashed", self._sandbox.close(patience=1.0) or "it closed its pipe")
 
     def _ask(self, message, seconds):
         until = min(time.monotonic() + seconds, self._deadline)
@@ -102,13 +127,18 @@ class Notebook:
     def _garbage(self):
         self._end("tampered", "its process sent what is no answer")
 
-    def _notes(self, names, *rest):
+    def _notes(self, wanted, *rest):
         """What the cells did, in the form it must have: it comes from the submission's process."""
         try:
             (found,) = rest
             errors = [(int(number), plain(text)) for number, text in found["errors"]][:20]
-            return {"cells": int(found["cells"]), "errors": errors,
-                    "twice": [name for name in names if int(found["defined"][name]) > 1]}
+            missing = [name for name in wanted.parameters if name in found["missing"]]
+            functions = {plain(name): [*map(plain, names)] for name, names in found["functions"]}
+            self._taken = {name: wanted.agreed[name] for name in missing if wanted.agreed.get(name) in functions}
+            missing = [name for name in missing if name not in self._taken]
+            return {"cells": int(found["cells"]), "errors": errors, "missing": missing, "taken": self._taken,
+                    "proposed": matches.proposed({name: wanted.parameters[name] for name in missing}, functions),
+                    "twice": [name for name in wanted.parameters if int(found["defined"][name]) > 1]}
         except Exception:  # whatever an unforeseen form raises
             self._garbage()
 
@@ -117,8 +147,3 @@ def raise_again(kind, words):
     """Raise what a function raised in another process, as the runner knows it."""
     raise NotImplementedError if kind == "NotImplementedError" else run.Raised(
         kind, words, f"your function raised {words}")
-
-
-def plain(text):
-    """One short line without control characters; nothing if it is no text, which could take long to write out."""
-    return "".join(c if c.isprintable() else " " for c in text[:_TEXT]) if isinstance(text, str) else ""

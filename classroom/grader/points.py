@@ -2,7 +2,8 @@
 
 import csv
 import io
-import re
+
+from .text import cell
 
 
 def points_csv(graded, assignment):
@@ -12,7 +13,5 @@ def points_csv(graded, assignment):
     writer.writerow(["student", *(task.id for task in assignment.tasks), "total", "state"])
     for student, result in graded:
         points = [task["points"] for task in result["tasks"]]
-        # A spreadsheet takes a cell that begins like this for a formula; some begin a cell at a semicolon, too.
-        student = re.sub(r"(^\s*|[;\t\r\n]\s*)(?=[-=+@＝＋－＠])", r"\1'", student)
-        writer.writerow([student, *(f"{number:g}" for number in (*points, sum(points))), result["state"]])
+        writer.writerow([cell(student), *(f"{number:g}" for number in (*points, sum(points))), result["state"]])
     return text.getvalue()

@@ -66,7 +66,11 @@ class Sandbox:
 
     @property
     def output(self):
-        """The first of what it printed, as text."""
+        """The first of what it printed so far, as text."""
+        for _ in range(16):  # a full pipe of the largest size; it may go on printing
+            if not self.launcher or not select.select(self._printing, [], [], 0)[0]:
+                break
+            self._drain()
         return self._kept.decode(errors="replace")
 
     def _wait(self, fd, writing, deadline):

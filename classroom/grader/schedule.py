@@ -13,7 +13,8 @@ from .judge import judge, nothing_ran
 from .kernel import end_with_parent
 from .launch import Limits
 from .notebook import Seconds
-from .submissions import find_submissions, read
+from .submissions import find_submissions, open_folder, read
+from .text import cell
 
 _JUDGE_MEMORY = 2**32
 _JUDGE_SECONDS = 30  # beyond the submission's own time
@@ -26,7 +27,7 @@ def write(path, text):
     partial.replace(path)
 
 
-def judge_apart(data, assignment, path, seconds, limits):
+def judge_apart(data, assignment, path, seconds, limits, agreed=None):
     """Fork a process that judges and stores the result; its pid.
 
     Values from a submission are handled there, within limits: at worst that process is lost, and with it one result.
@@ -41,7 +42,7 @@ def judge_apart(data, assignment, path, seconds, limits):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
         resource.setrlimit(resource.RLIMIT_AS, (_JUDGE_MEMORY, _JUDGE_MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
-        write(path, json.dumps(judge(data, assignment, seconds, limits), indent=1))
+        write(path, json.dumps(judge(data, assignment, seconds, limits, agreed), indent=1))
         os._exit(0)
     except BaseException:
         traceback.print_exc()
@@ -49,16 +50,18 @@ def judge_apart(data, assignment, path, seconds, limits):
         os._exit(1)
 
 
-def grade(submissions, assignment, out, jobs=None, again=False, seconds=Seconds(), limits=Limits(), report=print):
+def grade(submissions, assignment, out, jobs=None, again=False, seconds=Seconds(), limits=Limits(), report=print,
+          agreed=None):
     """Grade a folder of submissions; a list of (student, result), sorted by student.
 
     Results are stored in ``out``/results as they come, by the hash of submission, assignment, limits and judging
     code, and taken from there the next time, unless ``again``. ``report`` is called with (number done, number,
-    student, state).
+    student, state). ``agreed``: dict, student -> the renamed functions that count, as in :mod:`.matches`.
     """
     results = Path(out, "results")
     results.mkdir(parents=True, exist_ok=True)
-    found = find_submissions(submissions)
+    folder = open_folder(submissions)
+    found = find_submissions(folder)
     waiting, graded, running, shared, fresh = found[::-1], {}, {}, {}, set()
 
     def finish(submission, result):
@@ -67,10 +70,12 @@ def grade(submissions, assignment, out, jobs=None, again=False, seconds=Seconds(
 
     def begin(submission):
         try:
-            data = read(submission)
+            data = read(folder, submission)
         except ValueError as error:
             return finish(submission, nothing_ran(assignment, "not a notebook", str(error)))
-        key = hashlib.sha256(f"{assignment.key}/{seconds}/{limits}/".encode() + data).hexdigest()
+        renamed = (agreed or {}).get(cell(submission.student), {})
+        settings = f"{assignment.key}/{seconds}/{limits}/{sorted(renamed.items()) or ''}"
+        key = hashlib.sha256(settings.encode() + data).hexdigest()
         path = results / f"{key}.json"
         if path in shared:  # the same bytes, at work now
             shared[path].append(submission)
@@ -80,7 +85,7 @@ def grade(submissions, assignment, out, jobs=None, again=False, seconds=Seconds(
             path.unlink(missing_ok=True)
             fresh.add(path)
             shared[path] = [submission]
-            pid = judge_apart(data, assignment, path, seconds, limits)
+            pid = judge_apart(data, assignment, path, seconds, limits, renamed)
             running[pid] = path, time.monotonic() + seconds.wall + _JUDGE_SECONDS
 
     def end(pid, path):
@@ -101,6 +106,7 @@ def grade(submissions, assignment, out, jobs=None, again=False, seconds=Seconds(
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
     finally:
+        os.close(folder)
         for pid in running:  # at Ctrl-C; each takes its sandbox with it
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

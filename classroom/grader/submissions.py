@@ -1,67 +1,119 @@
-"""Finding and reading submissions, without following links."""
+"""Finding and reading submissions, by descriptors: no link is followed, and what was exchanged is not read."""
 
+import contextlib
 import os
 import stat
 from collections import Counter
-from pathlib import Path
 from typing import NamedTuple
 
-NOTEBOOK_LIMIT = 10**7  # bytes
+from .text import printable
+
+LIMIT = 10**8  # bytes of a file, outputs and all
+#: What may be handed in; of a folder the first of these kinds that is there counts.
+SUFFIXES = ".ipynb", ".py", ".zip"
+_ENTRIES, _DEPTH = 1000, 20  # of one student's folder
+_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_FOLDER = _READ | getattr(os, "O_DIRECTORY", 0)
 
 
 class Submission(NamedTuple):
-    """student : a name, unique.  path : of the notebook, or None.  problem : why there is no path, or None."""
+    """student : a name, unique.  path : names from the folder down to the file, or None.  inode : of the file, or
+    None.  problem : why there is no path, or None."""
 
     student: str
-    path: Path | None
+    path: tuple | None
+    inode: int | None
     problem: str | None
 
 
-def find_submissions(folder):
-    """Every entry of ``folder`` that is not hidden, as a :class:`Submission`: a notebook, or a folder with one."""
-    entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
-    # A backslash is doubled, so that no name of odd bytes becomes another's.
-    full = [os.fsencode(entry.name).replace(b"\\", b"\\\\").decode(errors="backslashreplace") for entry in entries]
-    short = [name.removesuffix(".ipynb") for name in full]
+def open_folder(path):
+    """A descriptor of the folder of submissions: what is put in its place later is not looked at."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0))
+
+
+def find_submissions(fd):
+    """Every entry of the folder ``fd`` that is not hidden, as a :class:`Submission`: a file, or a folder with one."""
+    with os.scandir(fd) as found:
+        entries = [entry for entry in found if not entry.name.startswith(".")]
+    # A backslash is doubled, so that no name of odd bytes or of what does not print becomes another's.
+    full = [printable(os.fsencode(entry.name).replace(b"\\", b"\\\\").decode(errors="backslashreplace"))
+            for entry in entries]
+    short = [name.removesuffix(_suffix(name)) for name in full]
     taken = Counter(name for pair in zip(full, short) for name in set(pair))
     # ann, ann.ipynb and ann.ipynb.ipynb are three.
-    return sorted(Submission(name if taken[name] == 1 else whole, *_notebook_of(entry))
+    return sorted(Submission(name if taken[name] == 1 else whole, *_file_of(fd, entry))
                   for entry, whole, name in zip(entries, full, short))
 
 
-def _notebook_of(entry):
-    """(path, None) or (None, problem)."""
+def _suffix(name):
+    """Which of the suffixes a name has, as it is written there; "" if none."""
+    return next((name[-len(suffix):] for suffix in SUFFIXES if name.lower().endswith(suffix)), "")
+
+
+def _file_of(fd, entry):
+    """(path, inode, None) or (None, None, problem)."""
     if entry.is_symlink():
-        return None, "a link, not a notebook"
-    if not entry.is_dir():
-        return Path(entry.path), None
-    notebooks, seen = [], 0
-    for parent, folders, files in os.walk(entry.path):  # does not follow links
-        folders[:] = [folder for folder in folders if not folder.startswith(".")]
-        seen += len(files) + len(folders)
-        if seen > 1000:
-            return None, "a folder of more than 1,000 files"
-        if len(Path(parent).parts) > len(Path(entry.path).parts) + 20:  # os.walk calls itself for each level
-            return None, "folders in folders, too deep"
-        notebooks += [Path(parent, file) for file in files if file.endswith(".ipynb") and not file.startswith(".")]
-    if len(notebooks) != 1:
-        return None, f"a folder with {len(notebooks)} notebooks, expected 1"
-    return notebooks[0], None
+        return None, None, "a link, not a notebook"
+    if not entry.is_dir(follow_symlinks=False):
+        return (entry.name,), entry.inode(), None
+    try:
+        return _only_one(list(_walk(fd, entry.name, (), [0])))
+    except OSError as error:
+        return None, None, f"its folder cannot be read: {error.strerror}"
+    except ValueError as error:
+        return None, None, str(error)
 
 
-def read(submission):
-    """The bytes of its notebook, an ordinary file of a modest size; ValueError where it is anything else."""
+def _only_one(files):
+    for suffix in SUFFIXES:
+        chosen = [file for file in files if _suffix(file[0][-1]).lower() == suffix]
+        if len(chosen) == 1:
+            return *chosen[0], None
+        if chosen:
+            return None, None, f"a folder with {len(chosen)} files that end with {suffix}, expected 1"
+    return None, None, f"a folder without a file that ends with {', '.join(SUFFIXES)}"
+
+
+def _walk(parent, name, above, seen):
+    """(path, inode) of the files in a folder that are not hidden."""
+    if len(above) > _DEPTH:
+        raise ValueError("folders in folders, too deep")
+    fd = os.open(name, _FOLDER, dir_fd=parent)
+    try:
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                seen[0] += 1
+                if seen[0] > _ENTRIES:
+                    raise ValueError(f"a folder of more than {_ENTRIES} files")
+                if entry.name.startswith((".", "__MACOSX")):  # what macOS and Jupyter add by themselves
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _walk(fd, entry.name, (*above, name), seen)
+                else:
+                    yield (*above, name, entry.name), entry.inode()
+    finally:
+        os.close(fd)
+
+
+def read(fd, submission):
+    """The bytes of its file, an ordinary one of a modest size; ValueError where it is anything else."""
     if submission.problem:
         raise ValueError(submission.problem)
     try:
-        # A link to somebody's file is not followed, a pipe is not waited for.
-        fd = os.open(submission.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with contextlib.ExitStack() as stack:
+            for name in submission.path[:-1]:
+                fd = os.open(name, _FOLDER, dir_fd=fd)
+                stack.callback(os.close, fd)
+            # A link to somebody's file is not followed, a pipe is not waited for.
+            found = os.open(submission.path[-1], _READ | os.O_NONBLOCK, dir_fd=fd)
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror}") from None
-    with open(fd, "rb") as file:
-        status = os.fstat(fd)
+    with open(found, "rb") as file:
+        status = os.fstat(found)
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("this is no ordinary file")
-        if status.st_size > NOTEBOOK_LIMIT:
-            raise ValueError(f"{status.st_size} bytes; more than {NOTEBOOK_LIMIT} are not read")
-        return file.read(NOTEBOOK_LIMIT)
+        if status.st_ino != submission.inode:
+            raise ValueError("another file was put in its place while submissions were graded; grade again")
+        if status.st_size > LIMIT:
+            raise ValueError(f"{status.st_size} bytes; more than {LIMIT} are not read")
+        return file.read(LIMIT)

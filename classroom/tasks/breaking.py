@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lnlib.exercises.expect import expect, expect_close, expect_parts
+from lnlib.exercises.expect import expect, expect_close, expect_number, expect_parts
 
 from . import norm as norms
 from . import order
@@ -15,6 +15,8 @@ class StatisticsOfParts(Task):
     """Merge the statistics of parts."""
 
     id, minutes, points = "ch07-statistics-of-parts", 25, 4
+    rtol = 1e-12
+    tolerance = "Where the means are 1e6 times as large, 1e-6, and 1e-8 for the distance of the mean from 1e6."
 
     def draw(self, random):
         self.take_away, self.ddof = random.choice([True, False]), random.choice([0, 1])
@@ -95,10 +97,10 @@ class StatisticsOfParts(Task):
 
     def judge(self, found, expected, far, **_):
         (number, mean, stored), right = expect_parts(found, 3), expected
-        expect(np.shape(number) == () and number == right[0], "the number of rows is wrong")
+        expect(expect_number(number, "the number of rows") == right[0], "the number of rows is wrong")
         # Distances from the mean are what counts; near 1e6 the mean itself is rounded at 1e-10.
-        expect_close(np.asarray(mean) - far, right[1] - far, 1e-12 + 100 * _U * far, "the mean")
-        expect_close(stored, right[2], 1e-6 if far else 1e-12, f"the {self.kind}")
+        expect_close(np.asarray(mean) - far, right[1] - far, self.rtol + 100 * _U * far, "the mean")
+        expect_close(stored, right[2], 1e-6 if far else self.rtol, f"the {self.kind}")
 
     def slips(self):
         if self.take_away:
@@ -135,6 +137,7 @@ class NormOfAnySize(Task):
     """A normalisation of rows of any size."""
 
     id, minutes, points = "ch08-norm-of-any-size", 25, 5
+    rtol = 1e-13
 
     def draw(self, random):
         self.variant = norm = random.choice(norms.members(affine=("none",)))
@@ -170,7 +173,7 @@ class NormOfAnySize(Task):
         return self.solved(dict(x=x, eps=eps))
 
     def judge(self, found, expected, **_):
-        expect_close(found, expected, 1e-13, "y")  # rows of mean 3 sigma: a few dozen roundings, as in chapter 1
+        expect_close(found, expected, self.rtol, "y")  # rows of mean 3 sigma: a few dozen roundings, as in chapter 1
 
     def slips(self):
         other = {"exponent": "2 * exponent", "2 * exponent": "exponent"}[self.power]

@@ -15,6 +15,7 @@ class NormForward(Task):
     """A normalisation, forward."""
 
     id, minutes, points = "ch01-norm-forward", 15, 4
+    rtol = _RTOL
 
     def draw(self, random):
         self.variant = norm = random.choice(norms.members())
@@ -59,6 +60,7 @@ class NormJacobian(Task):
     """A normalisation and its Jacobian."""
 
     id, minutes, points = "ch02-norm-jacobian", 30, 8
+    rtol = _RTOL
 
     def draw(self, random):
         self.variant = norm = random.choice(norms.members(affine=("none",), groups=(1, 2)))
@@ -116,6 +118,7 @@ class NormBackward(Task):
     """A normalisation, backward."""
 
     id, minutes, points = "ch03-norm-backward", 40, 10
+    rtol = _RTOL
 
     def draw(self, random):
         self.variant = norm = random.choice(norms.members())

@@ -1,6 +1,7 @@
 """What a graded task is, and which of its mistakes a wrong answer makes."""
 
 import contextlib
+import copy
 import itertools
 import re
 from fractions import Fraction
@@ -33,9 +34,14 @@ class Task:
       :func:`lnlib.exercises.run.each`: arrays, numbers, strings, and tuples, lists or dicts of them;
     * ``slips()``, (old, new, says): the solution with a text replaced is wrong; says names the mistake to its author.
 
+    It may set ``rtol``, the relative L2 error that ``judge`` allows for float64 results of the public example, if they
+    need not be exact; and ``tolerance``, a sentence on where it allows more.
+
     An object has, made of these, ``name`` and ``names`` (of the function and its arguments), ``text``, ``stub``,
     ``solution``, ``checks`` and ``mistakes``.
     """
+
+    rtol, tolerance = 0.0, ""
 
     def __init_subclass__(cls):
         if hasattr(cls, "id"):  # else what some tasks have in common
@@ -71,6 +77,11 @@ class Task:
         call.about["expected"] = self.function()(*call.arguments.values())
         return call
 
+    def shown(self):
+        """The public example: its arguments, a tuple, and what it must give."""
+        arguments = eval(self.example, {"np": np})
+        return arguments, _tidy(self.function()(*copy.deepcopy(arguments)))
+
     def score(self, passed):
         """The points for so many passed checks."""
         return round(float(Fraction(self.points * passed, len(self.checks))), 2)
@@ -104,6 +115,13 @@ class Task:
         says = {", and ".join(mistake.wrong for mistake in chosen): None for chosen in found if len(chosen) == fewest}
         # Three that cannot be told apart are no diagnosis.
         return f"It looks as if {', or '.join(says)}." if 1 <= len(says) <= 2 else None
+
+
+def _tidy(value):
+    """A result without the rounding errors of zeros."""
+    if isinstance(value, tuple):
+        return tuple(map(_tidy, value))
+    return np.where(abs(value) < 1e-12, 0, value) if getattr(value, "dtype", None) == np.float64 else value
 
 
 def _telling(result):

@@ -17,7 +17,7 @@ import pytest
 from pages import ROOT
 
 from classroom import assignment, rehearse, tasks
-from classroom.grader import feedback, grade, hostile, judge, notebook, points, schedule, submissions
+from classroom.grader import feedback, grade, hostile, judge, points, schedule, submissions, text
 
 if sys.platform != "linux":
     pytest.skip("the grader needs Linux", allow_module_level=True)
@@ -368,7 +368,7 @@ def test_nan_in_the_right_places_gets_no_points(drawn):
 
 
 def test_what_is_no_text_is_not_written_out():
-    assert notebook.plain(["<b>"]) == notebook.plain(np.zeros(3)) == "" and notebook.plain("a\n\x1bb") == "a  b"
+    assert text.plain(["<b>"]) == text.plain(np.zeros(3)) == "" and text.plain("a\n\x1bb") == r"a \x1bb"
 
 
 def test_an_argument_that_was_changed_fails_the_check_and_changes_nothing_here():
@@ -394,15 +394,18 @@ def test_submissions_of_every_form_are_found_and_links_are_not_followed(tmp_path
     (folder / "folder-link").symlink_to(tmp_path)
     (folder / "linked" / "x.ipynb").symlink_to(tmp_path / "secret.txt")
     os.mkfifo(folder / "pipe.ipynb")
-    (folder / "long.ipynb").write_bytes(b" " * (submissions.NOTEBOOK_LIMIT + 1))
-    found = {s.student: s for s in submissions.find_submissions(folder)}
+    with open(folder / "long.ipynb", "wb") as file:
+        file.truncate(submissions.LIMIT + 1)
+    fd = submissions.open_folder(folder)
+    found = {s.student: s for s in submissions.find_submissions(fd)}
     assert list(found) == sorted(["ann", "both", "both.ipynb", "two", "none", "linked", "essay.pdf", "hidden-inside",
                                   "link", "folder-link", "pipe", "long"])
     assert {name for name, s in found.items() if s.problem} == {"two", "none", "link", "folder-link"}
-    assert submissions.read(found["ann"]) == submissions.read(found["hidden-inside"]) == b"{}"
+    assert submissions.read(fd, found["ann"]) == submissions.read(fd, found["hidden-inside"]) == b"{}"
     for name in ("linked", "pipe", "long"):
         with pytest.raises(ValueError):
-            submissions.read(found[name])
+            submissions.read(fd, found[name])
+    os.close(fd)
 
 
 def test_names_chosen_to_collide_or_to_break_the_search_lose_nobody(tmp_path):
@@ -416,12 +419,14 @@ def test_names_chosen_to_collide_or_to_break_the_search_lose_nobody(tmp_path):
         os.close(deep)
         deep = below
     os.close(deep)
+    fd = submissions.open_folder(tmp_path)
     try:
-        found = submissions.find_submissions(tmp_path)
+        found = submissions.find_submissions(fd)
     finally:  # as long a path, taken away in one step, would end the removal of old folders
+        os.close(fd)
         subprocess.run(["rm", "-r", tmp_path / "d"], check=True)
     assert [s.student for s in found] == sorted(["ann", "ann.ipynb", "ann.ipynb.ipynb", "d", r"u\xff", r"u\\xff",
-                                                 "two\nlines"])
+                                                 r"two\nlines"])
     assert next(s for s in found if s.student == "d").problem == "folders in folders, too deep"
     assert feedback.file_name("a_b-" + feedback.file_name("a b")[-8:]) != feedback.file_name("a b")
 

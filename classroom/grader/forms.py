@@ -1,0 +1,103 @@
+"""The code cells of what was handed in, whatever its form. Runs inside the sandbox, on bytes that nobody vouches for.
+
+Read are: a notebook (of format 4, or 3 and older), Python in percent cells, as nbconvert writes it, or plain, and a
+zip with one of these in it; as UTF-8 or UTF-16, with a byte order mark or without. Outputs are not looked at.
+"""
+
+import ast
+import codecs
+import io
+import json
+import re
+import zipfile
+
+CODE_LIMIT, _ZIP_LIMIT = 10**7, 10**8  # bytes of all code; of a file in a zip
+_CELL = re.compile(r"^# ?(?:%%.*|In ?\[.*\]:.*)$", re.MULTILINE)
+_SUFFIXES = ".ipynb", ".py"
+
+
+def code_cells(data):
+    """The sources of the code cells; ValueError, in words for the author, where there is nothing to be read."""
+    if data[:4] == b"PK\x03\x04":
+        data = _in_zip(data)
+    text = _text(data)
+    sources = _of_notebook(text) if text.lstrip()[:1] in ("{", "[") else _of_python(text)
+    if sum(map(len, sources)) > CODE_LIMIT:
+        raise ValueError(f"more than {CODE_LIMIT} characters of code")
+    return sources
+
+
+def without_magics(source):
+    """The source with Jupyter's own lines (%magic, !shell, help?) replaced by pass."""
+    return re.sub(r"^([ \t]*)(?:%{1,2}[a-zA-Z].*|!.*|[\w.]+\?+[ \t]*)$", r"\1pass", source, flags=re.MULTILINE)
+
+
+def _in_zip(data):
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = [name for name in archive.namelist()
+                     if not any(part.startswith((".", "__MACOSX")) for part in name.split("/"))]
+            for suffix in _SUFFIXES:
+                chosen = [name for name in names if name.lower().endswith(suffix)]
+                if len(chosen) == 1:
+                    with archive.open(chosen[0]) as file:
+                        found = file.read(_ZIP_LIMIT + 1)
+                    if len(found) > _ZIP_LIMIT:
+                        raise ValueError(f"the file in the zip has more than {_ZIP_LIMIT} bytes")
+                    return found
+                if chosen:
+                    raise ValueError(f"a zip with {len(chosen)} files that end with {suffix}, expected 1")
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:  # broken, or encrypted
+        raise ValueError(f"the zip cannot be read: {error}") from None
+    raise ValueError("a zip without a notebook (.ipynb) or Python file (.py)")
+
+
+def _text(data):
+    """The text: by its byte order mark, else UTF-16 where one of the first two bytes is 0, else UTF-8 or Latin-1."""
+    for mark, name in ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")):
+        if data.startswith(mark):
+            return _decoded(data, name)
+    if len(data) > 3 and 0 in data[:2] != b"\0\0":
+        return _decoded(data, "utf-16-be" if data[0] == 0 else "utf-16-le")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def _decoded(data, name):
+    try:
+        return data.decode(name)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"text that is cut short or broken: {error.reason}, at byte {error.start}") from None
+
+
+def _of_notebook(text):
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"a notebook that is cut short or broken: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError("JSON, but no notebook")
+    try:
+        cells = found["cells"] if "cells" in found else [
+            cell for sheet in found["worksheets"] for cell in sheet["cells"]]  # format 3 and older
+        return ["".join(cell["source"] if "source" in cell else cell["input"]) for cell in cells
+                if cell["cell_type"] == "code"]
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"JSON, but no notebook: {type(error).__name__} {error}") from None
+
+
+def _of_python(text):
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    places = [match.start() for match in _CELL.finditer(text)]
+    if places:
+        parts = [text[start:stop] for start, stop in zip([0, *places], [*places, len(text)])]
+        return [part for part in parts if part.strip() and not re.match(r"# ?%%.*\[(markdown|md|raw)\]", part)]
+    try:
+        tree = ast.parse(without_magics(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"neither a notebook nor Python: {type(error).__name__}: {error}") from None
+    if not tree.body:
+        raise ValueError("there is no code in it")
+    return [text]

@@ -1,0 +1,61 @@
+"""Functions that a student renamed: which one may be meant, proposed here and counted once the instructor agrees.
+
+The file of matches is CSV with the columns of ``_COLUMNS``. The grader writes what it proposes; whoever marks puts
+"yes" in the last column and grades again.
+"""
+
+import csv
+import difflib
+import io
+
+from .text import cell
+
+_COLUMNS = "student", "asked for", "found", "agreed"
+_ALIKE = 0.6  # of difflib's ratio, its own default for a close match
+
+
+def proposed(missing, functions):
+    """Which of a student's functions may be meant: dict name -> name.
+
+    missing, functions : dict, name -> names of the parameters.  A function is taken for one name at most: for the one
+    whose parameters it has, else for the most alike.
+    """
+    found, left = {}, dict(functions)
+    for name, parameters in missing.items():
+        same = [other for other, names in left.items() if names == list(parameters)]
+        fits = [other for other, names in left.items() if len(names) == len(parameters)]
+        alike = difflib.get_close_matches(_plain(name), [_plain(other) for other in same or fits], 1, _ALIKE)
+        chosen = next((other for other in same or fits if _plain(other) in alike), same[0] if len(same) == 1 else None)
+        if chosen:
+            found[name] = chosen
+            del left[chosen]
+    return found
+
+
+def _plain(name):
+    return name.lower().replace("_", "")
+
+
+def read(path):
+    """What the instructor agreed to: dict student, as in the table -> dict name -> name. Empty without a file."""
+    agreed = {}
+    if path.exists():
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            for row in csv.DictReader(file):
+                if set(_COLUMNS) - set(row):
+                    raise ValueError(f"{path}: found columns {', '.join(row)}, expected {', '.join(_COLUMNS)}")
+                if (row["agreed"] or "").strip().lower() in ("yes", "y", "1", "true"):
+                    agreed.setdefault(row["student"], {})[row["asked for"]] = row["found"]
+    return agreed
+
+
+def table(graded, agreed):
+    """The file's text: what is proposed for ``graded``, (student, result) pairs, and what was agreed to before."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for student, result in graded:
+        yes = agreed.get(cell(student), {})
+        for asked, found in {**result["proposed"], **yes}.items():
+            writer.writerow([cell(student), asked, found, "yes" if asked in yes else ""])
+    return text.getvalue()

@@ -1,0 +1,316 @@
+"""What a messy student hands in gets the points it deserves, or stands on a list; and no page tells what was hidden."""
+
+import csv
+import inspect
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from test_grading import ROOT, arguments, make_class, python, sandbox  # noqa: F401  sandbox is a fixture
+
+from classroom import assignment, rehearse, tasks
+from classroom.grader import feedback, forms, judge, matches, points
+from classroom.grader.compare import compare, difference
+from lnlib.exercises import run
+
+_CHAPTERS, _SEED = (1, 3), 7
+
+
+def solved(drawn, *before):
+    """Sources of the cells of a right submission."""
+    return ["import numpy as np", *before, *(task.solution for task in drawn)]
+
+
+def notebook3(sources):
+    """As IPython wrote notebooks until 2015."""
+    cells = [{"cell_type": "code", "input": source.splitlines(True), "language": "python", "outputs": []}
+             for source in sources]
+    return json.dumps({"nbformat": 3, "nbformat_minor": 0, "metadata": {"name": ""},
+                       "worksheets": [{"cells": cells, "metadata": {}}]}).encode()
+
+
+def zipped(files):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return data.getvalue()
+
+
+def with_outputs(data, size):
+    """The notebook with so many bytes of outputs."""
+    found = json.loads(data)
+    found["cells"][0]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": ["x" * 99 + "\n"] * (size // 100)}]
+    return json.dumps(found).encode()
+
+
+def messy(drawn):
+    """name of the file -> bytes, "all", "some" or "none" points, words on the student's page or None."""
+    sources, data = solved(drawn), rehearse.honest(drawn)
+    first, last = drawn[0], drawn[-1]
+    text, cells = data.decode(), "".join(f"# %%\n{source}\n\n" for source in sources)
+    renamed = [sources[0], *(source.replace(f"def {first.name}(", f"def {first.name.title()}s(") for source in sources[1:])]
+    return {
+        "outputs.ipynb": (with_outputs(data, 2 * 10**7), "all", None),
+        "bom.ipynb": (text.encode("utf-8-sig"), "all", None),
+        "utf16.ipynb": (text.encode("utf-16"), "all", None),
+        "version3.ipynb": (notebook3(sources), "all", None),
+        "zip.zip": (zipped({"my.ipynb": data, "__MACOSX/._my.ipynb": b"{", ".DS_Store": b""}), "all", None),
+        "percent.py": (f"{cells}# %% [markdown]\n# no code: (\n".encode(), "all", None),
+        "plain.py": ("\n\n".join(sources).encode(), "all", None),
+        "renamed.ipynb": (rehearse.notebook(*renamed), "some", "it counts if your instructor agrees"),
+        "no-setup.ipynb": (rehearse.notebook(*sources[1:], "compare"), "all", None),
+        "torch.ipynb": (rehearse.notebook("import torch\n" + "\n".join(sources)), "all", "torch is not available here"),
+        # Ten more.
+        "utf16-le.ipynb": (text.encode("utf-16-le"), "all", None),
+        "latin1.py": (("# Lösung\n" + "\n\n".join(sources)).encode("latin-1"), "all", None),
+        "crlf.py": ("\r\n".join("\n\n".join(sources).split("\n")).encode(), "all", None),
+        "nbconvert.py": ("".join(f"# In[{k}]:\n\nget_ipython().run_line_magic('time', '')\n{source}\n\n"
+                                 for k, source in enumerate(sources)).encode(), "all", None),
+        "zip-of-python.zip": (zipped({"home/work.py": "\n\n".join(sources)}), "all", None),
+        "JupyterLab.IPYNB": (data + b"\n", "all", None),
+        "late-import.ipynb": (rehearse.notebook(
+            *sources, f"def {last.name}(*args):\n    import tensorflow\n    return None"), "some",
+            "tensorflow is not available here"),
+        "two.zip": (zipped({"a.ipynb": data, "b.ipynb": data}), "none", "a zip with 2 files that end with .ipynb"),
+        "essay.docx": (zipped({"word/document.xml": "<w/>"}), "none", "a zip without a notebook"),
+        "cut-short.ipynb": (data[:-500], "none", "a notebook that is cut short or broken"),
+        "empty.ipynb": (b"", "none", "there is no code in it"),
+        "unfinished.ipynb": (rehearse.notebook(*sources[:-1], f"def {last.name}(x:\n    return x"), "some",
+                             f"There is no function {last.name}"),
+    }
+
+
+@pytest.fixture(scope="module")
+def graded(sandbox, tmp_path_factory):  # noqa: F811
+    """Folder of a class of messy students, graded; what is expected of each."""
+    place = tmp_path_factory.mktemp("messy")
+    made = messy(make_class(place, _CHAPTERS))
+    for name, (data, *_) in made.items():
+        (place / "submissions" / name).write_bytes(data)
+    done = python("-m", "classroom", *arguments(place), "--jobs", 2, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "needs a look: 6" in done.stdout
+    return place, {name.rsplit(".", 1)[0] if "docx" not in name else name: rest for name, (_, *rest) in made.items()}
+
+
+def rows(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_whatever_form_it_has_it_gets_its_points_and_is_told_why_not(graded):
+    place, expected = graded
+    full = sum(task.points for task in tasks.draw(_CHAPTERS, _SEED))
+    total = {row["student"]: float(row["total"]) for row in rows(place / "out" / "points.csv")}
+    assert set(total) == {"a", *expected}
+    looked_at = (place / "out" / "needs-a-look.txt").read_text()
+    for student, (counts, words) in expected.items():
+        right = {"all": total[student] == full, "none": total[student] == 0, "some": 0 < total[student] < full}
+        page = (place / "out" / "feedback" / f"{feedback.file_name(student)}.html").read_text()
+        assert right[counts], (student, total[student], page)
+        assert words is None or words in page, (student, page)
+        assert counts != "none" or f"{student}\n    " in looked_at, student  # no zero in silence
+
+
+def test_a_renamed_function_counts_once_the_instructor_agrees(graded):
+    place, _ = graded
+    table = place / "out" / "matches.csv"
+    proposed = [row for row in rows(table) if row["student"] == "renamed"]
+    assert [(row["asked for"], row["found"], row["agreed"]) for row in proposed] == [
+        ("norm_forward", "Norm_Forwards", "")]
+    before = {row["student"]: row for row in rows(place / "out" / "points.csv")}
+    table.write_text(table.read_text().replace("renamed,norm_forward,Norm_Forwards,", "renamed,norm_forward,Norm_Forwards,yes"))
+    for _ in range(2):  # what was agreed to stays
+        assert python("-m", "classroom", *arguments(place), cwd=ROOT).returncode == 0
+        after = {row["student"]: row for row in rows(place / "out" / "points.csv")}
+        assert after.pop("renamed")["total"] == before["a"]["total"]
+        assert after == {name: row for name, row in before.items() if name != "renamed"}
+    page = (place / "out" / "feedback" / "renamed.html").read_text()
+    assert "Your Norm_Forwards is taken for norm_forward." in page
+
+
+# ---- No oracle ------------------------------------------------------------------------------------------------
+
+_LEAKS = """
+import numpy as np
+_calls = [0]
+def {name}(*args):
+    _calls[0] += 1
+    if _calls[0] <= {number}:  # the public examples, which are called first
+        return None
+    words = "HIDDEN" + repr([np.asarray(a).ravel()[:2].tolist() for a in args])
+    {harm}
+"""
+_HARM = {"prints": "print(words)", "raises": "raise ValueError(words)", "names": "raise type(words, (Exception,), {})",
+         "returns": "return words", "exits": "import os; os._exit(77)", "message": "import os; os.write(4, words.encode())",
+         "not written": "raise NotImplementedError(words)", "shape": "return np.zeros(4321)"}
+
+
+def leaking(drawn):
+    """kind -> a submission that tells its author hidden inputs, if it can."""
+    return {kind: rehearse.notebook(*(_LEAKS.format(name=task.name, number=len(drawn), harm=harm) for task in drawn))
+            for kind, harm in _HARM.items()}
+
+
+_JUDGE = """
+import json, sys
+from pathlib import Path
+from classroom import tasks
+from classroom.grader import judge
+key = judge.Assignment(tasks.draw((1, 3), 7), 7, "")
+for path in map(Path, sys.argv[1:]):
+    path.with_suffix(".json").write_text(json.dumps(judge.judge(path.read_bytes(), key)))
+"""
+
+
+def test_no_page_of_a_student_tells_a_hidden_input(sandbox, tmp_path):  # noqa: F811
+    drawn = tasks.draw(_CHAPTERS, _SEED)
+    for kind, data in leaking(drawn).items():
+        (tmp_path / f"{kind}.ipynb").write_bytes(data)
+    done = python("-c", _JUDGE, *tmp_path.glob("*.ipynb"), cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    key, pages = judge.Assignment(drawn, _SEED, ""), {}
+    for path in tmp_path.glob("*.json"):
+        result = json.loads(path.read_text())
+        page, private = (make(path.stem, result, key) for make in (feedback.feedback, feedback.details))
+        pages[path.stem] = page
+        assert not any(word in page for word in ("HIDDEN", "4321", "77")), (path.stem, page)
+        told = {"message": "no answer", "not written": "not written", "returns": "has shape"}.get(path.stem)
+        assert any(word in private for word in ("HIDDEN", "4321", "77", told) if word), (path.stem, private)
+    # Whatever the harm, a failed check has one of few words.
+    said = {line.split("</li>")[0] for page in pages.values() for line in page.split("<li>FAILED: ")[1:]}
+    titles = {check.title for task in drawn for check in task.checks}
+    assert {words.partition(". ")[2] for words in said} <= {"", *judge.TOLD}
+    assert {words.partition(".")[0] for words in said} <= titles
+
+
+# ---- The public example ------------------------------------------------------------------------------------------
+
+def variations(right):
+    """Results to try: the right one, and each of its parts a little wrong or of another form."""
+    yield right
+    yield from (None, True, 1, 1.0, "right", [], (), np.float32(1), np.zeros(3), [[1], [2, 3]], {"a": 1}, object())
+    if isinstance(right, tuple):
+        yield from (list(right), right[:-1], (*right, 0), right[::-1])
+        for k, part in enumerate(right):
+            yield from ((*right[:k], other, *right[k + 1:]) for other in variations(part))
+    elif isinstance(right, (bool, str)):
+        yield from (not right, int(right == "x"), np.bool_(right) if isinstance(right, bool) else right + "x")
+    else:
+        array = np.asarray(right)
+        yield from (array.astype(np.float32), array.astype(np.float64), array.tolist(), array[None], -array, array + 1,
+                    array * (1 + 1e-14), array * (1 + 1e-10), array * (1 + 1e-7), array * np.nan, array.astype(complex))
+
+
+def accepted(task, found, arguments, expected):
+    """Whether the judge of the hidden checks takes this for an answer to the public example."""
+    about = dict(zip(task.names, arguments)) | {"expected": expected, "far": 0.0, "right": expected, "word": expected,
+                                                "what": "", "which": 0, "position": 0}
+    if isinstance(expected, tuple):
+        which = {"ch02-norm-jacobian": ("J", "eigenvalues"), "ch03-norm-backward": (("dx", "dgamma", "dbeta"),),
+                 }.get(task.id, (0, 1))
+        each = [about | {"which": k, "position": k} for k in which]
+    else:
+        each = [about | {"which": ("dx",)}]
+    taken = inspect.signature(task.judge).parameters
+    for more in each:
+        more = {name: value for name, value in more.items() if name in taken and name != "found"}
+        if run.verdict(run.each("", lambda rng: run.Call({}, **more), task.judge), None, lambda *_: found) is not None:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("id", [task.id for task in tasks.draw(tasks.chapters(), 0)])
+def test_compare_says_of_the_public_example_what_the_grader_says(id, capsys):
+    for seed in range(4):
+        task = tasks.drawn(id, seed)
+        arguments, expected = task.shown()
+        verdicts = []
+        for found in variations(expected):
+            verdicts.append(difference(found, expected, task.rtol) is None)
+            assert verdicts[-1] == accepted(task, found, arguments, expected), (id, seed, found)
+            compare(lambda *args: found, arguments, expected, task.rtol)
+            assert capsys.readouterr().out.startswith("agrees\n" if verdicts[-1] else "DIFFERS: ")
+        assert verdicts[0] and sum(verdicts) < len(verdicts) // 2
+
+
+def test_compare_sees_changed_arguments(capsys):
+    def in_place(a):
+        a += 1
+        return a
+    compare(in_place, (np.zeros(3),), np.ones(3), 1e-9)
+    assert capsys.readouterr().out.startswith("DIFFERS: your function changed its arguments")
+
+
+def test_the_text_of_each_task_says_how_it_is_judged(tmp_path):
+    folder = assignment.write(tasks.chapters(), tmp_path / "a", seed=_SEED)
+    cells = json.loads((folder / "students/assignment.ipynb").read_text())["cells"]
+    for task in tasks.draw(tasks.chapters(), _SEED):
+        text = next("".join(cell["source"]) for cell in cells if cell["id"] == f"{task.id}-text")
+        judged = text.partition("**How it is judged.** ")[2]
+        assert "10 seconds" in judged and "1 GiB" in judged, task.id
+        assert not task.rtol or f"{task.rtol:.0e}" in judged, task.id
+
+
+# ---- Small parts --------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("text, number", [
+    ("x = 1", 1), ("%time\nx = 1", 1), ("# %%\nx = 1\n# %%\ny = 2\n", 2), ("#%% one\nx = 1\n", 1),
+    ("# In[1]:\nx = 1\n# In[ ]:\ny", 2), ("# %% [markdown]\n# words (\n# %%\nx = 1", 1)])
+def test_python_is_cut_into_cells(text, number):
+    assert len(forms.code_cells(text.encode())) == number
+
+
+@pytest.mark.parametrize("data, words", [
+    (b"", "no code"), (b"some words here", "neither a notebook nor Python"), (b"%PDF-1.7\n1 0 obj\n\xe2\xe3", "neither"),
+    (b"[1, 2]", "no notebook"), (b'{"cells": [7]}', "no notebook"), (b'{"cells": [', "cut short or broken"),
+    (b"PK\x03\x04 broken", "zip cannot be read"), (b"\xff\xfe\x00", "cut short or broken"),
+    (b'{"worksheets": 3}', "no notebook"), (b"[" * 10**5, "broken")])
+def test_what_cannot_be_read_is_told_in_words(data, words):
+    with pytest.raises(ValueError, match=words):
+        forms.code_cells(data)
+
+
+def test_a_zip_that_grows_is_not_unpacked():
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("a.ipynb", "w", force_zip64=True) as file:
+            for _ in range(101):
+                file.write(bytes(10**6))
+    with pytest.raises(ValueError, match="more than 100000000 bytes"):
+        forms.code_cells(data.getvalue())
+
+
+def test_the_function_that_is_meant():
+    missing = {"norm_forward": ["x", "eps"], "norm_backward": ["dy", "x", "eps"]}
+    found = matches.proposed(missing, {"helper": ["x"], "normForward": ["a", "b"], "backward_of_norm": ["dy", "x", "eps"]})
+    assert found == {"norm_forward": "normForward", "norm_backward": "backward_of_norm"}
+    assert matches.proposed(missing, {"helper": ["x"], "plot": ["a", "b"]}) == {}
+
+
+def test_a_table_of_matches_keeps_what_was_agreed_to(tmp_path):
+    result = {"proposed": {"f": "g"}}
+    path = tmp_path / "matches.csv"
+    assert matches.read(path) == {}
+    path.write_text(matches.table([("=ann", result), ("ben", result)], {}).replace("ben,f,g,", "ben,f,g,Yes"))
+    assert matches.read(path) == {"ben": {"f": "g"}}
+    again = matches.table([("=ann", result), ("ben", {"proposed": {}})], matches.read(path))
+    assert again.splitlines()[1:] == ["'=ann,f,g,", "ben,f,g,yes"]
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="matches.csv: found columns a, b"):
+        matches.read(path)
+
+
+def test_names_show_what_would_not_print():
+    key = judge.Assignment((), _SEED, "")
+    from classroom.grader.text import printable
+    name = printable("a\x1b[2J\u202ebc\r")
+    assert name == r"a\x1b[2J\u202ebc\r"
+    result = judge.nothing_ran(key, "not a notebook", "x") | {"output": "\x1b[2J\u202eb\nc", "printed": 9}
+    result["public"] = result
+    for page in (feedback.feedback(name, result, key), feedback.details(name, result, key)):
+        assert "\x1b" not in page and "\u202e" not in page and r"\x1b[2J\u202eb" in page
+    assert "\x1b" not in points.points_csv([(name, result)], key)

@@ -1,4 +1,4 @@
-"""What of lnlib is public: the functions and methods that the API page documents, and those that chapters call."""
+"""What of lnlib is public: the functions and methods that the API pages document, and those that chapters call."""
 
 import ast
 import importlib
@@ -15,8 +15,8 @@ def _of_class(name, kind):
 
 def _documented():
     """By full name; of a module without ``:members:`` the page shows the text only."""
-    page = (BOOK / "api.md").read_text(encoding="utf-8")
-    for module, members in re.findall(r"automodule:: ([\w.]+)\n(?:   :(?!members).*\n)*   :members:(.*)\n", page):
+    pages = "".join(path.read_text(encoding="utf-8") for path in sorted(BOOK.glob("api*.md")))
+    for module, members in re.findall(r"automodule:: ([\w.]+)\n(?:   :(?!members).*\n)*   :members:(.*)\n", pages):
         found = importlib.import_module(module)
         names = re.findall(r"\w+", members) or getattr(found, "__all__", None) or vars(found)
         for name in names:

@@ -6,8 +6,9 @@ import re
 import shutil
 from pathlib import Path
 
-# What a page with TeX input and CHTML output loads from MathJax: 3 of its 24 MB.
-MATHJAX = ("tex-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions", "a11y",
+# What a page with TeX input and CHTML output may load from MathJax: 2.5 of its 24 MB. Of the extensions of TeX, which
+# load when a formula asks for one, those that formulas here ask for.
+MATHJAX = ("tex-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions/html.js", "a11y",
            "sre/mathmaps/base.json", "sre/mathmaps/en.json")
 
 
@@ -44,6 +45,16 @@ def _repository_links(app, config):
                                      use_issues_button=False, use_edit_page_button=False)
 
 
+def without(html, *names):
+    """Drop the lines that name one of these files."""
+    return "\n".join(line for line in str(html).split("\n") if not any(name in line for name in names))
+
+
+def _templates(app):
+    if app.builder.format == "html":
+        app.builder.templates.environment.filters["without"] = without
+
+
 def _clean(app, pagename, templatename, context, doctree):
     """Drop the scripts of sphinx-thebe, which Jupyter Book always adds and which would load from a CDN."""
     kept, seen = [], set()
@@ -65,6 +76,7 @@ def _clean(app, pagename, templatename, context, doctree):
 
 def setup(app):
     app.connect("config-inited", _repository_links, priority=900)
+    app.connect("builder-inited", _templates)
     app.connect("html-page-context", _clean, priority=900)
     app.connect("build-finished", _complete)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -4,11 +4,11 @@ document.addEventListener("click", (event) => {
   if (event.target.closest(".toggle-button, .admonition-title, summary")) window.dispatchEvent(new Event("resize"));
 });
 
-// A page that was found by the site's search may have the words in a folded aside.
+// A page that was found by the site's search may have the words in a folded aside. Sphinx's own script, which marks them,
+// forgets them when the page is there: they are read before.
+const terms = (localStorage.getItem("sphinx_highlight_terms") || "").split(/\s+/).filter(Boolean);
 addEventListener("DOMContentLoaded", () => {
-  const terms = (localStorage.getItem("sphinx_highlight_terms") || "").split(/\s+/).filter(Boolean);
   const asides = terms.length ? document.querySelectorAll("details.ln-aside") : [];
-  if (asides.length) localStorage.removeItem("sphinx_highlight_terms");
   asides.forEach((aside) => { aside.open = terms.every((term) => aside.textContent.toLowerCase().includes(term)); });
 });
 

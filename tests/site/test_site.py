@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 import yaml
+from fontTools.ttLib import TTFont
 from pages import CHAPTERS, PAGES, ROOT
 
 pytestmark = pytest.mark.site
@@ -122,3 +123,22 @@ def test_site_is_light(site, record_property):
     book = sum(p.stat().st_size for p in site.rglob("*") if p.is_file())
     record_property("measured", f"book {book / 1e6:.1f} MB, largest chapter {chapter / 1e3:.0f} KB of HTML")
     assert chapter <= 400_000 and book <= 15_000_000
+
+
+def test_icons_are_in_the_small_font(site, html):
+    """No script draws icons: each that a page names has its rule in the style sheet and its glyph in a font."""
+    sheet = (site / "_static/styles/pydata-sphinx-theme.css").read_text(encoding="utf-8")
+    rules = {name: int(code, 16) for names, code in re.findall(r'((?:\.fa-[\w-]+:before,?)+)\{content:"\\(\w+)"', sheet)
+             for name in re.findall(r"fa-[\w-]+", names)}
+    fonts = [*(site / "_static/vendor/fontawesome").rglob("*.woff")]
+    glyphs = {code for font in fonts for code in TTFont(font).getBestCmap()}
+    icons = {name for text in html.values() for names in re.findall(r'<i class="([^"]*)"', text)
+             for name in re.findall(r"fa-[\w-]+", names)} - {"fa-solid", "fa-lg"}
+    assert len(icons) >= 9 and {rules[name] for name in icons} <= glyphs
+    assert set(re.findall(r"vendor/fontawesome/([^)]*)", sheet)) == {f"webfonts/{font.name}" for font in fonts}
+    assert sum(font.stat().st_size for font in fonts) < 10_000 and not [*site.rglob("fontawesome.js")]
+    assert not any("fontawesome.js" in text for text in html.values())
+
+
+def test_only_the_search_page_loads_its_index(html):
+    assert [name for name, text in html.items() if "searchindex.js" in text] == ["search.html"]

@@ -1,0 +1,40 @@
+"""Where a line may break: not within a short piece of code, and not between a formula and its punctuation.
+
+A formula is a box to the browser, which may put the comma after it on the next line. Docutils puts each word of a piece
+of code into a ``<span>`` of its own: here the piece is one, and these elements, a third of a page of the API, go.
+"""
+
+import re
+
+SHORT = 24  # characters of code, which always fit on a line of a phone
+WORD = re.compile(r'<span class="pre">(.*?)</span>', re.S)
+CODE = re.compile(rf'<code class="([^"]*)">((?:[^<&]|&\w+;){{1,{SHORT}}})</code>')
+FORMULA = re.compile(r'([(\[“]*)(<span class="math[^>]*>[^<]*</span>)([-.,;:!?)\]’”]*(?:th\b)?)')
+#: What a signature in the API is made of, beyond the names that have their own looks
+SIGNATURE = re.compile(r'<span class="(?:n|o|p|w|default_value|sig-paren)">([^<]*)</span>')
+
+
+def _keep(formula):
+    before, box, after = formula.groups()
+    return f'{before}{box}{after}' if not before + after else f'<span class="ln-keep">{before}{box}{after}</span>'
+
+
+def kept_together(html):
+    """The HTML with fewer places where a line may break, and fewer elements."""
+    html = CODE.sub(r'<code class="\1 ln-keep">\2</code>', WORD.sub(r"\1", html))
+    return FORMULA.sub(_keep, html)
+
+
+def plain_signatures(html):
+    return re.sub(r"<dt class=\"sig .*?</dt>", lambda sig: SIGNATURE.sub(r"\1", sig[0]), html, flags=re.S)
+
+
+def _lines(app, pagename, templatename, context, doctree):
+    for part in ("body", "toc"):
+        if part in context:
+            context[part] = plain_signatures(kept_together(context[part]))
+
+
+def setup(app):
+    app.connect("html-page-context", _lines, priority=920)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

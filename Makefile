@@ -2,6 +2,8 @@
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
 BIN := .venv/bin
+# What Python has compiled is kept for the next process, of which the tests start many.
+unexport PYTHONDONTWRITEBYTECODE
 PORT ?= 8000
 
 help:

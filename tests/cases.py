@@ -204,10 +204,13 @@ def check(results, exact, bars):
     assert all(found[name] <= bars[name] for name in found), (found, bars)
 
 
-def child(code, cache_folder, **environment):
-    """What ``code`` prints, as JSON, in a fresh interpreter that compiles everything anew; warnings are errors."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache_folder), "PYTHONPATH": "tests:tests/backends",
-                   **environment}
+def child(code, cache_folder=None, **environment):
+    """What ``code`` prints, as JSON, in a fresh interpreter; warnings are errors.
+
+    It compiles everything that is not in ``cache_folder``, or not where this process has it.
+    """
+    folder = {} if cache_folder is None else {"NUMBA_CACHE_DIR": str(cache_folder)}
+    environment = {**os.environ, "PYTHONPATH": "tests:tests/backends", **folder, **environment}
     run = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, env=environment, capture_output=True,
                          text=True)
     assert run.returncode == 0, run.stderr[-3000:]

@@ -1,6 +1,7 @@
 """The plan of the house: who may import whom, what stays inside its module, and where a chapter's things are."""
 
 import ast
+import functools
 import importlib.util
 import re
 from graphlib import TopologicalSorter
@@ -17,13 +18,17 @@ def module_name(path):
 
 
 SOURCES = {module_name(path): path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
+
+
+@functools.cache
+def trees():
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
 
 
 def imports(name, body=None):
     """(module, name) pairs that a module imports, resolved; of the whole file, or of these statements."""
     package = name if SOURCES[name].name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(TREES[name]) if body is None else body:
+    for node in ast.walk(trees()[name]) if body is None else body:
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -46,7 +51,7 @@ def test_the_library_needs_nothing_that_stands_around_it():
 
 def test_no_module_needs_itself():
     # Imports at the top of a module; those inside functions wait until they are called.
-    graph = {name: modules_imported(name, tree.body) - {name} for name, tree in TREES.items()}
+    graph = {name: modules_imported(name, tree.body) - {name} for name, tree in trees().items()}
     tuple(TopologicalSorter(graph).static_order())  # CycleError names the circle
 
 
@@ -75,7 +80,7 @@ def ours(name, tree):
 
 
 def test_private_names_stay_at_home():
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         found = [taken for module, taken in imports(name) if module in SOURCES and taken and taken.startswith("_")]
         known = set(ours(name, tree))
         found += [f"{node.value.id}.{node.attr}" for node in ast.walk(tree)
@@ -94,14 +99,14 @@ def test_the_first_screen_of_the_library():
 def test_a_door_says_what_is_inside(package):
     door = package / "__init__.py"
     assert len(door.read_text(encoding="utf-8").splitlines()) <= 60
-    said = ast.get_docstring(TREES[module_name(door)]) or ""
+    said = ast.get_docstring(trees()[module_name(door)]) or ""
     for path in package.glob("*.py"):
         if path.name not in ("__init__.py", "__main__.py") and not re.fullmatch(r"ch\d+", path.stem):
             assert path.stem in said, f"{door.relative_to(ROOT)} does not mention {path.stem}"
 
 
 def test_no_function_is_long():
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
                 docstring = node.body[0] if ast.get_docstring(node) else None

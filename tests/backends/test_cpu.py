@@ -492,24 +492,31 @@ def test_precise_is_rounded_once():
 
 # The compiler
 
-@pytest.mark.slow
-def test_kernels_are_kept_on_disk(tmp_path):
-    """The second process compiles nothing: 1 to 3 s a kernel in the first, milliseconds in the second."""
-    code = """
-import json
-import numpy as np
-from lnlib import cpu
-from lnlib.cpu import kernels
-x, g = np.random.default_rng(1).standard_normal((2, 8)).astype("f4"), np.ones(8, "f4")
-y, cache = cpu.layer_norm_forward(x, g, g)
-dx, _, _ = cpu.layer_norm_backward(x, cache)
-stats = [kernel.stats for kernel in (kernels.forward_serial, kernels.backward_serial)]
-print(json.dumps([[sum(s.cache_hits.values()), sum(s.cache_misses.values())] for s in stats]
-                 + [y.tolist(), dx.tolist()]))
+SERIAL = kernels.forward_serial, kernels.backward_serial
+
+# The loop whose products may be fused with sums is compiled first, before the loops over rows, with which every other
+# process here begins.
+COMPILED = """
+import json, test_cpu
+found = test_cpu.noalias_marks(), test_cpu.several_widths()
+print(json.dumps([*found, [[sum(counts.values()) for counts in (kernel.stats.cache_hits, kernel.stats.cache_misses)]
+                           for kernel in test_cpu.SERIAL]]))
 """
-    *counts, y, dx = child(code, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """A folder for compiled functions, and what the first process that used it found."""
+    folder = tmp_path_factory.mktemp("compiled")
+    return folder, child(COMPILED, folder)
+
+
+@pytest.mark.slow
+def test_kernels_are_kept_on_disk(compiled):
+    """The second process compiles nothing: 1 to 3 s a kernel in the first, milliseconds in the second."""
+    folder, (marks, results, counts) = compiled
     assert counts == [[0, 1], [0, 1]]
-    assert child(code, tmp_path) == [[1, 0], [1, 0], y, dx]
+    assert child(COMPILED, folder) == [marks, results, [[1, 0], [1, 0]]]
 
 
 def vector_loops(assembly):
@@ -583,44 +590,30 @@ def several_widths():
 
 
 @pytest.mark.slow
-def test_the_promise_that_arrays_do_not_overlap(tmp_path):
+def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
     """``flags.noalias`` is Numba's private option: it must exist, reach LLVM, and change no bit of any result.
 
     Numba itself marks two pointers. There are six array arguments, each with three (memory, owner, data).
     """
     assert hasattr(Flags, "noalias")
-    found = []
-    for setting in ("", "Flags.noalias = property(lambda flags: False, lambda flags, value: None)"):
-        code = f"""
-import json
-from numba.core.compiler import Flags
-{setting}
-import test_cpu
-print(json.dumps([test_cpu.noalias_marks(), test_cpu.several_widths()]))
-"""
-        found.append(child(code, tmp_path / f"{len(found)}"))
-    (marks, results), (marks_without, results_without) = found
+    without = "from numba.core.compiler import Flags\nFlags.noalias = property(lambda flags: False, lambda *_: None)\n"
+    marks, results, _ = compiled[1]
+    marks_without, results_without, _ = child(without + COMPILED, tmp_path)
     assert (marks, marks_without) == (2 + 6 * 3, 2)
     assert results == results_without and len(results) == 20
 
 
 @pytest.mark.slow
-def test_no_function_takes_its_flags_from_a_caller(tmp_path):
+def test_no_function_takes_its_flags_from_a_caller(compiled):
     """Numba gives a flag that is not set the value of the caller compiled first: bits would depend on the order.
 
-    Here the loop whose products may be fused with sums comes before the loops over rows, with which every other
-    test begins. ``times`` must not be fused either way.
+    ``times`` must be fused neither here nor in COMPILED, whose order is another.
     """
-    compiled = [value for value in vars(kernels).values() if isinstance(value, Dispatcher)]
-    assert len(compiled) > 20
-    for kernel in compiled:
-        assert {"fastmath", "forceinline", "error_model"} <= kernel.targetoptions.keys(), kernel
-    code = """
-import json, test_cpu
-test_cpu.noalias_marks()
-print(json.dumps(test_cpu.several_widths()))
-"""
-    assert child(code, tmp_path) == several_widths()
+    functions = [value for value in vars(kernels).values() if isinstance(value, Dispatcher)]
+    assert len(functions) > 20
+    for function in functions:
+        assert {"fastmath", "forceinline", "error_model"} <= function.targetoptions.keys(), function
+    assert compiled[1][1] == several_widths()
 
 
 def test_without_the_compiler(tmp_path):

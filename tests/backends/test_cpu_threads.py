@@ -26,26 +26,20 @@ def results(k):
 """
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """What a program prints that begins with ARGUMENTS; the programs share what they compile."""
-    folder = tmp_path_factory.mktemp("compiled")
-
-    def run(layer, code):
-        try:
-            return child(ARGUMENTS + code, folder, NUMBA_THREADING_LAYER=layer, NUMBA_NUM_THREADS="2")
-        except AssertionError as error:
-            if "No threading layer could be loaded" in str(error):
-                pytest.skip(f"Numba has no layer {layer} here")
-            raise
-
-    return run
+def run(layer, code, cache_folder=None):
+    """What a program prints that begins with ARGUMENTS."""
+    try:
+        return child(ARGUMENTS + code, cache_folder, NUMBA_THREADING_LAYER=layer, NUMBA_NUM_THREADS="2")
+    except AssertionError as error:
+        if "No threading layer could be loaded" in str(error):
+            pytest.skip(f"Numba has no layer {layer} here")
+        raise
 
 
 @pytest.mark.slow
 @LAYERS
-def test_two_threads_may_call_at_once(run, layer):
-    """From the first call on, which compiles."""
+def test_two_threads_may_call_at_once(layer, tmp_path):
+    """From the first call on; with the layer that is always there this one compiles."""
     found, expected, used = run(layer, """
 found = [[], []]
 def work(k):
@@ -56,14 +50,14 @@ for worker in workers: worker.join()
 expected = [results(k) for k in range(2)]
 print(json.dumps([[all(a == expected[k] for a in found[k]) for k in range(2)], [len(f) for f in found],
                   numba.threading_layer()]))
-""")
+""", tmp_path if layer == "workqueue" else None)
     assert (found, expected, used) == ([True, True], [30, 30], layer)
 
 
 @pytest.mark.slow
 @needs_fork
 @LAYERS
-def test_children_made_by_fork(run, layer):
+def test_children_made_by_fork(layer):
     """After the parent's use of threads children use one, and have its bits; y and dx are anyhow the same."""
     number, same, rows_same = run(layer, """
 numba.set_num_threads(1)
@@ -80,7 +74,7 @@ with forked() as pool:
 @pytest.mark.slow
 @needs_fork
 @LAYERS
-def test_other_parallel_functions(run, layer):
+def test_other_parallel_functions(layer):
     """Two callers of lnlib.cpu.ladder's at once, and a child; one that measures a machine is refused there."""
     assert run(layer, """
 from lnlib import measure
@@ -104,7 +98,7 @@ with forked() as pool:
 @pytest.mark.slow
 @needs_fork
 @LAYERS
-def test_a_child_of_a_child_while_the_parent_calls(run, layer):
+def test_a_child_of_a_child_while_the_parent_calls(layer):
     """The parent may be in the middle of a call; and the middle one of the three calls nothing."""
     assert run(layer, """
 stop = threading.Event()
@@ -132,7 +126,7 @@ print(json.dumps(statuses))
 @pytest.mark.slow
 @needs_fork
 @LAYERS
-def test_a_child_forked_before_has_threads_of_its_own(run, layer):
+def test_a_child_forked_before_has_threads_of_its_own(layer):
     assert run(layer, """
 with forked() as pool:
     number, found = pool.submit(usable_threads).result(), pool.submit(results, 0).result()

@@ -67,12 +67,14 @@ NEARLY_CONSTANT = [("float32", 0, 1e-5), ("float32", 0, 1e-30), ("float32", 5, 1
 def test_rows_far_from_zero_whose_differences_are_small(backend, dtype, bits, eps, D, size):
     """The sum of the row overflows, x - mean does not: neither it nor eps may vanish in a scale that suits x.
 
-    Nothing but x - mean counts, so the exact results are those of x - first, which is exact.
+    Nothing but x - mean counts, so the exact results are those of x - first, which is exact. Of long rows the
+    interpreter of the GPU's kernels has one.
     """
     first = np.array(size * (1 if dtype == "float32" else 5e269), dtype)
     rng = np.random.default_rng(3)
-    differences = np.spacing(first) * rng.integers(-bits, bits, (4, D), endpoint=True).astype(dtype)
-    gamma, *dy = rng.standard_normal((5, D)).astype(dtype)
+    rows = 1 if backend is gpu and D > 300 else 4
+    differences = np.spacing(first) * rng.integers(-bits, bits, (rows, D), endpoint=True).astype(dtype)
+    gamma, *dy = rng.standard_normal((1 + rows, D)).astype(dtype)
     beta, dy = np.zeros(D, dtype), np.array(dy)
     exact = reference.layer_norm(differences, gamma, beta, dy, eps)
     found = cases.run(backend, first + differences, gamma, beta, dy, eps)

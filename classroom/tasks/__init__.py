@@ -12,7 +12,7 @@ from random import Random
 from . import breaking, checking, deriving, fusing  # noqa: F401  their classes are the tasks
 from .task import TASKS, Task
 
-__all__ = ["Task", "chapters", "draw", "drawn"]
+__all__ = ["TASKS", "Task", "chapters", "draw", "drawn"]
 
 
 def chapters():

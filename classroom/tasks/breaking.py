@@ -1,14 +1,58 @@
 """Graded tasks of chapters 7 to 9: statistics merged or taken apart, rows of any size, a sum in a given order."""
 
+from typing import NamedTuple
+
 import numpy as np
 
-from lnlib.exercises.expect import expect, expect_close, expect_number, expect_parts
+from lnlib.exercises.expect import expect, expect_array, expect_close, expect_number, expect_parts
 
 from . import norm as norms
 from . import order
 from .task import Task
 
 _U = 2.0**-53
+
+
+class _Spread(NamedTuple):
+    """How the spread of n numbers is stored.
+
+    kind : a key of ``_KINDS``.  more : -1, 0 or 1, what is added to n in the divisor of the sum of squares.
+    """
+
+    kind: str
+    more: int
+
+    @property
+    def words(self):
+        """For the text."""
+        divisor = {-1: "the number of rows less one", 0: "the number of rows", 1: "the number of rows and one"}
+        squares = "the sum of squared deviations from the mean"
+        return _KINDS[self.kind][0].format(squares=squares, v=f"{squares}, divided by {divisor[self.more]}")
+
+    def n(self, n):
+        """Source of the divisor of the sum of squares."""
+        return n if self.more == 0 else f"({n} {'-' if self.more < 0 else '+'} 1)"
+
+    def squares(self, stored, n):
+        """Source of the sum of squares."""
+        return _KINDS[self.kind][1].format(v=stored, n=n, N=self.n(n))
+
+    def stored(self, squares, n):
+        """Source of what is stored of a sum of squares."""
+        return _KINDS[self.kind][2].format(q=squares, n=n, N=self.n(n))
+
+
+# In words, sources of the sum of squares and of what is stored, and the divisors in use.
+_KINDS = {
+    "variance": ("the variance, {v}", "{N} * {v}", "{q} / {N}", (-1, 0, 1)),
+    "deviation": ("the standard deviation, the root of {v}", "{N} * {v}**2", "np.sqrt({q} / {N})", (-1, 0, 1)),
+    "squares": ("{squares}", "{v}", "{q}", (0,)),
+    "precision": ("the precision, one over {v}", "{N} / {v}", "{N} / {q}", (-1, 0)),
+    "error": ("the standard error, the root of {v}, and again by the number of rows", "{n} * {N} * {v}**2",
+              "np.sqrt({q} / {N} / {n})", (-1, 0)),
+    "of the mean": ("the variance of the mean, {v}, and again by the number of rows", "{n} * {N} * {v}",
+                    "{q} / {N} / {n}", (-1, 0))}
+_SPREADS = [_Spread(kind, more) for kind, (*_, divisors) in _KINDS.items() for more in divisors]
 
 
 class StatisticsOfParts(Task):
@@ -19,18 +63,22 @@ class StatisticsOfParts(Task):
     tolerance = "Where the means are 1e6 times as large, 1e-6, and 1e-8 for the distance of the mean from 1e6."
 
     def draw(self, random):
-        self.take_away, self.ddof = random.choice([True, False]), random.choice([0, 1])
-        self.kind = random.choice(["variance", "standard deviation"])
-        self.power = 1 if self.kind == "variance" else 2
-        (self._draw_rest if self.take_away else self._draw_merged)("var" if self.power == 1 else "std")
-        self.variant = "rest_statistics" if self.take_away else "merged_statistics", self.kind, self.ddof
+        self.take_away, self.given, self.asked, self.from_sums, self.to_sums = self.variant = (
+            random.choice([True, False]), random.choice(_SPREADS), random.choice(_SPREADS),
+            random.choice([True, False]), random.choice([True, False]))
+        self.centre = "sums" if self.from_sums else "mean"
+        self.returned = "sums" if self.to_sums else "mean"
+        (self._draw_rest if self.take_away else self._draw_merged)()
+        words = {True: "the sum over the rows", False: "the mean over the rows"}
         self.statement += (
-            f". Here the {self.kind} divides the sum of squared deviations by the number of rows"
-            f"{' less one' if self.ddof else ''}, before and after. Its relative error must stay below 1e-6 even "
-            "where the means are 1e6 times as large as the standard deviation.")
+            f". What is known of each feature is {words[self.from_sums]}, `{self.centre}`, and as its `spread` "
+            f"{self.given.words}. What is asked for is {words[self.to_sums]}, and as its spread {self.asked.words}. "
+            "The relative error of the spread must stay below 1e-6 even where the means are 1e6 times as large as "
+            "the standard deviation.")
 
-    def _draw_rest(self, word):
-        self.title, signature = "The statistics of the rest", f"n, mean, {word}, n_part, mean_part, {word}_part"
+    def _draw_rest(self):
+        self.title, c = "The statistics of the rest", self.centre
+        signature = f"n, {c}, spread, n_part, {c}_part, spread_part"
         self.statement = (
             "The statistics of each feature over all rows are known, and those over a part of the rows. Write "
             f"`rest_statistics({signature})`, which returns the statistics of the other rows")
@@ -38,22 +86,24 @@ class StatisticsOfParts(Task):
     """Statistics of the rows that are not in the part.
 
     n, n_part: ints, number of all rows and of the rows of the part; part and rest have two rows or more.
-    mean, {word}, mean_part, {word}_part: (D,), mean and {self.kind} of each feature over all rows, and over the part.
-    Returns (number of rows, mean, {self.kind}) of the rest.
+    {c}, spread, {c}_part, spread_part: (D,), of each feature over all rows, and over the part.
+    Returns (number of rows, {self.returned}, spread) of the rest.
     """'''
-        square = "**2" * (self.power - 1)
+        mean, mean_part = ("sums / n", "sums_part / n_part") if self.from_sums else ("mean", "mean_part")
         self.body = f"""
     left = n - n_part
-    shift = mean_part - mean
-    mean_left = mean - shift * n_part / left
-    squares = {self._less('n')} * {word}{square} - {self._less('n_part')} * {word}_part{square}
+    shift = {mean_part} - {mean}
+    mean_left = {mean} - shift * n_part / left
+    squares = {self.given.squares('spread', 'n')} - {self.given.squares('spread_part', 'n_part')}
     squares = squares - shift**2 * n * n_part / left
-    return left, mean_left, {self._mean_square('left')}"""
-        self.example = ("(5, np.array([2.0, 1.0]), np.array([1.5, 1.0]), 2, np.array([1.0, 1.0]), "
-                        "np.array([0.5, 1.0]))")
+    return left, {'left * ' if self.to_sums else ''}mean_left, {self.asked.stored('squares', 'left')}"""
+        rows = np.array([[1.0, 1], [2, 4], [4, 2], [6, 3], [2, 5]])
+        self.example = self._example_of(*self.known(rows, self.given, self.from_sums),
+                                        *self.known(rows[:2], self.given, self.from_sums))
 
-    def _draw_merged(self, word):
-        signature, square = f"n, mean, {word}", "**2" * (self.power - 1)
+    def _draw_merged(self):
+        c = self.centre
+        signature = f"n, {c}, spread"
         self.statement = (
             "Rows are cut into K parts, and the statistics of each feature over each part are known. Write "
             f"`merged_statistics({signature})`, which returns the statistics over all rows")
@@ -61,22 +111,24 @@ class StatisticsOfParts(Task):
     """Statistics of all rows, from those of K parts.
 
     n: (K,), number of rows of each part, two or more.
-    mean, {word}: (K, D), mean and {self.kind} of each feature over each part.
-    Returns (number of rows, mean, {self.kind}) over all rows; the first is a whole number, the others are (D,).
+    {c}, spread: (K, D), of each feature over each part.
+    Returns (number of rows, {self.returned}, spread) over all rows; the first is a whole number, the others are (D,).
     """'''
         self.body = f"""
     total, n = n.sum(), n[:, None]
-    shift = mean - mean[0]
+    mean_of_part = {'sums / n' if self.from_sums else 'mean'}
+    shift = mean_of_part - mean_of_part[0]
     offset = (n * shift).sum(axis=0) / total
-    squares = ({self._less('n')} * {word}{square}).sum(axis=0) + (n * (shift - offset)**2).sum(axis=0)
-    return total, mean[0] + offset, {self._mean_square('total')}"""
-        self.example = "(np.array([2, 3]), np.array([[1.0, 1.0], [3.0, 2.0]]), np.array([[0.5, 1.0], [1.5, 1.0]]))"
+    squares = ({self.given.squares('spread', 'n')}).sum(axis=0) + (n * (shift - offset)**2).sum(axis=0)
+    merged = mean_of_part[0] + offset
+    return total, {'total * ' if self.to_sums else ''}merged, {self.asked.stored('squares', 'total')}"""
+        parts = np.array([[1.0, 1], [2, 4]]), np.array([[4.0, 2], [6, 3], [2, 5]])
+        self.example = self._example_of(*map(np.array, zip(
+            *(self.known(rows, self.given, self.from_sums) for rows in parts))))
 
-    def _less(self, n):
-        return f"({n} - 1)" if self.ddof else n
-
-    def _mean_square(self, n):
-        return f"squares / {self._less(n)}" if self.power == 1 else f"np.sqrt(squares / {self._less(n)})"
+    @staticmethod
+    def _example_of(*values):
+        return "(" + ", ".join(f"np.array({np.round(v, 12).tolist()})" if np.ndim(v) else str(v) for v in values) + ")"
 
     def cases(self):
         sizes = [(2, 5), (20, 40)] + [(2, 30)] * (0 if self.take_away else 2)
@@ -87,30 +139,37 @@ class StatisticsOfParts(Task):
     def ask(self, rng, sizes, far, apart):
         parts = [far + apart * rng.standard_normal(3) + rng.uniform(0.7, 1.4, 3) * rng.standard_normal((n, 3))
                  for n in (int(rng.integers(*size)) for size in sizes)]
-        given = (*self.known(np.concatenate(parts)), *self.known(parts[0])) if self.take_away else map(
-            np.array, zip(*map(self.known, parts)))
+        known = [self.known(rows, self.given, self.from_sums) for rows in
+                 ((np.concatenate(parts), parts[0]) if self.take_away else parts)]
+        given = [*known[0], *known[1]] if self.take_away else map(np.array, zip(*known))
         return self.solved(dict(zip(self.names, given)), far=far)
 
-    def known(self, rows):
+    @staticmethod
+    def known(rows, spread, sums):
         """The statistics of these rows."""
-        return len(rows), rows.mean(axis=0), rows.var(axis=0, ddof=self.ddof) ** (1 / self.power)
+        n, squares = len(rows), ((rows - rows.mean(axis=0))**2).sum(axis=0)
+        stored = eval(spread.stored("squares", "n"), {"np": np, "n": n, "squares": squares})
+        return n, rows.sum(axis=0) if sums else rows.mean(axis=0), stored
 
     def judge(self, found, expected, far, **_):
-        (number, mean, stored), right = expect_parts(found, 3), expected
+        (number, centre, stored), right = expect_parts(found, 3), expected
         expect(expect_number(number, "the number of rows") == right[0], "the number of rows is wrong")
+        centre = expect_array(centre, right[1].shape, name=f"the {self.returned}")
+        n = right[0] if self.to_sums else 1
         # Distances from the mean are what counts; near 1e6 the mean itself is rounded at 1e-10.
-        expect_close(np.asarray(mean) - far, right[1] - far, self.rtol + 100 * _U * far, "the mean")
-        expect_close(stored, right[2], 1e-6 if far else self.rtol, f"the {self.kind}")
+        expect_close(centre / n - far, right[1] / n - far, self.rtol + 100 * _U * far, f"the {self.returned}")
+        expect_close(stored, right[2], 1e-6 if far else self.rtol, "the spread")
 
     def slips(self):
         if self.take_away:
+            mean, mean_part = ("sums / n", "sums_part / n_part") if self.from_sums else ("mean", "mean_part")
             yield ("shift * n_part / left", "shift * n_part / n",
                    "the mean of the rest divides by the number of all rows")
-            yield "mean - shift", "mean + shift", "the mean moves towards the part, not away from it"
+            yield f"{mean} - shift", f"{mean} + shift", "the mean moves towards the part, not away from it"
             yield ("    squares = squares - shift**2 * n * n_part / left\n", "",
                    "the distance of the two means is left out")
             yield "n * n_part / left", "n_part", "the distance of the two means has the wrong weight"
-            yield ("shift**2 * n * n_part / left", "(n_part * mean_part**2 + left * mean_left**2 - n * mean**2)",
+            yield ("shift**2 * n * n_part / left", f"(n_part * ({mean_part})**2 + left * mean_left**2 - n * ({mean})**2)",
                    "large squares of means are subtracted from one another")
         else:
             yield ("(n * shift).sum(axis=0) / total", "shift.mean(axis=0)",
@@ -118,19 +177,19 @@ class StatisticsOfParts(Task):
             yield " + (n * (shift - offset)**2).sum(axis=0)", "", "the distances of the means are left out"
             yield "n * (shift - offset)**2", "(shift - offset)**2", "the distances of the means have no weights"
             yield ("(n * (shift - offset)**2).sum(axis=0)",
-                   "(n * mean**2).sum(axis=0) - total * (mean[0] + offset)**2",
+                   "(n * mean_of_part**2).sum(axis=0) - total * (mean_of_part[0] + offset)**2",
                    "large squares of means are subtracted from one another")
         last = "left" if self.take_away else "total"
-        if self.ddof:
-            yield f"squares / ({last} - 1)", f"squares / {last}", "the last division is by the number of rows"
-            yield ("(n - 1) * ", "n * ",
-                   f"each {self.kind} is multiplied up by the number of rows, not by what it was divided by")
-        else:
-            yield (f"squares / {last}", f"squares / ({last} - 1)",
-                   "the last division is by the number of rows less one")
-        if self.power == 2:
-            yield "std**2", "std", "a standard deviation is not squared"
+        right = self.asked.stored("squares", last) + "\n"
+        for other in _SPREADS:
+            if other.kind == self.asked.kind and other.more != self.asked.more:
+                yield f", {right}", f", {other.stored('squares', last)}\n", "the spread returned has another divisor"
+                break
+        if self.asked.kind in ("deviation", "error"):
             yield "np.sqrt(", "(", "the last root is not taken"
+        if self.given != self.asked:
+            yield (f", {right}", f", {self.given.stored('squares', last)}\n",
+                   "the spread is returned in the form in which it is given")
 
 
 class NormOfAnySize(Task):
@@ -141,7 +200,7 @@ class NormOfAnySize(Task):
 
     def draw(self, random):
         self.variant = norm = random.choice(norms.members(affine=("none",)))
-        self.power = "exponent" if norm.eps == "outside" else "2 * exponent"
+        self.power = "exponent" if norms.scales_as_s(norm) else "2 * exponent"
         self.example = f"({norms.example(norm)[1]}, 0.5)"
         self.statement = (
             f"{norms.definition(norm)}\n\nWrite `norm_of_any_size(x, eps)`. No row is too large: squares, and sums, "
@@ -158,14 +217,14 @@ class NormOfAnySize(Task):
         self.body = first + f"""
     exponent = np.maximum(np.frexp(np.max(np.abs(parts), axis=-1, keepdims=True))[1], 0)
     parts, eps = np.ldexp(parts, -exponent), np.ldexp(eps, -({self.power}))""" + n + rest + """
-    return (c / s).reshape(x.shape)"""
+    return """ + norms.joined(norm, "(c / s)")
 
     def cases(self):
-        return (("ordinary rows, eps counts", [1.0, 0.3, 0.1], 0.3, 0.05),
+        return (("ordinary rows, eps counts", [1.0, 0.3, 0.1], 0.3, 0.2 if norms.scales_as_s(self.variant) else 0.05),
                 ("rows whose squares overflow", 600, 3.0, 0.0), ("rows whose sum overflows", 1021, 3.0, 0.0),
                 ("large and ordinary rows in one array", [1.0, 1e200, 1e-3], 0.3, 1e-5),
                 ("a large eps beside large rows", [1e160, 2e160, 1e150], 0.3,
-                 1e159 if self.variant.eps == "outside" else 1e300))
+                 1e159 if norms.scales_as_s(self.variant) else 1e300))
 
     def ask(self, rng, sigma, mean, eps):
         x, *_ = norms.draw(self.variant, rng, (3, 12), 1.0, mean)
@@ -190,10 +249,6 @@ class NormOfAnySize(Task):
 _BLOCKS = {"neighbours": "Block b has the rows b B, b B + 1, ..., b B + B - 1; the last block may have fewer rows",
            "strided": "Block b has the rows b, b + B, b + 2 B, ...; there are B blocks, or as many as there are rows "
                       "if these are fewer"}
-_JOINED = {"sequence": "The sums of the blocks are added in sequence",
-           "neighbours": "The sums of the blocks are added in pairs: the first to the second, the third to the "
-                         "fourth and so on, an odd last one stays as it is; and again with the results, until one is "
-                         "left"}
 
 
 class SumInBlocks(Task):
@@ -202,34 +257,34 @@ class SumInBlocks(Task):
     id, minutes, points = "ch09-sum-in-blocks", 20, 4
 
     def draw(self, random):
-        self.variant = cut, joined, B = (
-            random.choice(list(_BLOCKS)), random.choice(list(_JOINED)), random.choice([4, 8, 16]))
+        self.variant = cut, way, B, upwards, squares = (
+            random.choice(list(_BLOCKS)), random.choice(order.WAYS), random.randrange(8, 26),
+            random.choice([True, False]), random.choice([True, False]))
         self.example = "(np.float32([[1, 2], [3, 4], [5, 6]]),)"
         self.statement = (
             "Floating-point sums depend on the order of their terms. Write `sum_in_blocks(terms)`, which adds the "
-            f"rows of `terms` in this order, with B = {B}. {_BLOCKS[cut]}. The rows of a block are added in "
-            f"sequence, the first to the second, then the third, and so on. {_JOINED[joined]}.")
-        self.head = '''def sum_in_blocks(terms):
-    """Sum over axis 0, in the order above, to the bit.
+            f"{'squares of the numbers in the ' if squares else ''}rows of `terms` in this order, with B = {B}. "
+            f"{_BLOCKS[cut]}. The rows of a block are added in sequence, from its {'first' if upwards else 'last'} row "
+            f"to its {'last' if upwards else 'first'}. The sums of the blocks are then added {order.in_words(way)}.")
+        self.head = f'''def sum_in_blocks(terms):
+    """Sum{' of squares' if squares else ''} over axis 0, in the order above, to the bit.
 
     terms: (n, D), float32, n >= 1; must stay as it is.
-    Returns (D,), float32; every partial sum is float32.
+    Returns (D,), float32; every {'square and every ' if squares else ''}partial sum is float32.
     """'''
         sources = {"neighbours": f"[terms[b:b + {B}] for b in range(0, len(terms), {B})]",
                    "strided": f"[terms[b::{B}] for b in range(min({B}, len(terms)))]"}
         self.blocks = sources.pop(cut)
         self.other_blocks, = sources.values()
-        self.body = f"""
+        self.body = ("\n    terms = terms * terms" if squares else "") + f"""
     sums = []
     for block in {self.blocks}:
-        total = block[0]
-        for row in block[1:]:
+        rows = block[::{1 if upwards else -1}]
+        total = rows[0]
+        for row in rows[1:]:
             total = total + row
-        sums.append(total)""" + {"sequence": """
-    total = sums[0]
-    for a in sums[1:]:
-        total = total + a
-    return total""", "neighbours": f"{order.IN_PAIRS}\n    return sums[0]"}[joined]
+        sums.append(total){order.joining(way)}
+    return total"""
 
     def cases(self):
         B = self.variant[2]
@@ -250,16 +305,13 @@ class SumInBlocks(Task):
         order.expect_to_the_bit(found, expected, f"the sum of {len(terms)} rows")
 
     def slips(self):
-        _, joined, B = self.variant
+        _, way, B, upwards, squares = self.variant
         yield self.blocks, self.other_blocks, "the blocks have the wrong rows"
         yield f"{B}", f"{2 * B}", "the blocks have another size"
         yield self.blocks, "[terms]", "all rows are added in one sequence"
         yield self.blocks, "[terms[b:b + 1] for b in range(len(terms))]", "there are no blocks"
-        yield "total = block[0]", "total = block[0].astype(float)", "a running sum is wider than float32"
-        if joined == "sequence":
-            yield ("total = sums[0]\n    for a in sums[1:]:", "total = sums[-1]\n    for a in sums[-2::-1]:",
-                   "the blocks are added from the last to the first")
-        else:
-            yield ("    while len(sums) > 1:", "    return sum(sums[1:], sums[0])\n    while len(sums) > 1:",
-                   "the sums of the blocks are added in sequence")
-            yield order.ODD_LOST
+        yield f"block[::{1 if upwards else -1}]", f"block[::{-1 if upwards else 1}]", "a block is added from its other end"
+        yield "total = rows[0]", "total = rows[0].astype(float)", "a running sum is wider than float32"
+        if squares:
+            yield "terms = terms * terms", "terms = terms", "the terms are not squared"
+        yield from order.slips(way)

@@ -7,16 +7,16 @@ from lnlib.exercises.expect import expect
 from . import norm as norms
 from .task import Task
 
-_ROWS = {"ordinary rows": (3.0, 5.0, 1e-3), "rows so small that eps counts": (0.1, 0.03, 1e-2)}
-_ORDINARY, _SMALL = _ROWS
+_ORDINARY, _SMALL = "ordinary rows", "rows so small that eps counts"
 
 
 class _OfGradient(Task):
     """A task on a gradient dx that somebody's backward returned for a normalisation."""
 
     def choose(self, random):
-        """The variant, its parameters and the signature; not the floor: a difference across its kink is no derivative."""
-        self.variant = random.choice([norm for norm in norms.members(groups=(1, 2)) if norm.eps != "floor"])
+        """The variant, its parameters and the signature; no lower bound: a difference across its kink is no
+        derivative."""
+        self.variant = random.choice(norms.members(roots=("inside", "outside", "squared")))
         given = norms.given(self.variant)[:1]
         self.names = "dy", "x", *given, "eps", "dx"
         return self.variant, given, ", ".join(self.names)
@@ -30,7 +30,7 @@ class _OfGradient(Task):
 
     def problem(self, rng, rows):
         """Arguments by name, and a function that gives dx, or what it is if something is held or another."""
-        sigma, mean, eps = _ROWS[rows]
+        sigma, mean, eps = (3.0, 5.0, 1e-3) if rows == _ORDINARY else (0.1, 0.03, norms.counting(self.variant))
         x, dy, gamma, beta = norms.draw(self.variant, rng, (3, 12), sigma, mean)
 
         def dx_of(hold=(), norm=self.variant, dy=dy, gamma=gamma):
@@ -67,7 +67,7 @@ class GradientCheck(_OfGradient):
         self.body = f"""
     def loss(x):
 {inner}
-        xhat = (c / s).reshape(x.shape)
+        xhat = {norms.joined(norm, '(c / s)')}
         return (dy * {f'{norms.per_feature(norm)} * xhat' if given else 'xhat'}).sum()
 
     numeric = np.zeros(x.shape)
@@ -135,7 +135,7 @@ class ReadTheMistake(_OfGradient):
         self.words = {
             "right": "nothing is wrong",
             "scale": "s was treated as a constant",
-            "mean": "the mean was treated as a constant" if norm.centred else
+            "mean": "what is subtracted was treated as a constant" if norm.centred else
                     "the mean of `dx` over each row or part was subtracted, as if the forward pass subtracted one",
             "batch": "the right gradient was divided by the number of rows",
             "norm": "it is the gradient of a normalisation that has eps elsewhere, or divides q by another number"}
@@ -165,13 +165,14 @@ class ReadTheMistake(_OfGradient):
         given = norm.affine != "none"
         return f"""
     def backward(g, scale=True, mean={norm.centred}):
-        g = g.reshape(parts.shape)
+        g = {norms.cut(norm, 'g')}
         dc = g / s
         if scale:
             ds_dq = {norms.root_slope(norm)}
             through_s = (g * c).sum(axis=-1, keepdims=True) / s**2 * ds_dq * 2 * c / {norms.divisor(norm)}
             dc = dc - through_s
-        return (dc - dc.mean(axis=-1, keepdims=True) if mean else dc).reshape(x.shape)
+        dx = dc - {'w * dc.sum' if norm.centred else 'dc.mean'}(axis=-1, keepdims=True) if mean else dc
+        return {norms.joined(norm, 'dx')}
 
     g = {f'({norms.per_feature(norm)} * dy)' if given else 'dy'}
     right = backward(g)
@@ -190,7 +191,7 @@ class ReadTheMistake(_OfGradient):
 
     def ask(self, rng, words, rows):
         cases = [(word, other) for word in words
-                 for other in (self.elsewhere(), self.variant._replace(ddof=1 - self.variant.ddof))]
+                 for other in (self.elsewhere(), self.variant._replace(more=0 if self.variant.more else -1))]
         for k in rng.permutation(len(cases)):
             named, dx_of = self.problem(rng, rows)
             yield self.call(named, dx=self.made(*cases[k], named, dx_of), word=cases[k][0])
@@ -202,8 +203,9 @@ class ReadTheMistake(_OfGradient):
     def made(self, word, other, named, dx_of):
         """dx by the mistake ``word``, of the normalisation ``other`` if it is 'norm'."""
         def less_its_mean():
-            parts = dx_of().reshape(3, self.variant.groups, -1)
-            return (parts - parts.mean(axis=-1, keepdims=True)).reshape(3, 12)
+            G, dx = self.variant.groups, dx_of()
+            parts, axis = (dx.reshape(3, -1, G), 1) if self.variant.strided else (dx.reshape(3, G, -1), 2)
+            return (parts - parts.mean(axis=axis, keepdims=True)).reshape(3, 12)
 
         return {"right": dx_of, "scale": lambda: dx_of(("s",)), "batch": lambda: dx_of() / 3,
                 "norm": lambda: dx_of(norm=other),

@@ -34,11 +34,11 @@ class NormForward(Task):
         scale = [f"    {name} = {norms.per_feature(norm, name)}" for name in given if norm.affine == "group"]
         last = "xhat" if norm.affine == "none" else "gamma * xhat + beta"
         self.body = norms.statistics(norm) + "\n".join(
-            ["    xhat = (c / s).reshape(x.shape)", *scale, f"    return {last}"])
+            [f"    xhat = {norms.joined(norm, '(c / s)')}", *scale, f"    return {last}"])
 
     def cases(self):
         return (("a matrix", (4, 12)), ("one row", (12,)), ("three axes", (2, 3, 12)),
-                ("rows so small that eps counts", (6, 12), norms.small(6), 0.03, 1e-2))
+                ("rows so small that eps counts", (6, 12), norms.small(6), 0.03, norms.counting(self.variant)))
 
     def ask(self, rng, shape, sigma=3.0, mean=5.0, eps=1e-3):
         x, _, gamma, beta = norms.draw(self.variant, rng, shape, sigma, mean)
@@ -53,7 +53,8 @@ class NormForward(Task):
             yield "gamma * xhat + beta", "gamma * xhat", "beta is not added"
             yield "gamma * xhat + beta", "gamma * (xhat + beta)", "gamma multiplies beta as well"
         if self.variant.affine == "group":
-            yield "np.repeat(", "np.tile(", "gamma and beta go to the wrong features"
+            yield (*(("np.tile(", "np.repeat(") if self.variant.strided else ("np.repeat(", "np.tile(")),
+                   "gamma and beta go to the wrong features")
 
 
 class NormJacobian(Task):
@@ -63,7 +64,7 @@ class NormJacobian(Task):
     rtol = _RTOL
 
     def draw(self, random):
-        self.variant = norm = random.choice(norms.members(affine=("none",), groups=(1, 2)))
+        self.variant = norm = random.choice(norms.members(affine=("none",)))
         self.example = f"({norms.example(norm)[1]}, 0.5)"
         self.statement = (
             f"{norms.definition(norm)}\n\nWrite `norm_jacobian(x, eps)` for one row. It returns the matrix J[i, j] "
@@ -75,13 +76,14 @@ class NormJacobian(Task):
     eps: float > 0.
     Returns J, shape (D, D), with J[i, j] = dy_i / dx_j, and the D eigenvalues of J, ascending, shape (D,).
     """'''
-        self.body = norms.statistics(norm, cut=True) + f"""
+        self.body = norms.statistics(norm, always=True) + f"""
     bend = 2 * ({norms.root_slope(norm)}) / {norms.divisor(norm)} / s**2
     J, eigenvalues = np.zeros((len(x), len(x))), []
     for k in range({norm.groups}):
         ck, sk, bk = c[k], s[k, 0], bend[k, 0]
-        block = slice(k * n, (k + 1) * n)
-        J[block, block] = {'(np.eye(n) - 1 / n)' if norm.centred else 'np.eye(n)'} / sk - bk * np.outer(ck, ck)
+        part = {f'np.arange(k, len(x), {norm.groups})' if norm.strided else 'np.arange(k * n, (k + 1) * n)'}
+        block = np.eye(n) / sk - bk * np.outer(ck, ck)
+        J[np.ix_(part, part)] = block{' - block.sum(axis=1, keepdims=True) * w' if norm.centred else ''}
         along = 1 / sk - bk * (ck @ ck)
         eigenvalues += {'[0.0, along] + [1 / sk] * (n - 2)' if norm.centred else '[along] + [1 / sk] * (n - 1)'}
     return J, np.sort(eigenvalues)"""
@@ -89,7 +91,8 @@ class NormJacobian(Task):
     def cases(self):
         for which in "J", "eigenvalues":
             yield f"{which} of an ordinary row", which, (3.0,), 5.0, 1e-3
-            yield f"{which} of rows so small that eps counts", which, norms.small(2)[:, 0], 0.03, 1e-2
+            yield (f"{which} of rows so small that eps counts", which, norms.small(2)[:, 0], 0.03,
+                   norms.counting(self.variant))
 
     def ask(self, rng, which, sigmas, mean, eps):
         for sigma in sigmas:
@@ -108,9 +111,10 @@ class NormJacobian(Task):
         yield "along = 1 / sk - bk * (ck @ ck)", "along = 0.0", "an eigenvalue is taken to be 0 though eps > 0"
         yield "np.sort(eigenvalues)", "np.sort(eigenvalues)[::-1]", "the eigenvalues are in descending order"
         if norm.centred:
-            yield "(np.eye(n) - 1 / n)", "np.eye(n)", "the path through the mean is missing in J"
-            yield "(np.eye(n) - 1 / n)", "(np.eye(n) - 1)", "the path through the mean lacks its divisor in J"
-        if norm.eps != "inside":
+            yield (" - block.sum(axis=1, keepdims=True) * w", "",
+                   "the path through what is subtracted is missing in J")
+            yield "keepdims=True) * w", "keepdims=True)", "the path through what is subtracted lacks its weights in J"
+        if norms.root_slope(norm) != _INSIDE_ROOT[0]:
             yield norms.root_slope(norm), *_INSIDE_ROOT
 
 
@@ -138,29 +142,32 @@ class NormBackward(Task):
                                       ', of the shape of x'}.
     """'''
         self.body = norms.statistics(norm) + f"""
-    g = ({self.g}).reshape(parts.shape)
+    g = {norms.cut(norm, f'({self.g})')}
     ds_dq = {norms.root_slope(norm)}
     ds = -(g * c).sum(axis=-1, keepdims=True) / s**2
     dc = g / s + ds * ds_dq * 2 * c / {norms.divisor(norm)}
-    dx = {'dc - dc.mean(axis=-1, keepdims=True)' if norm.centred else 'dc'}
-""" + {"none": "    return dx.reshape(x.shape)", "feature": """
+    dx = {'dc - w * dc.sum(axis=-1, keepdims=True)' if norm.centred else 'dc'}
+    dx = {norms.joined(norm, 'dx')}
+""" + {"none": "    return dx", "feature": f"""
     leading = tuple(range(dy.ndim - 1))
-    dgamma = (dy * (c / s).reshape(x.shape)).sum(axis=leading)
+    dgamma = (dy * {norms.joined(norm, '(c / s)')}).sum(axis=leading)
     dbeta = dy.sum(axis=leading)
-    return dx.reshape(x.shape), dgamma, dbeta""", "group": f"""
-    dy_parts = dy.reshape(-1, {norm.groups}, x.shape[-1] // {norm.groups})
-    dgamma = (dy_parts * (c / s).reshape(dy_parts.shape)).sum(axis=(0, 2))
-    dbeta = dy_parts.sum(axis=(0, 2))
-    return dx.reshape(x.shape), dgamma, dbeta"""}[norm.affine]
+    return dx, dgamma, dbeta""", "group": f"""
+    dy_parts = {norms.cut(norm, 'dy')}
+    others = (*range(dy.ndim - 1), -1)
+    dgamma = (dy_parts * c / s).sum(axis=others)
+    dbeta = dy_parts.sum(axis=others)
+    return dx, dgamma, dbeta"""}[norm.affine]
 
     def cases(self):
+        counts = norms.counting(self.variant)
         yield "dx of a matrix", ("dx",), (3, 12)
         yield "dx of one row", ("dx",), (12,)
-        yield "dx of rows so small that eps counts", ("dx",), (4, 12), norms.small(4), 0.03, 1e-2
+        yield "dx of rows so small that eps counts", ("dx",), (4, 12), norms.small(4), 0.03, counts
         if len(self.returns) > 1:
             yield "dgamma and dbeta of a matrix", ("dgamma", "dbeta"), (3, 12)
             yield ("dgamma and dbeta of three axes, eps counts", ("dgamma", "dbeta"), (2, 3, 12), norms.small(3),
-                   0.03, 1e-2)
+                   0.03, counts)
 
     def ask(self, rng, which, shape, sigma=3.0, mean=5.0, eps=1e-3):
         x, dy, gamma, _ = norms.draw(self.variant, rng, shape, sigma, mean)
@@ -179,11 +186,12 @@ class NormBackward(Task):
         yield "ds_dq * 2 * c", "ds_dq * c", "the derivative of a square lacks its 2"
         yield " / s**2", " / s", "a factor 1 / s is missing in the path through s"
         if norm.centred:
-            yield "dc - dc.mean(axis=-1, keepdims=True)", "dc", "the path through the mean is missing"
-        if norm.eps != "inside":
+            yield (" - w * dc.sum(axis=-1, keepdims=True)", "",
+                   f"the path through {'the mean' if norm.centre == 'mean' else 'what is subtracted'} is missing")
+        if norms.root_slope(norm) != _INSIDE_ROOT[0]:
             yield norms.root_slope(norm), *_INSIDE_ROOT
         if self.variant.affine != "none":
             yield f"g = ({self.g})", "g = dy", "gamma is missing in dx"
-            yield ("return dx.reshape(x.shape), dgamma, dbeta", "return dx.reshape(x.shape), dbeta, dgamma",
-                   "dgamma and dbeta are exchanged")
-            yield "(c / s).reshape", "c.reshape", "dgamma is summed with c, not with c / s"
+            yield "return dx, dgamma, dbeta", "return dx, dbeta, dgamma", "dgamma and dbeta are exchanged"
+            yield (*(("dy_parts * c / s", "dy_parts * c") if norm.affine == "group" else ("dy * (c / s)", "dy * (c)")),
+                   "dgamma is summed with c, not with c / s")

@@ -1,12 +1,43 @@
 """Graded tasks of chapters 10 to 13: bytes of a kernel, a sum in lanes, a warp's sums, partial sums over rows."""
 
+import itertools
+from typing import NamedTuple
+
 import numpy as np
 
 from lnlib.exercises.expect import expect, expect_parts
 
-from . import norm as norms
 from . import order
 from .task import Task
+
+
+class Kernel(NamedTuple):
+    """A fused kernel.
+
+    backward : or forward.  residual : whether there is a second array beside x.  mask : whether there is one, of one
+    byte a number.  twice : whether what is normalised is read twice.  parts : of a row.  centred : whether a mean is
+    kept.  statistic : bytes of a statistic.  affine : "feature", "part" or "none".  parameter : bytes of one.
+    """
+
+    backward: bool
+    residual: bool
+    mask: bool
+    twice: bool
+    parts: int
+    centred: bool
+    statistic: int
+    affine: str
+    parameter: int
+
+    @property
+    def possible(self):
+        """Whether such a kernel has what it says."""
+        return (self.affine != "part" or self.parts > 1) and (self.affine != "none" or self.parameter == 4)
+
+
+_KERNELS = [kernel for kernel in itertools.starmap(Kernel, itertools.product(
+    *[(True, False)] * 4, (1, 2, 4), (True, False), (2, 4, 8), ("feature", "part", "none"), (2, 4, 8)))
+    if kernel.possible]
 
 
 class BytesOfAKernel(Task):
@@ -15,21 +46,20 @@ class BytesOfAKernel(Task):
     id, minutes, points, example = "ch10-bytes-of-a-kernel", 15, 2, "(10, 8, 4)"
 
     def draw(self, random):
-        backward, residual = random.choice([True, False]), random.choice([True, False])
-        norm = random.choice([norm for norm in norms.members(groups=(1, 2, 4))
-                              if norm.groups > 1 or norm.affine == "none"])
-        self.variant = norm, backward, residual
-        G, self.P = norm.groups, {"feature": "D", "group": str(norm.groups), "none": "0"}[norm.affine]
-        self.parameters = norm.affine != "none"
-        kept, self.statistics = ("mean and 1 / s", 2) if norm.centred else ("1 / s", 1)
+        self.variant = kernel = random.choice(_KERNELS)
+        G, parameters = kernel.parts, kernel.affine != "none"
+        self.P = {"feature": "D", "part": str(G), "none": "0"}[kernel.affine]
+        self.kept = 1 + kernel.centred
         many = "one number a row" if G == 1 else f"one number for each of the {G} parts of a row"
-        parameters = {"feature": "`gamma` and `beta` have D numbers each", "none": "There is no gamma and no beta",
-                      "group": f"`gamma` and `beta` have {G} numbers each"}[norm.affine]
+        has = {"feature": "`gamma` and `beta` have D numbers each", "none": "There is no gamma and no beta",
+               "part": f"`gamma` and `beta` have {G} numbers each"}[kernel.affine]
+        own = f", parameters and their gradients {kernel.parameter}" if parameters else ""
         self.statement = (
             f"The rows of `x` are normalised{f' in {G} equal parts each' if G > 1 else ''}"
-            f"{'' if norm.centred else ', without subtracting a mean'}. {parameters}. The statistics {kept} have "
-            f"{many}. {self._backward(residual) if backward else self._forward(residual)} x and everything of x's "
-            "shape have `itemsize` bytes a number; statistics, parameters and their gradients are float32.\n\nWrite "
+            f"{'' if kernel.centred else ', without subtracting a mean'}. {has}. The statistics "
+            f"{'mean and 1 / s' if kernel.centred else '1 / s'} have {many}. "
+            f"{self._backward(kernel) if kernel.backward else self._forward(kernel)} x and everything of x's shape, but "
+            f"for a mask, have `itemsize` bytes a number; statistics have {kernel.statistic}{own}.\n\nWrite "
             "`bytes_of_a_kernel(rows, D, itemsize)`, which returns how many bytes it reads and how many it writes.")
         self.head = '''def bytes_of_a_kernel(rows, D, itemsize):
     """Bytes that the fused kernel above reads, and bytes that it writes.
@@ -37,29 +67,39 @@ class BytesOfAKernel(Task):
     rows, D: ints, D divisible by 4; x is (rows, D).  itemsize: bytes of a number of x.
     Returns (bytes read, bytes written), two ints.
     """'''
-        more = " + 4 * 2 * P" if self.parameters else ""
-        if backward:
-            read = f"{2 + residual} * N * itemsize + 4 * ({self.statistics} * S{' + P' if self.parameters else ''})"
+        more, mask = (f" + {kernel.parameter} * 2 * P" if parameters else ""), " + N" if kernel.mask else ""
+        statistics = f" + {kernel.statistic} * {self.kept} * S"
+        if kernel.backward:
+            gamma = f" + {kernel.parameter} * P" if parameters else ""
+            read = f"{2 + 2 * kernel.twice + kernel.residual} * N * itemsize{mask}{statistics}{gamma}"
             written = f"N * itemsize{more}"
         else:
-            read = f"{1 + residual} * N * itemsize{more}"
-            written = f"{1 + residual} * N * itemsize + 4 * {self.statistics} * S"
+            read = f"{1 + kernel.residual + kernel.twice} * N * itemsize{more}"
+            written = f"{1 + kernel.residual} * N * itemsize{mask}{statistics}"
         self.body = f"""
     N, S, P = rows * D, rows * {G}, {self.P}
     return {read}, {written}"""
 
-    def _backward(self, residual):
+    @staticmethod
+    def _backward(kernel):
+        parameters = kernel.affine != "none"
         extra = (" The gradient that x receives from its other use, an array like x, is read and added to dx before "
-                 "that is written.") if residual else ""
-        return (f"A fused backward kernel reads dy, x, the statistics{', gamma' if self.parameters else ''}, each "
-                f"number once, and writes dx{', dgamma and dbeta' if self.parameters else ''}, once.{extra} Partial "
-                "sums stay in the chip.")
+                 "that is written.") if kernel.residual else ""
+        mask = " A mask that forward left, one byte for each number of x, is read as well." if kernel.mask else ""
+        times = ("dy and x twice, since a row does not fit into the chip, everything else once" if kernel.twice else
+                 "each number once")
+        return (f"A fused backward kernel reads dy, x, the statistics{', gamma' if parameters else ''}, {times}, and "
+                f"writes dx{', dgamma and dbeta' if parameters else ''}, once.{extra}{mask} Partial sums stay in the "
+                "chip.")
 
-    def _forward(self, residual):
+    @staticmethod
+    def _forward(kernel):
+        again = " A row does not fit into the chip, so x is then read a second time." if kernel.twice else ""
         extra = ("x is the sum of two arrays that the kernel reads; it writes x as well, for the next layer and for "
-                 "backward.") if residual else "It reads x once."
-        return (f"A fused forward kernel reads its input{' and both parameters' if self.parameters else ''}, each "
-                f"number once, and writes y and the statistics. {extra}")
+                 "backward.") if kernel.residual else "It reads x."
+        mask = " It also writes a mask, one byte for each number of x." if kernel.mask else ""
+        return (f"A fused forward kernel reads its input{' and both parameters' if kernel.affine != 'none' else ''}, "
+                f"each number once, and writes y and the statistics. {extra}{again}{mask}")
 
     def cases(self):
         return ("bytes read", 0), ("bytes written", 1)
@@ -77,68 +117,66 @@ class BytesOfAKernel(Task):
                                f"{'many' if found > right else 'few'}")
 
     def slips(self):
-        norm, backward, residual = self.variant
-        both = "* N * itemsize" if not backward or residual else "2 * N * itemsize"
-        yield f"rows * {norm.groups}, ", f"{norm.groups}, ", "the statistics are counted once, not for each row"
-        yield "* S", "* 0", "the statistics are left out"
-        yield both, both.replace("itemsize", "4"), "every number is taken to have 4 bytes"
+        kernel = self.variant
+        statistics = f"{kernel.statistic} * {self.kept} * S"
+        yield f"rows * {kernel.parts}, ", f"{kernel.parts}, ", "the statistics are counted once, not for each row"
+        yield statistics, "0 * S", "the statistics are left out"
+        yield "* N * itemsize", "* N * 4", "every number is taken to have 4 bytes"
         yield "N, S, P = rows * D", "N, S, P = rows * D * 2", "the arrays of x's shape are counted twice"
-        yield "4 * ", "itemsize * ", "statistics and parameters are taken to have itemsize bytes a number"
-        if norm.groups > 1:
-            yield f"rows * {norm.groups},", "rows,", "the statistics are taken to be one a row, not one a part"
-        if norm.centred:
-            yield "2 * S", "S", "one of the two statistics is left out"
+        yield statistics, f"itemsize * {self.kept} * S", "statistics are taken to have itemsize bytes a number"
+        if kernel.mask:
+            yield " + N ", " + N * itemsize ", "the mask is taken to have itemsize bytes a number"
+        if kernel.parts > 1:
+            yield f"rows * {kernel.parts},", "rows,", "the statistics are taken to be one a row, not one a part"
+        if kernel.centred:
+            yield "2 * S", "1 * S", "one of the two statistics is left out"
         else:
             yield "1 * S", "2 * S", "a mean is counted, which this normalisation does not have"
-        if self.parameters:
+        if kernel.affine != "none":
             yield f", {self.P}\n", f", rows * {self.P}\n", "the parameters are counted for each row"
             yield "2 * P", "P", "one of the two parameters is left out"
 
 
-_ENDS = {"halves": "lane i and lane i + {h} are added, for i = 0 to {h} - 1, then in the same way the halves of what "
-                   "is left, until one is left",
-         "neighbours": "lanes 0 and 1 are added, 2 and 3, and so on, then neighbours of what is left, until one is "
-                       "left",
-         "sequence": "lane 1 is added to lane 0, then lane 2 to that, and so on"}
-_HALVES, _NEIGHBOURS = "total[:len(total) // 2] + total[len(total) // 2:]", "total[0::2] + total[1::2]"
-_LATE = "\n    for a in x[whole:]:\n        result = result + a * a"
-_TAIL = "    for i, a in enumerate(x[whole:]):\n        total[i] = total[i] + a * a"
+_TERMS = {"squares": ("the square", "squares", "a * a"), "sizes": ("the absolute value", "absolute values", "abs(a)")}
+_RESTS = {"lanes": "go to lanes 0, 1, ... as all others do",
+          "after": "are added to the result one after the other, after the lanes have been joined",
+          "own": "are added up in a sum of their own, one after the other, which is added to the result at the end"}
 
 
 class SumInLanes(Task):
-    """A sum of squares in lanes."""
+    """A sum in lanes."""
 
-    id, minutes, points, example = "ch11-sum-in-lanes", 20, 3, "(np.float32([1, 2, 3, 4, 5]),)"
+    id, minutes, points, example = "ch11-sum-in-lanes", 20, 3, "(np.float32([1, 2, -3, 4, 5]),)"
 
     def draw(self, random):
-        self.variant = lanes, end, tail_first = (
-            random.choice([4, 8, 16]), random.choice(list(_ENDS)), random.choice([True, False]))
-        rest = ("go to lanes 0, 1, ... as all others do" if tail_first else
-                "are added to the result one after the other, after the lanes have been joined")
+        self.variant = lanes, way, rest, terms = (
+            random.choice([number for number in range(8, 38) if number != 32]), random.choice(order.WAYS[:6]),
+            random.choice(list(_RESTS)), random.choice(list(_TERMS)))
+        one, many, term = _TERMS[terms]
         self.statement = (
-            f"A vector loop has {lanes} running sums, its lanes, which start at 0: the square of x[i] is added to "
-            f"lane i mod {lanes}, in the order of i. At the end the lanes are joined: "
-            f"{_ENDS[end].format(h=lanes // 2)}. Where D is no multiple of that, the squares that are left over "
-            f"{rest}. Squares and sums are rounded to float32, each by itself.\n\nWrite `sum_of_squares(x)`.")
-        self.head = '''def sum_of_squares(x):
-    """Sum of the squares of x as a vector loop adds it, to the bit.
+            f"A vector loop has {lanes} running sums, its lanes, which start at 0: {one} of x[i] is added to "
+            f"lane i mod {lanes}, in the order of i. At the end the lanes are joined: they are added "
+            f"{order.in_words(way)}. Where D is no multiple of {lanes}, the terms that are left over {_RESTS[rest]}. "
+            "Terms and sums are rounded to float32, each by itself.\n\nWrite `lane_sum(x)`.")
+        self.head = f'''def lane_sum(x):
+    """Sum of the {many} of x as a vector loop adds it, to the bit.
 
     x: (D,), float32, any D >= 1; must stay as it is.
     Returns one float32.
     """'''
-        self.joining = """
-    result = total[0]
-    for a in total[1:]:
-        result = result + a""" if end == "sequence" else f"""
-    while len(total) > 1:
-        total = {_HALVES if end == 'halves' else _NEIGHBOURS}
-    result = total[0]"""
+        self.joining = f"\n    sums = list(lanes){order.joining(way)}"
+        self.rests = {"lanes": ("\n    for i, a in enumerate(terms[whole:]):\n        lanes[i] = lanes[i] + a", ""),
+                      "after": ("", "\n    for a in terms[whole:]:\n        total = total + a"),
+                      "own": ("", "\n    rest = np.float32(0)\n    for a in terms[whole:]:\n        rest = rest + a\n"
+                                  "    total = total + rest")}
+        before, after = self.rests[rest]
         self.body = f"""
-    total = np.zeros({lanes}, np.float32)
+    terms = np.array([{term} for a in x])
+    lanes = np.zeros({lanes}, np.float32)
     whole = len(x) // {lanes} * {lanes}
     for k in range(0, whole, {lanes}):
-        total = total + x[k:k + {lanes}] * x[k:k + {lanes}]
-{_TAIL if tail_first else ''}""".rstrip("\n") + self.joining + ("" if tail_first else _LATE) + "\n    return result"
+        lanes = lanes + terms[k:k + {lanes}]{before}{self.joining}{after}
+    return total"""
 
     def cases(self):
         lanes = self.variant[0]
@@ -153,22 +191,34 @@ class SumInLanes(Task):
             yield self.solved(dict(x=x))
 
     def judge(self, found, x, expected):
-        order.expect_to_the_bit(found, expected, f"the sum of {len(x)} squares")
+        order.expect_to_the_bit(found, expected, f"the sum of {len(x)} terms")
 
     def slips(self):
-        lanes, end, tail_first = self.variant
+        lanes, way, rest, terms = self.variant
         yield f"{lanes}", f"{lanes // 2}", "the number of lanes is another one"
-        yield "x[whole:]", "x[:0]", "what is left over is left out"
-        if tail_first:
-            yield (f"{_TAIL}{self.joining}\n", f"{self.joining}{_LATE}\n",
-                   "what is left over is added after the lanes")
-        else:
-            yield self.joining + _LATE, f"\n{_TAIL}{self.joining}", "what is left over is added to the lanes"
+        yield "terms[whole:]", "terms[:0]", "what is left over is left out"
+        yield _TERMS[terms][2] + " for", "a for", f"the terms are not the {_TERMS[terms][1]}"
+        for other, says in (("lanes", "what is left over is added to the lanes"),
+                            ("after", "what is left over is added after the lanes, one by one")):
+            if other != rest:
+                mine, theirs = self.rests[rest], self.rests[other]
+                yield (f"{mine[0]}{self.joining}{mine[1]}\n    return", f"{theirs[0]}{self.joining}{theirs[1]}\n    return",
+                       says)
+        if rest != "lanes":
             yield (f"    whole = len(x) // {lanes} * {lanes}", f"    whole = (len(x) - 1) // {lanes} * {lanes}",
                    "a last full step is treated as left over")
-        yield {"halves": (_HALVES, _NEIGHBOURS, "neighbouring lanes are joined"),
-               "neighbours": (_NEIGHBOURS, _HALVES, "lanes of the two halves are joined"),
-               "sequence": ("total[1:]", "total[:0:-1]", "the lanes are joined from the last to the first")}[end]
+        yield from order.slips(way)
+
+
+# Partner of lane i, its source, and what a lane without one does.
+_PARTNERS = {
+    "xor": ("lane i xor d", "lanes ^ d", None), "down": ("lane i + d", "lanes + d", "keeps"),
+    "up": ("lane i - d", "lanes - d", "keeps"), "down twice": ("lane i + d", "lanes + d", "doubles"),
+    "up twice": ("lane i - d", "lanes - d", "doubles"),
+    "ring down": ("lane i + d, counted on from lane 0 after the last,", "(lanes + d) % len(value)", None),
+    "ring up": ("lane i - d, counted back from the last lane before lane 0,", "(lanes - d) % len(value)", None)}
+_WITHOUT = {None: "", "keeps": " A lane whose partner does not exist keeps its number as it is.",
+            "doubles": " A lane whose partner does not exist adds its own number instead, as the instruction does."}
 
 
 class WarpSums(Task):
@@ -177,16 +227,16 @@ class WarpSums(Task):
     id, minutes, points = "ch12-warp-sums", 15, 3
 
     def draw(self, random):
-        self.variant = width, kind, downwards = (
-            random.choice([8, 16, 32]), random.choice(["xor", "down", "up"]), random.choice([True, False]))
-        self.offsets = tuple(2**k for k in range(width.bit_length() - 1))[::-1 if downwards else 1]
+        ways = [steps for width in (8, 16, 32) for steps in itertools.permutations(
+            2**k for k in range(width.bit_length() - 1))]
+        self.variant = self.offsets, self.kind = random.choice(ways), random.choice(list(_PARTNERS))
+        self.width = width = 2**len(self.offsets)
         self.example = f"(np.arange({width}, dtype=np.float32),)"
-        source = {"xor": "lane i xor d", "down": "lane i + d", "up": "lane i - d"}[kind]
-        outside = "" if kind == "xor" else " A lane whose partner does not exist keeps its number as it is."
+        held, self.partner, alone = _PARTNERS[self.kind]
         self.statement = (
             f"A warp of {width} lanes adds up its numbers in {len(self.offsets)} steps, with d = "
             f"{', '.join(map(str, self.offsets))} in this order. In a step every lane i takes the number that "
-            f"{source} held before the step, and adds it to its own.{outside} Every sum is float32.\n\nWrite "
+            f"{held} held before the step, and adds it to its own.{_WITHOUT[alone]} Every sum is float32.\n\nWrite "
             "`warp_sums(value)`, which returns what every lane holds at the end.")
         self.head = f'''def warp_sums(value):
     """What the {width} lanes hold at the end, to the bit.
@@ -194,26 +244,26 @@ class WarpSums(Task):
     value: ({width},), float32, one number a lane; must stay as it is.
     Returns ({width},), float32.
     """'''
-        self.partner = {"xor": "lanes ^ d", "down": "lanes + d", "up": "lanes - d"}[kind]
+        self.step = {None: "value + value[partner]",
+                     "keeps": f"np.where(partner == inside, value + value[inside % {width}], value)",
+                     "doubles": f"value + np.where(partner == inside, value[inside % {width}], value)"}
+        inside = f"\n        inside = np.clip(partner, 0, {width - 1})" if alone else ""
         self.body = f"""
     lanes = np.arange({width})
     for d in {self.offsets}:
-        partner = {self.partner}
-        exists = (partner >= 0) & (partner < {width})
-        value = np.where(exists, value + value[partner % {width}], value)
+        partner = {self.partner}{inside}
+        value = {self.step[alone]}
     return value"""
 
     def cases(self):
-        width = self.variant[0]
         return (("one lane with a number, the others with 0", self._one_lane),
-                ("small whole numbers", lambda rng: rng.integers(-9, 10, (8, width))),
-                ("to the bit", lambda rng: rng.standard_normal((8, width))))
+                ("small whole numbers", lambda rng: rng.integers(-9, 10, (8, self.width))),
+                ("to the bit", lambda rng: rng.standard_normal((8, self.width))))
 
     def _one_lane(self, rng):
         # At either end as well: where a lane hands nothing on, the argument itself is right.
-        width = self.variant[0]
-        values = np.zeros((3, width))
-        for value, lane in zip(values, (0, width - 1, int(rng.integers(width)))):
+        values = np.zeros((3, self.width))
+        for value, lane in zip(values, (0, self.width - 1, int(rng.integers(self.width)))):
             value[lane] = rng.integers(2, 10)
         return values
 
@@ -225,15 +275,29 @@ class WarpSums(Task):
         order.expect_to_the_bit(found, expected, "what the lanes hold")
 
     def slips(self):
-        width, kind, _ = self.variant
+        alone = _PARTNERS[self.kind][2]
         yield f"{self.offsets}", f"{self.offsets[::-1]}", "the steps are in the opposite order"
         yield f"{self.offsets}", f"{self.offsets[:-1]}", "a step is missing"
-        yield "value[partner", "value[::-1][partner", "the lanes are counted from the other end"
-        if kind != "xor":  # after xor, all lanes hold the same number, to the bit
-            yield "return value", f"return np.full({width}, value[0])", "every lane is given the number of lane 0"
-            added = f"value + value[partner % {width}]"
-            yield f"np.where(exists, {added}, value)", added, "the lanes form a ring"
-            yield self.partner, "lanes - d" if kind == "down" else "lanes + d", "the partner is on the other side"
+        yield (f"return value", "return value[::-1]", "the lanes are counted from the other end") if \
+            self.kind != "xor" else ("value[partner]", "value", "every lane adds its own number")
+        if self.kind == "xor":  # all lanes hold the same number then, to the bit
+            return
+        yield "return value", f"return np.full({self.width}, value[0])", "every lane is given the number of lane 0"
+        down = "down" in self.kind
+        yield ("lanes + d", "lanes - d", "the partner is on the other side") if down else (
+            "lanes - d", "lanes + d", "the partner is on the other side")
+        if alone:
+            other = "doubles" if alone == "keeps" else "keeps"
+            yield self.step[alone], self.step[other], f"a lane without a partner {other} its number"
+            yield self.step[alone], f"value + value[partner % {self.width}]", "the lanes form a ring"
+
+
+_CUTS = {"stride": ("the rows b, b + blocks, b + 2 blocks, ...", "range(b, len(dy), blocks)"),
+         "chunks": ("the rows from b * size up to, not including, (b + 1) * size, where size is rows / blocks rounded "
+                    "up; the last blocks may have fewer rows, or none, and then their sum is 0",
+                    "range(b * size, min((b + 1) * size, len(dy)))"),
+         "even": ("the rows from b * rows / blocks, rounded down, up to, not including, (b + 1) * rows / blocks, "
+                  "rounded down", "range(b * len(dy) // blocks, (b + 1) * len(dy) // blocks)")}
 
 
 class SumsOverRows(Task):
@@ -242,23 +306,21 @@ class SumsOverRows(Task):
     id, minutes, points = "ch13-sums-over-rows", 20, 4
 
     def draw(self, random):
-        self.variant = cut, joined, what = tuple(random.choice(pair) for pair in (
-            ["stride", "chunks"], ["sequence", "neighbours"], ["dgamma", "dbeta"]))
+        self.variant = cut, way, what, upwards, runs = (
+            random.choice(list(_CUTS)), random.choice(order.WAYS), random.choice(["dgamma", "dbeta"]),
+            random.choice([True, False]), random.randrange(1, 12))
         arrays, stay = ("dy, xhat", "they are") if what == "dgamma" else ("dy", "it is")
         self.example = f"({'np.float32([[1, 2], [3, 4], [5, 6]]), ' * (2 if what == 'dgamma' else 1)}2)"
+        several = f", in {runs} running sums that start at 0: its k-th row, from k = 0 on, is added to the running " \
+                  f"sum k mod {runs}; at the end these are added one after the other, the first to the second, then " \
+                  "the third" if runs > 1 else ", one row after the other"
         self.statement = (
             f"A kernel on the GPU computes {what} in two stages. The term of a row is "
             f"{'dy * xhat' if what == 'dgamma' else 'its dy'}, rounded to float32. In the first stage block b, of "
-            "`blocks`, adds the terms of " + {
-                "stride": "the rows b, b + blocks, b + 2 blocks, ...",
-                "chunks": "the rows from b * size up to, not including, (b + 1) * size, where size is rows / blocks "
-                          "rounded up; the last blocks may have fewer rows, or none, and then their sum is 0"}[cut]
-            + ", one row after the other. In the second stage the sums of the blocks are added " + {
-                "sequence": "one after the other.",
-                "neighbours": "in pairs: the first and the second, the third and the fourth and so on, an odd last "
-                              "one stays as it is; and again with the results, until one is left."}[joined]
-            + f" Every sum is float32.\n\nWrite `sums_over_rows({arrays}, blocks)`, which returns the sums of the "
-              f"blocks, and {what}.")
+            f"`blocks`, has {_CUTS[cut][0]}. It adds their terms, from its {'first' if upwards else 'last'} row to its "
+            f"{'last' if upwards else 'first'}{several}. In the second stage the sums of the blocks are added "
+            f"{order.in_words(way)}. Every sum is float32.\n\nWrite `sums_over_rows({arrays}, blocks)`, which returns "
+            f"the sums of the blocks, and {what}.")
         self.head = f'''def sums_over_rows({arrays}, blocks):
     """{what} in two stages, to the bit.
 
@@ -266,23 +328,19 @@ class SumsOverRows(Task):
     blocks: int, from 1 to the number of rows.
     Returns (parts, {what}): (blocks, D) and (D,), both float32.
     """'''
-        sources = {"stride": "range(b, len(dy), blocks)", "chunks": "range(b * size, min((b + 1) * size, len(dy)))"}
-        self.rows = sources.pop(cut)
-        self.other_rows, = sources.values()
+        self.rows = _CUTS[cut][1]
+        self.taken = self.rows if upwards else f"reversed({self.rows})"
         self.term = "dy[i] * xhat[i]" if what == "dgamma" else "dy[i]"
-        self.joining = """
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return parts, total""" if joined == "sequence" else f"""
-    sums = list(parts){order.IN_PAIRS}
-    return parts, sums[0]"""
+        self.second = f"\n    sums = list(parts){order.joining(way)}\n    return parts, total"
         self.body = f"""
     parts = np.zeros((blocks, dy.shape[1]), np.float32)
-    size = -(-len(dy) // blocks)
+    size, runs = -(-len(dy) // blocks), {runs}
     for b in range(blocks):
-        for i in {self.rows}:
-            parts[b] += {self.term}""" + self.joining
+        running = np.zeros((runs, dy.shape[1]), np.float32)
+        for k, i in enumerate({self.taken}):
+            running[k % runs] += {self.term}
+        for one in running:
+            parts[b] += one""" + self.second
 
     def cases(self):
         what = self.variant[2]
@@ -302,14 +360,16 @@ class SumsOverRows(Task):
                                 f"{('parts', self.variant[2])[which]} of {len(dy)} rows in {blocks} blocks")
 
     def slips(self):
-        _, joined, what = self.variant
-        yield self.rows, self.other_rows, "the blocks take the wrong rows"
-        yield ("np.zeros((blocks, dy.shape[1]), np.float32)", "np.zeros((blocks, dy.shape[1]))",
-               "the sums are wider than float32")
-        yield (self.joining, f"\n    return parts, {'(dy * xhat)' if what == 'dgamma' else 'dy'}.sum(axis=0)",
+        cut, way, what, upwards, runs = self.variant
+        yield self.rows, _CUTS["chunks" if cut == "stride" else "stride"][1], "the blocks take the wrong rows"
+        yield f"enumerate({self.taken})", f"enumerate({f'reversed({self.rows})' if upwards else self.rows})", \
+            "a block adds its rows from the other end"
+        yield f"blocks), {runs}\n", f"blocks), {1 if runs > 1 else 2}\n", (
+            "a block has a single running sum" if runs > 1 else "a block has two running sums")
+        yield ("np.float32)\n    size", "float)\n    size", "the sums are wider than float32")
+        yield (self.second, f"\n    return parts, {'(dy * xhat)' if what == 'dgamma' else 'dy'}.sum(axis=0)",
                "the second stage does not start from the sums of the blocks")
-        yield self.joining, "\n    return parts, parts.mean(axis=0)", "the second stage takes a mean"
+        yield self.second, "\n    return parts, parts.mean(axis=0)", "the second stage takes a mean"
         if what == "dgamma":
             yield self.term, "dy[i]", "the terms are those of dbeta"
-        if joined == "neighbours":
-            yield order.ODD_LOST
+        yield from order.slips(way)

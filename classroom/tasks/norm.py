@@ -2,65 +2,92 @@ r"""One normalisation with parameters: layer norm, RMS norm and group norm are t
 
 .. math::
 
-    c = x - \bar x \;(\text{or } x), \qquad q = \frac{\sum c^2}{n - d}, \qquad
-    s = \sqrt{q + \varepsilon},\ \sqrt q + \varepsilon\ \text{or}\ \sqrt{\max(q, \varepsilon)}, \qquad
-    y = \gamma\, c / s + \beta
+    c = x - \sum_j w_j x_j, \qquad q = \frac{\sum c^2}{n + d}, \qquad y = \gamma\, c / s + \beta
+
+with weights w of sum 1, or none, and s made of q and :math:`\varepsilon` in one of five ways.
 """
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
 
-_ROOTS = {"inside": "np.sqrt(q + eps)", "outside": "np.sqrt(q) + eps", "floor": "np.sqrt(np.maximum(q, eps))"}
+_ROOTS = {"inside": "np.sqrt(q + eps)", "outside": "np.sqrt(q) + eps", "floor": "np.sqrt(np.maximum(q, eps))",
+          "squared": "np.sqrt(q + eps**2)", "least": "np.maximum(np.sqrt(q), eps)"}
 _ROOTS_TEX = {"inside": r"\sqrt{q + \varepsilon}", "outside": r"\sqrt{q} + \varepsilon",
-              "floor": r"\sqrt{\max(q, \varepsilon)}"}
+              "floor": r"\sqrt{\max(q, \varepsilon)}", "squared": r"\sqrt{q + \varepsilon^2}",
+              "least": r"\max(\sqrt{q}, \varepsilon)"}
+_ROOTS_SAY = {"inside": "eps is added inside the square root", "outside": "eps is added outside the square root",
+              "floor": "eps is a lower bound of q", "squared": "the square of eps is added inside the square root",
+              "least": "eps is a lower bound of the square root of q"}
+# Of what is subtracted: source of the weights, and how the text says it.
+_WEIGHTS = {
+    "mean": ("np.full(n, 1 / n)", r"\frac1n \sum_j x_j"),
+    "first": ("np.eye(n)[0]", "x_1"),
+    "last": ("np.eye(n)[-1]", "x_n"),
+    "first two": ("np.where(np.arange(n) < 2, 1 / 2, 0)", r"\frac{x_1 + x_2}2"),
+    "last two": ("np.where(np.arange(n) >= n - 2, 1 / 2, 0)", r"\frac{x_{n-1} + x_n}2"),
+    "ends": ("(np.eye(n)[0] + np.eye(n)[-1]) / 2", r"\frac{x_1 + x_n}2"),
+    "rising": ("np.arange(1, n + 1) / (n * (n + 1) / 2)", r"\frac{\sum_j j\, x_j}{\sum_j j}"),
+    "falling": ("np.arange(n, 0, -1) / (n * (n + 1) / 2)", r"\frac{\sum_j (n + 1 - j)\, x_j}{\sum_j j}"),
+}
 
 
 class Norm(NamedTuple):
     """A member.
 
-    centred : whether the mean is subtracted.
-    ddof : 0 or 1, what is taken from n in the divisor of q.
-    eps : "inside", "outside" or "floor".
+    centre : "none", or what is subtracted, a weighted mean.
+    more : -1, 0, 1 or 2, what is added to n in the divisor of q.
+    eps : its place, "inside", "outside", "floor", "squared" or "least".
     groups : equal parts of the last axis, each with its own statistics.
+    strided : whether a part takes every groups-th feature, not neighbours.
     affine : "feature" (gamma and beta of shape (D,)), "group" (of shape (groups,)) or "none".
     """
 
-    centred: bool
-    ddof: int
+    centre: str
+    more: int
     eps: str
     groups: int
+    strided: bool
     affine: str
 
     @property
     def public(self):
         """True where the book has it, or where it differs in one respect only."""
-        return sum((not self.centred, self.ddof == 1, self.eps != "inside", self.groups > 1,
+        return sum((self.centre != "mean", self.more != 0, self.eps != "inside", self.groups > 1,
                     self.affine != "feature")) < 2
 
+    @property
+    def centred(self):
+        """Whether something is subtracted."""
+        return self.centre != "none"
 
-def members(affine=("feature", "group", "none"), groups=(1, 2, 3)):
+
+def members(affine=("feature", "group", "none"), roots=tuple(_ROOTS)):
     """All members that the book does not have."""
-    found = (Norm(centred, ddof, eps, g, a) for centred in (True, False) for ddof in (0, 1)
-             for eps in _ROOTS for g in groups for a in affine)
-    return [norm for norm in found if not norm.public and (norm.centred or norm.ddof == 0)
-            and (norm.groups > 1 or norm.affine != "group")]
+    found = (Norm(*each) for each in itertools.product(
+        ("none", *_WEIGHTS), (-1, 0, 1, 2), roots, (1, 2, 3, 4), (False, True), affine))
+    return [norm for norm in found if not norm.public and (norm.groups > 1 or norm.affine != "group")
+            and (norm.groups > 1 or not norm.strided)]
 
 
 def definition(norm):
     """The definition in Markdown."""
     if norm.groups > 1:
-        text = (f"Each row of `x` (the last axis, D numbers) is cut into {norm.groups} equal parts of n = D / "
-                f"{norm.groups} neighbours. Each part is normalised alone:\n\n")
+        G = norm.groups
+        features = (f"part k has the features k, k + {G}, k + {2 * G}, ..." if norm.strided else
+                    "each of neighbours")
+        text = (f"Each row of `x` (the last axis, D numbers) is cut into {G} parts of n = D / {G} numbers, {features}. "
+                "Each part $x_1, \\ldots, x_n$ is normalised alone:\n\n")
     else:
-        text = "Each row of `x` (the last axis, n = D numbers) is normalised alone:\n\n"
-    centre = r"c_i = x_i - \frac1n \sum_j x_j" if norm.centred else "c_i = x_i"
+        text = "Each row of `x` (the last axis, n = D numbers $x_1, \\ldots, x_n$) is normalised alone:\n\n"
+    centre = f"c_i = x_i - {_WEIGHTS[norm.centre][1]}" if norm.centred else "c_i = x_i"
     y = r"\hat x_i" if norm.affine == "none" else r"\gamma_i \hat x_i + \beta_i"
-    text += (rf"$$ {centre}, \qquad q = \frac{{1}}{{{'n - 1' if norm.ddof else 'n'}}} \sum_j c_j^2, \qquad "
+    text += (rf"$$ {centre}, \qquad q = \frac{{1}}{{{divisor(norm).strip('()')}}} \sum_j c_j^2, \qquad "
              rf"s = {_ROOTS_TEX[norm.eps]}, \qquad \hat x_i = c_i / s, \qquad "
              rf"y_i = {y} $$" + "\n\n")
     text += "Mind where eps stands, what q is divided by, "
-    text += "and that the mean is subtracted." if norm.centred else "and that no mean is subtracted."
+    text += "and what is subtracted." if norm.centred else "and that nothing is subtracted."
     text += {"feature": " `gamma` and `beta` have one number for each of the D features.",
              "group": f" `gamma` and `beta` have one number for each of the {norm.groups} parts, shape "
                       f"({norm.groups},): all features of a part share it.",
@@ -68,12 +95,27 @@ def definition(norm):
     return text
 
 
-def statistics(norm, cut=False):
-    """Source lines that compute parts, n, c, q and s from x and eps; ``cut`` makes an axis of one part, too."""
+def cut(norm, array, always=False):
+    """Source of the array in parts, the last axis of one of them; ``always`` makes an axis of one part, too."""
+    if norm.groups == 1 and not always:
+        return array
+    if norm.strided:
+        return f"{array}.reshape(*x.shape[:-1], -1, {norm.groups}).swapaxes(-1, -2)"
+    return f"{array}.reshape(*x.shape[:-1], {norm.groups}, -1)"
+
+
+def joined(norm, parts):
+    """Source of the array in x's shape again."""
+    return f"{parts}{'.swapaxes(-1, -2)' if norm.strided else ''}.reshape(x.shape)"
+
+
+def statistics(norm, always=False):
+    """Source lines that compute parts, n, w, c, q and s from x and eps; ``always`` as in :func:`cut`."""
+    weights = f"\n    w = {_WEIGHTS[norm.centre][0]}" if norm.centred else ""
     return f"""
-    parts = {f'x.reshape(*x.shape[:-1], {norm.groups}, -1)' if cut or norm.groups > 1 else 'x'}
-    n = parts.shape[-1]
-    c = {'parts - parts.mean(axis=-1, keepdims=True)' if norm.centred else 'parts'}
+    parts = {cut(norm, 'x', always)}
+    n = parts.shape[-1]{weights}
+    c = {'parts - (w * parts).sum(axis=-1, keepdims=True)' if norm.centred else 'parts'}
     q = (c * c).sum(axis=-1, keepdims=True) / {divisor(norm)}
     s = {_ROOTS[norm.eps]}
 """
@@ -81,13 +123,18 @@ def statistics(norm, cut=False):
 
 def root_slope(norm):
     """Source of ds / dq."""
-    return {"inside": "1 / (2 * s)", "outside": "1 / (2 * np.sqrt(q))",
-            "floor": "np.where(q > eps, 1 / (2 * s), 0)"}[norm.eps]
+    return {"outside": "1 / (2 * np.sqrt(q))", "floor": "np.where(q > eps, 1 / (2 * s), 0)",
+            "least": "np.where(q > eps**2, 1 / (2 * s), 0)"}.get(norm.eps, "1 / (2 * s)")
 
 
 def divisor(norm):
     """Source of what q is divided by."""
-    return "(n - 1)" if norm.ddof else "n"
+    return {-1: "(n - 1)", 0: "n", 1: "(n + 1)", 2: "(n + 2)"}[norm.more]
+
+
+def scales_as_s(norm):
+    """Whether eps must grow like the numbers of x, not like their squares, where x grows and y stays."""
+    return norm.eps in ("outside", "squared", "least")
 
 
 def given(norm):
@@ -107,32 +154,35 @@ def parameters(norm, names):
 
 def per_feature(norm, array="gamma"):
     """Source of gamma, or beta, with one number a feature."""
-    return f"np.repeat({array}, x.shape[-1] // {norm.groups})" if norm.affine == "group" else array
+    if norm.affine != "group":
+        return array
+    return f"np.{'tile' if norm.strided else 'repeat'}({array}, x.shape[-1] // {norm.groups})"
 
 
 def slips(norm):
     """(old, new, says) of the mistakes that these lines invite."""
-    roots = [(_ROOTS[norm.eps], _ROOTS[other], says) for other, says in (
-        ("inside", "eps is added inside the square root"), ("outside", "eps is added outside the square root"),
-        ("floor", "eps is a lower bound of q, not added")) if other != norm.eps]
-    yield from roots
+    for other, source in _ROOTS.items():
+        if other != norm.eps:
+            yield _ROOTS[norm.eps], source, _ROOTS_SAY[other]
     yield _ROOTS[norm.eps], "np.sqrt(q)", "eps is not used"
     if norm.centred:
-        yield "parts - parts.mean(axis=-1, keepdims=True)", "parts", "the mean is not subtracted"
+        yield "parts - (w * parts).sum(axis=-1, keepdims=True)", "parts", "nothing is subtracted"
+        if norm.centre != "mean":
+            yield _WEIGHTS[norm.centre][0], _WEIGHTS["mean"][0], "the plain mean is subtracted"
     else:
         yield "c = parts", "c = parts - parts.mean(axis=-1, keepdims=True)", "a mean is subtracted"
-    yield (("/ (n - 1)", "/ n", "q is divided by n") if norm.ddof else
+    yield ((f"/ {divisor(norm)}", "/ n", "q is divided by n") if norm.more else
            ("/ n\n", "/ (n - 1)\n", "q is divided by n - 1"))
     if norm.groups > 1:
-        yield f"{norm.groups}, -1)", "1, -1)", "the statistics are those of the whole row"
-        yield (f"parts = x.reshape(*x.shape[:-1], {norm.groups}, -1)",
-               f"parts = x.reshape(*x.shape[:-1], -1, {norm.groups}).swapaxes(-1, -2)",
-               "the parts are not made of neighbours")
+        whole, other = norm._replace(groups=1), norm._replace(strided=not norm.strided)
+        yield cut(norm, "x"), cut(whole, "x", True), "the statistics are those of the whole row"
+        yield (cut(norm, "x"), cut(other, "x"),
+               "the parts are made of neighbours" if norm.strided else "the parts are not made of neighbours")
 
 
 def example(norm, rows=1):
     """Sources of dy, x, gamma and beta of a public example."""
-    D = 9 if norm.groups == 3 else 6
+    D = {3: 9, 4: 12}.get(norm.groups, 6)
     x = np.resize([1.0, 2, 4, 3, -1, 0, 2, 5, 3, 1, 7], (rows, D))
     dy = np.resize([1.0, 0, 0, -2, 0, 1, -1, 1], (rows, D))
     size = norm.groups if norm.affine == "group" else D
@@ -140,26 +190,33 @@ def example(norm, rows=1):
             f"np.linspace(1, 2, {size})", f"np.linspace(-1, 1, {size})")
 
 
+def weights(norm, n):
+    """The weights w, (n,); zeros where nothing is subtracted."""
+    return eval(_WEIGHTS[norm.centre][0], {"np": np, "n": n}) if norm.centred else np.zeros(n)
+
+
 def forward(norm, x, gamma, beta, eps, hold=()):
     """y of real or complex floats; gamma and beta are not looked at where there are none.
 
     hold : of "mean" and "s", what the complex step shall see as a constant.
     """
-    parts = x.reshape(*x.shape[:-1], norm.groups, -1)
+    def in_parts(a):
+        return (a.reshape(*a.shape[:-1], -1, norm.groups).swapaxes(-1, -2) if norm.strided else
+                a.reshape(*a.shape[:-1], norm.groups, -1))
+
+    parts = in_parts(x)
     n = parts.shape[-1]
-    mean = parts.sum(axis=-1, keepdims=True) / n if norm.centred else 0 * parts
-    # s sees the whole of x also where the mean that c has lost is held.
-    d, c = parts - mean, parts - (mean.real if "mean" in hold else mean)
-    q = (d * d).sum(axis=-1, keepdims=True) / (n - norm.ddof)
-    if norm.eps == "outside":
-        s = np.sqrt(q) + eps
-    else:
-        s = np.sqrt(q + eps if norm.eps == "inside" else np.where(q.real > eps, q, eps))
+    mean = (weights(norm, n) * parts).sum(axis=-1, keepdims=True)
+    c = parts - (mean.real if "mean" in hold else mean)
+    q = (c * c).sum(axis=-1, keepdims=True) / (n + norm.more)
+    s = {"inside": lambda: np.sqrt(q + eps), "outside": lambda: np.sqrt(q) + eps,
+         "floor": lambda: np.sqrt(np.where(q.real > eps, q, eps)), "squared": lambda: np.sqrt(q + eps**2),
+         "least": lambda: np.sqrt(np.where(q.real > eps**2, q, eps**2))}[norm.eps]()
     xhat = c / (s.real if "s" in hold else s)
-    if norm.affine == "none":
-        return xhat.reshape(x.shape)
-    gamma, beta = (a.reshape(norm.groups, -1) for a in (gamma, beta))  # (groups, n) or (groups, 1)
-    return (gamma * xhat + beta).reshape(x.shape)
+    if norm.affine != "none":
+        gamma, beta = (a[:, None] if norm.affine == "group" else in_parts(a) for a in (gamma, beta))
+        xhat = gamma * xhat + beta
+    return (xhat.swapaxes(-1, -2) if norm.strided else xhat).reshape(x.shape)
 
 
 def gradients(norm, dy, x, gamma, beta, eps, hold=()):
@@ -174,8 +231,13 @@ def gradients(norm, dy, x, gamma, beta, eps, hold=()):
 
 
 def small(rows):
-    """Standard deviations, (rows, 1), of rows so small that an eps of 1e-2 counts: q is below it, above it ..."""
+    """Standard deviations, (rows, 1), of rows so small that :func:`counting` counts: q is below it, above it ..."""
     return np.resize([0.03, 0.3], (rows, 1))
+
+
+def counting(norm):
+    """An eps that counts there."""
+    return 0.1 if norm.eps in ("squared", "least") else 1e-2
 
 
 def draw(norm, rng, shape, sigma=3.0, mean=5.0):

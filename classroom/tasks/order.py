@@ -4,12 +4,59 @@ import numpy as np
 
 from lnlib.exercises.expect import expect, expect_array
 
-#: Source that leaves the only number in ``sums``, and a mistake in it.
-IN_PAIRS = """
+#: The ways to join a list of sums. A number F joins groups of F neighbours, again and again.
+WAYS = ("sequence", "backwards", "halves", 2, 3, 4, 5, 6)
+
+
+def in_words(way):
+    """How sums are joined, as the end of a sentence."""
+    return {"sequence": "in sequence, the first to the second, then the third, and so on",
+            "backwards": "from the last to the first: the last to the last but one, then the one before, and so on",
+            "halves": "in halves: of m sums, with h = m / 2 rounded up, number i and number i + h are added, for i "
+                      "= 0 to h - 1, a sum without a partner stays as it is; and again with the results, until one "
+                      "is left"}.get(way, f"in groups of {way} neighbours, each group in sequence, a last group may be "
+                                          "smaller; and again with the results, until one is left")
+
+
+def joining(way):
+    """Source that leaves the number that the list ``sums`` adds up to in ``total``."""
+    if way == "sequence":
+        return """
+    total = sums[0]
+    for a in sums[1:]:
+        total = total + a"""
+    if way == "backwards":
+        return """
+    total = sums[-1]
+    for a in sums[-2::-1]:
+        total = total + a"""
+    if way == "halves":
+        return """
     while len(sums) > 1:
-        pairs = [sums[i] + sums[i + 1] for i in range(0, len(sums) - 1, 2)]
-        sums = pairs + sums[2 * len(pairs):]"""
-ODD_LOST = " + sums[2 * len(pairs):]", "", "an odd last sum is lost"
+        h = (len(sums) + 1) // 2
+        sums = [sums[i] + sums[i + h] if i + h < len(sums) else sums[i] for i in range(h)]
+    total = sums[0]"""
+    return f"""
+    while len(sums) > 1:
+        groups = [sums[i:i + {way}] for i in range(0, len(sums), {way})]
+        sums = []
+        for total, *others in groups:
+            for a in others:
+                total = total + a
+            sums.append(total)
+    total = sums[0]"""
+
+
+def slips(way):
+    """(old, new, says) of the mistakes that these lines invite."""
+    others = {"sequence": ["backwards", 2], "backwards": ["sequence", 2], "halves": ["sequence", 2]}.get(
+        way, ["sequence", "halves"])
+    says = {"sequence": "the sums are joined in sequence", "backwards": "the sums are joined from the last to the first",
+            "halves": "the sums are joined in halves", 2: "the sums are joined in pairs of neighbours"}
+    for other in others:
+        yield joining(way), joining(other), says[other]
+    if isinstance(way, int):
+        yield (f"[sums[i:i + {way}]", f"[sums[i:i + {way - 1}]", "the last sum of each group is lost")
 
 
 def expect_to_the_bit(found, expected, name):

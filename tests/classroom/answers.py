@@ -33,41 +33,68 @@ def failed(task, candidate, seed=7):
     return next((checked for checked in each if checked.message), None)
 
 
+def _part(norm, D):
+    """To which part each feature belongs."""
+    return np.arange(D) % norm.groups if norm.strided else np.arange(D) // (D // norm.groups)
+
+
 def _spread(norm, parameter, D):
-    return np.asarray(parameter)[np.arange(D) // (D // norm.groups)] if norm.affine == "group" else parameter
+    return np.asarray(parameter)[_part(norm, D)] if norm.affine == "group" else parameter
+
+
+def _weights(norm, n):
+    k = np.arange(n)
+    return {"none": 0.0 * k, "mean": np.ones(n), "first": k == 0, "last": k == n - 1, "first two": k < 2,
+            "last two": k > n - 3, "ends": k % (n - 1) == 0, "rising": k + 1.0, "falling": 1.0 * n - k}[norm.centre] / {
+                "none": 1, "mean": n, "first": 1, "last": 1, "first two": 2, "last two": 2, "ends": 2}.get(
+                    norm.centre, n * (n + 1) / 2)
 
 
 def _forward_in_loops(norm):
     def part(values, eps):
-        mean = math.fsum(values) / len(values) if norm.centred else 0.0
-        q = math.fsum((v - mean) ** 2 for v in values) / (len(values) - norm.ddof)
-        s = {"inside": (q + eps) ** 0.5, "outside": q**0.5 + eps, "floor": max(q, eps) ** 0.5}[norm.eps]
+        n = len(values)
+        mean = math.fsum(w * v for w, v in zip(_weights(norm, n).tolist(), values))
+        q = math.fsum((v - mean) ** 2 for v in values) / (n + norm.more)
+        s = {"inside": (q + eps) ** 0.5, "outside": q**0.5 + eps, "floor": max(q, eps) ** 0.5,
+             "squared": math.hypot(q**0.5, eps), "least": max(q**0.5, eps)}[norm.eps]
         return [(v - mean) / s for v in values]
 
     def candidate(x, *rest):
         *parameters, eps = rest
-        cut = x.reshape(-1, x.shape[-1] // norm.groups).tolist()
-        y = np.array([part(values, eps) for values in cut]).reshape(x.shape)
+        D, y = x.shape[-1], np.empty(x.shape)
+        for index in np.ndindex(x.shape[:-1]):
+            for k in range(norm.groups):
+                own = _part(norm, D) == k
+                y[index][own] = part(x[index][own].tolist(), eps)
         if parameters:
-            gamma, beta = (_spread(norm, p, x.shape[-1]) for p in parameters)
+            gamma, beta = (_spread(norm, p, D) for p in parameters)
             y = y * gamma + beta
         return y
     return candidate
 
 
+def _in_parts(norm, x):
+    D = x.shape[-1]
+    return np.stack([x[..., _part(norm, D) == k] for k in range(norm.groups)], axis=-2)
+
+
 def _statistics(norm, x, eps):
     """xhat, c and s by other functions of NumPy, of any leading shape, real or complex."""
     n = x.shape[-1] // norm.groups
-    cut = np.stack(np.split(x, norm.groups, axis=-1), axis=-2)
-    c = cut @ (np.eye(n) - np.full((n, n), 1 / n)) if norm.centred else cut
-    q = np.einsum("...i,...i->...", c, c)[..., None] / (n - norm.ddof)
+    c = _in_parts(norm, x) @ (np.eye(n) - np.outer(_weights(norm, n), np.ones(n)))
+    q = np.einsum("...i,...i->...", c, c)[..., None] / (n + norm.more)
     s = {"inside": lambda: (q + eps) ** 0.5, "outside": lambda: q**0.5 + eps,
-         "floor": lambda: np.where(q.real < eps, eps, q) ** 0.5}[norm.eps]()
+         "floor": lambda: np.where(q.real < eps, eps, q) ** 0.5, "squared": lambda: (q + eps * eps) ** 0.5,
+         "least": lambda: np.where(q.real**0.5 < eps, eps, q**0.5)}[norm.eps]()
     return c / s, c, q, s
 
 
 def _joined(norm, parts):
-    return np.concatenate(np.split(parts, norm.groups, axis=-2), axis=-1)[..., 0, :]
+    D = norm.groups * parts.shape[-1]
+    joined = np.empty((*parts.shape[:-2], D), parts.dtype)
+    for k in range(norm.groups):
+        joined[..., _part(norm, D) == k] = parts[..., k, :]
+    return joined
 
 
 def _xhat(norm, x, eps):
@@ -75,14 +102,15 @@ def _xhat(norm, x, eps):
 
 
 def _two_means(norm, g, x, eps, mean=None, scale=True):
-    """dx in one line: g minus its mean, minus its part along c."""
+    """dx in one line: g minus its part along c, minus its sum by weights."""
     n = x.shape[-1] // norm.groups
     xhat, c, q, s = _statistics(norm, x, eps)
-    g = np.stack(np.split(g, norm.groups, axis=-1), axis=-2)
-    ratio = {"inside": 1.0, "outside": s / np.sqrt(q), "floor": (q > eps) * 1.0}[norm.eps] * n / (n - norm.ddof)
+    g = _in_parts(norm, g)
+    ratio = {"inside": 1.0, "squared": 1.0, "outside": s / np.sqrt(q), "floor": (q > eps) * 1.0,
+             "least": (q > eps * eps) * 1.0}[norm.eps] * n / (n + norm.more)
     dx = g - (xhat * ratio * np.mean(g * xhat, axis=-1, keepdims=True) if scale else 0)
     if norm.centred if mean is None else mean:
-        dx = dx - np.mean(g if norm.centred else dx, axis=-1, keepdims=True)
+        dx = dx - (_weights(norm, n) if norm.centred else 1 / n) * np.sum(dx, axis=-1, keepdims=True)
     return _joined(norm, dx / s)
 
 
@@ -94,7 +122,7 @@ def _jacobian(dx_of):
     def of(norm):
         def candidate(x, eps):
             J = np.array([dx_of(norm, unit, x, eps) for unit in np.eye(len(x))])
-            return [J, np.linalg.eigvalsh((J + J.T) / 2)]
+            return [J, np.sort(np.linalg.eigvals(J).real)]
         return candidate
     return of
 
@@ -109,7 +137,7 @@ def _backward(dx_of):
             xhat = _xhat(norm, x, eps)
             per_feature = [np.einsum("ri->i", (dy * a).reshape(-1, D)) for a in (xhat, 1.0)]
             if norm.affine == "group":
-                per_feature = [np.add.reduceat(a, np.arange(0, D, D // norm.groups)) for a in per_feature]
+                per_feature = [np.bincount(_part(norm, D), a) for a in per_feature]
             return (dx_of(norm, dy * _spread(norm, gamma[0], D), x, eps), *per_feature)
         return candidate
     return of
@@ -142,35 +170,53 @@ def _read(norm):
     return candidate
 
 
+def _unpacked(spread, v, n):
+    """The sum of squares in a stored spread."""
+    N = n + spread.more
+    return {"variance": lambda: v * N, "deviation": lambda: v * v * N, "squares": lambda: v, "precision": lambda: N / v,
+            "error": lambda: (v * v) * (N * n), "of the mean": lambda: v * (N * n)}[spread.kind]()
+
+
+def _packed(spread, s, n):
+    N = n + spread.more
+    return {"variance": lambda: s / N, "deviation": lambda: (s / N)**0.5, "squares": lambda: s,
+            "precision": lambda: N / s, "error": lambda: (s / (N * n))**0.5, "of the mean": lambda: s / (N * n)}[
+                spread.kind]()
+
+
 def _statistics_two_at_a_time(variant):
-    name, kind, ddof = variant
-    power = 1 if kind == "variance" else 2
+    take_away, given, to, from_sums, to_sums = variant
 
     def pair(a, b):
         (n, m, s), (k, l, t) = a, b
         return n + k, m + (l - m) * (k / (n + k)), s + t + (l - m) ** 2 * (n * k / (n + k))
 
+    def known(n, centre, v):
+        return int(n), centre / n if from_sums else centre, _unpacked(given, v, n)
+
     def out(n, m, s):
-        return n, m, (s / (n - ddof)) ** (1 / power)
+        return n, m * n if to_sums else m, _packed(to, s, n)
 
-    def merge(n, mean, stored):
-        return out(*functools.reduce(pair, [(int(k), m, v**power * (k - ddof)) for k, m, v in zip(n, mean, stored)]))
+    def merge(n, centre, spread):
+        return out(*functools.reduce(pair, map(known, n, centre, spread)))
 
-    def rest(n, mean, stored, k, mean_part, stored_part):
-        return out(*pair((n, mean, stored**power * (n - ddof)), (-k, mean_part, -stored_part**power * (k - ddof))))
+    def rest(n, centre, spread, *part):
+        k, m, s = known(*part)
+        return out(*pair(known(n, centre, spread), (-k, m, -s)))
 
-    return merge if name == "merged_statistics" else rest
+    return rest if take_away else merge
 
 
 def _any_size(scale_of):
     def of(norm):
+        as_s, one = norm.eps in ("outside", "squared", "least"), norm._replace(groups=1, strided=False)
+
         def candidate(x, eps):
-            n = x.shape[-1] // norm.groups
-            a = x.reshape(-1, n)
-            scale = scale_of(np.abs(a).max(axis=1))[:, None]
-            a, e = a / scale, eps / scale if norm.eps == "outside" else eps / scale / scale
-            one = norm._replace(groups=1)
-            return np.array([_statistics(one, row, float(v))[0][0] for row, v in zip(a, e[:, 0])]).reshape(x.shape)
+            parts = _in_parts(norm, x)
+            scale = scale_of(np.abs(parts).max(axis=-1))[..., None]
+            a, e = parts / scale, (eps / scale if as_s else eps / scale / scale)
+            done = [_statistics(one, row, float(v))[0][0] for row, v in zip(a.reshape(-1, a.shape[-1]), e.ravel())]
+            return _joined(norm, np.array(done).reshape(parts.shape))
         return candidate
     return of
 
@@ -179,81 +225,89 @@ def _running(terms):
     return np.add.accumulate(terms, axis=0, dtype=np.float32)[-1]
 
 
-def _join(joined, sums):
+def _join(way, sums):
     """Sums joined by recursion."""
-    if len(sums) == 1:
+    m = len(sums)
+    if m == 1:
         return sums[0]
-    if joined == "sequence":
-        return _join(joined, sums[:-1]) + sums[-1]
-    if joined == "halves":
-        half = len(sums) // 2
-        return _join(joined, [a + b for a, b in zip(sums[:half], sums[half:])])
-    even = 2 ** ((len(sums) - 1).bit_length() - 1)
-    return _join(joined, sums[:even]) + _join(joined, sums[even:])
+    if way == "sequence":
+        return _join(way, sums[:-1]) + sums[-1]
+    if way == "backwards":
+        return _join("sequence", sums[::-1])
+    if way == "halves":
+        h = -(-m // 2)
+        return _join(way, [*(a + b for a, b in zip(sums, sums[h:])), *sums[m - h:h]])
+    return _join(way, [_join("sequence", sums[i:i + way]) for i in range(0, m, way)])
 
 
 def _block_sums(variant):
-    cut, joined, B = variant
+    cut, way, B, upwards, squares = variant
 
     def candidate(terms):
-        n = len(terms)
+        n, terms = len(terms), terms**2 if squares else terms
         starts = range(0, n, B) if cut == "neighbours" else range(min(B, n))
-        return _join(joined, [_running(terms[b:b + B] if cut == "neighbours" else terms[b::B]) for b in starts])
+        taken = [terms[b:b + B] if cut == "neighbours" else terms[b::B] for b in starts]
+        return _join(way, [_running(rows if upwards else rows[::-1]) for rows in taken])
     return candidate
 
 
-def _bytes(variant):
-    norm, backward, residual = variant
-
+def _bytes(kernel):
     def candidate(rows, D, itemsize):
-        x, statistic = rows * D * itemsize, 4 * rows * norm.groups
-        parameter = 4 * {"feature": D, "group": norm.groups, "none": 0}[norm.affine]
-        kept = statistic + (statistic if norm.centred else 0)
-        if backward:
-            return [x + x + kept + parameter + x * residual, np.float64(x + 2 * parameter)]
-        return [x + 2 * parameter + x * residual, np.float64(x + kept + x * residual)]
+        x, statistic = rows * D * itemsize, kernel.statistic * rows * kernel.parts
+        parameter = kernel.parameter * {"feature": D, "part": kernel.parts, "none": 0}[kernel.affine]
+        kept, mask = statistic + (statistic if kernel.centred else 0), rows * D * kernel.mask
+        once = x * (2 if kernel.twice else 1)
+        if kernel.backward:
+            return [once + once + kept + parameter + x * kernel.residual + mask, np.float64(x + 2 * parameter)]
+        return [once + 2 * parameter + x * kernel.residual, np.float64(x + kept + x * kernel.residual + mask)]
     return candidate
 
 
 def _lanes(variant):
-    lanes, end, tail_first = variant
+    lanes, way, rest, terms = variant
 
     def candidate(x):
-        squares = x**2
-        whole = len(x) if tail_first else len(x) - len(x) % lanes
-        sums = [_running(np.append(np.float32(0), squares[lane:whole:lanes])) for lane in range(lanes)]
-        return _running(np.append(_join(end, sums), squares[whole:]))
+        terms_ = x**2 if terms == "squares" else np.abs(x)
+        whole = len(x) if rest == "lanes" else len(x) - len(x) % lanes
+        sums = [_running(np.append(np.float32(0), terms_[lane:whole:lanes])) for lane in range(lanes)]
+        left = terms_[whole:]
+        return _running(np.append(_join(way, sums), _running(left) if rest == "own" and len(left) else left))
     return candidate
 
 
 def _warp_shifted(variant):
-    width, kind, downwards = variant
+    offsets, kind = variant
 
     def candidate(value):
-        value, steps = value.copy(), [1 << k for k in range(width.bit_length() - 1)]
-        for d in reversed(steps) if downwards else steps:
+        value = value.copy()
+        for d in offsets:
             old = value.copy()
             if kind == "xor":
                 value += old.reshape(-1, 2, d)[:, ::-1].ravel()
-            elif kind == "down":
-                value[:-d] += old[d:]
+            elif "ring" in kind:
+                value += np.roll(old, -d if "down" in kind else d)
             else:
-                value[d:] += old[:-d]
+                (value[:-d] if "down" in kind else value[d:])[...] += old[d:] if "down" in kind else old[:-d]
+                if "twice" in kind:
+                    (value[-d:] if "down" in kind else value[:d])[...] *= 2
         return value
     return candidate
 
 
 def _two_stages(variant):
-    cut, joined, what = variant
+    cut, way, _, upwards, runs = variant
 
     def candidate(dy, *rest):
         *xhat, blocks = rest
         terms = dy * xhat[0] if xhat else dy
-        size = math.ceil(len(dy) / blocks)
-        zero = np.zeros((1, dy.shape[1]), np.float32)
-        taken = [terms[b::blocks] if cut == "stride" else terms[b * size:(b + 1) * size] for b in range(blocks)]
-        parts = [_running(np.concatenate([zero, rows])) for rows in taken]
-        return np.array(parts), _join(joined, parts)
+        n, zero = len(dy), np.zeros((1, dy.shape[1]), np.float32)
+        size = math.ceil(n / blocks)
+        taken = [{"stride": terms[b::blocks], "chunks": terms[b * size:(b + 1) * size],
+                  "even": terms[b * n // blocks:(b + 1) * n // blocks]}[cut][::1 if upwards else -1]
+                 for b in range(blocks)]
+        parts = [_running(np.stack([_running(np.concatenate([zero, rows[k::runs]])) for k in range(runs)]))
+                 for rows in taken]
+        return np.array(parts), _join(way, parts)
     return candidate
 
 

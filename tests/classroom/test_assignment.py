@@ -3,13 +3,14 @@
 import itertools
 import json
 import re
+from random import Random
 
 import numpy as np
 import pytest
 from answers import RIGHT, asked, failed
 
 from classroom import assignment, hidden
-from classroom.tasks import chapters, draw, drawn
+from classroom.tasks import TASKS, chapters, draw, drawn, norm
 from lnlib.exercises import exercises
 from lnlib.mistakes.change import function_of
 
@@ -24,7 +25,35 @@ def test_every_chapter_has_tasks_of_its_own_variants():
     assert set(RIGHT) == set(IDS)
     sheets = [draw(chapters(), seed) for seed in range(20)]
     for tasks in zip(*sheets):
-        assert len({assignment.fingerprint(task) for task in tasks}) >= 4, tasks[0].id
+        assert len({assignment.fingerprint(task) for task in tasks}) >= 18, tasks[0].id
+
+
+class Counting(Random):
+    """Counts in how many ways what is drawn could have been drawn."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.ways = 1
+
+    def choice(self, seq):
+        self.ways *= len(seq)
+        return super().choice(seq)
+
+    def randrange(self, start, stop):
+        self.ways *= stop - start
+        return super().randrange(start, stop)
+
+
+@each
+def test_a_task_is_drawn_in_at_least_1000_ways(id):
+    random = Counting(0)
+    TASKS[id](random)
+    assert random.ways >= 1000
+
+
+def test_no_two_members_of_the_family_have_one_text():
+    members = norm.members()
+    assert len({norm.definition(member) for member in members}) == len(set(members)) == len(members)
 
 
 def test_the_seed_and_the_task_alone_draw_a_variant():

@@ -96,7 +96,7 @@ def test_the_example_gives_what_the_page_shows(tmp_path):
 
     student = (tmp_path / "homework-1/students/homework-1.ipynb").read_text(encoding="utf-8")
     solved = (tmp_path / "homework-1/instructor/solutions.ipynb").read_text(encoding="utf-8")
-    path = "dx = dc - dc.mean(axis=-1, keepdims=True)"
+    path = "dx = dc - w * dc.sum(axis=-1, keepdims=True)"
     assert path in solved
     (tmp_path / "handed-in/ann").mkdir(parents=True)
     for name, text in {"ann/homework.ipynb": solved, "ben.ipynb": student, "dan.docx": "not a notebook",

@@ -154,7 +154,7 @@ class StatisticsOfParts(Task):
     def judge(self, found, expected, far, **_):
         (number, centre, stored), right = expect_parts(found, 3), expected
         expect(expect_number(number, "the number of rows") == right[0], "the number of rows is wrong")
-        centre = expect_array(centre, right[1].shape, name=f"the {self.returned}")
+        centre = expect_array(centre, right[1].shape, name=f"the {self.returned}").astype(float)
         n = right[0] if self.to_sums else 1
         # Distances from the mean are what counts; near 1e6 the mean itself is rounded at 1e-10.
         expect_close(centre / n - far, right[1] / n - far, self.rtol + 100 * _U * far, f"the {self.returned}")

@@ -28,7 +28,12 @@ help:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-book: .venv/installed
+# MPI, for lnlib.sharded. Where there is no wheel, its programs run in its simulator, and its tests under MPI are skipped.
+.venv/installed-mpi: .venv/installed requirements-mpi.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: -r requirements-mpi.txt && touch $@ \
+	  || echo 'No MPI: requirements-mpi.txt cannot be installed here. lnlib.sharded runs in its simulator.'
+
+book: .venv/installed .venv/installed-mpi
 	$(BIN)/python tools/build_book.py
 
 check: .venv/installed
@@ -36,7 +41,7 @@ check: .venv/installed
 
 # With a browser, two chapters are run in it. What that needs is fetched; where it cannot be, these tests are skipped.
 BROWSER := $(shell command -v chromium || command -v google-chrome || command -v chromium-browser || command -v chrome)
-test: .venv/installed
+test: .venv/installed .venv/installed-mpi
 	@test -z '$(BROWSER)' || $(MAKE) --no-print-directory pyodide || echo 'No chapter will be run in the browser.'
 	$(BIN)/python -m pytest -n 2
 

@@ -28,9 +28,12 @@ To be read in this order:
 * :mod:`lnlib.sharded.groups`: what a rank knows of a part of a row, and how two such parts are merged.
 * :mod:`lnlib.sharded.features`: features sharded: one message forward, one backward.
 * :mod:`lnlib.sharded.messages`: operations, announcements, the one error; :mod:`lnlib.sharded.shards`: who has what.
-* :mod:`lnlib.sharded.simulator`: all ranks in this process.
+* :mod:`lnlib.sharded.simulator`: all ranks in this process; :mod:`lnlib.sharded.mpi`: each in its own.
+* :mod:`lnlib.sharded.launch`: processes under MPI started from Python, and ended.
 * :mod:`lnlib.sharded.traffic`: bytes, counted and predicted, and a model of their time.
 * :mod:`lnlib.sharded.ways`: six ways to the statistics, to see what each sends and loses.
+* :mod:`lnlib.sharded.faults`: what all ranks say if something is wrong on one; :mod:`lnlib.sharded.demo`: what
+  ``python -m lnlib.sharded demo -n 4`` shows.
 """
 
 from . import features, rows, traffic

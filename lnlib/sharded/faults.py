@@ -1,0 +1,58 @@
+"""What goes wrong on one rank of a job, and what all ranks say about it.
+
+:func:`job` is a rank's program in which a fault can be planted. ``python -m lnlib.sharded faults -n 4`` runs all.
+Arguments are not checked: tests and the command call these.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from . import features, rows
+from .shards import cut
+
+#: Rows and features of the job.
+ROWS, D = 24, 48
+
+
+class Fault(NamedTuple):
+    """``says``: what the rank does; ``words``: what every rank's error contains, the faulty rank's number left out."""
+
+    says: str
+    words: str
+
+
+FAULTS = {
+    "NaN": Fault("one number of its x is NaN, and the job asked for finite ones", "ValueError: x: found NaN or Inf"),
+    "dtype": Fault("its numbers are float64", "dtype of x: found float"),
+    "length": Fault("its dy has a row too few", "ValueError: dy: found shape"),
+    "exception": Fault("it fails between the two passes", "ZeroDivisionError: "),
+    "early return": Fault("it returns after the first pass", "the end of the program on rank"),
+    "eps": Fault("its eps is 1e-6", "eps: found 1e-0"),
+}
+
+
+def _numbers(how, rank, ranks):
+    rng = np.random.default_rng(19)
+    x, dy = (3 + rng.standard_normal((2, ROWS, D))).astype(np.float32)
+    gamma, beta = rng.standard_normal((2, D)).astype(np.float32)
+    part = cut(ROWS if how == "rows" else D, ranks)[rank]
+    return [x[part], gamma, beta, dy[part]] if how == "rows" else [x[:, part], gamma[part], beta[part], dy[:, part]]
+
+
+def job(how, rank, ranks, fault=None):
+    """Both passes of layer norm, ``how`` "rows" or "features" sharded; ``fault``, a key of FAULTS, is this rank's."""
+    module = {"rows": rows, "features": features}[how]
+    arrays, eps = _numbers(how, rank, ranks), 1e-6 if fault == "eps" else 1e-5
+    if fault == "NaN":
+        arrays[0][0, 0] = np.nan
+    if fault == "dtype":
+        arrays = [a.astype(np.float64) for a in arrays]
+    x, gamma, beta, dy = arrays
+    y, cache = yield from module.layer_norm_forward(x, gamma, beta, eps, finite=True)
+    if fault == "early return":
+        return y
+    if fault == "exception":
+        1 // 0
+    dx, dgamma, dbeta = yield from module.layer_norm_backward(dy[:-1] if fault == "length" else dy, cache)
+    return y, dx, dgamma, dbeta

@@ -1,0 +1,99 @@
+"""The same programs under MPI: every process runs one rank's program and waits for the others.
+
+Start processes by ``mpiexec -n 4 python -m mpi4py file.py``: ``-m mpi4py`` ends all of them if one dies of an error
+outside a program. This module imports mpi4py only when it is used.
+"""
+
+import os
+from collections.abc import Generator
+
+import numpy as np
+
+from .. import contract
+from .messages import GATHER, SAME, SUM, Message, RankError, advance, disagreement
+
+#: Where launchers tell a process how many were started: MPICH's and Intel's mpiexec, Open MPI's, and Slurm's srun.
+LAUNCHED = "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"
+
+
+def require_launched(size, library, environment=os.environ):
+    """Raise :class:`RankError` if the launcher started more processes than the MPI library sees, ``size``.
+
+    A launcher of another MPI starts P processes each of which is a world of one. Arguments are not checked: as
+    :func:`run`, whose first step this is, knows them.
+    """
+    for name in LAUNCHED:
+        started = environment.get(name, "")
+        if size == 1 and started.isdigit() and int(started) > 1:
+            raise RankError(f"launcher: found a world of one process where {name} says that {started} were started, "
+                            f"expected one world of {started}: launcher and MPI library ({library}) do not belong "
+                            f"together. Use the mpiexec of that library (the MPICH wheel's is beside python; under "
+                            f"Slurm srun --mpi=pmi2)")
+
+
+def _element(array, MPI):
+    """MPI's type of what a merge may not be cut inside of: a row of an array (rows, k), else a number."""
+    number = MPI.Datatype.fromcode(array.dtype.char)
+    return number.Create_contiguous(array.shape[-1]).Commit() if array.ndim > 1 else number.Dup()
+
+
+def _merged(comm, merge, array, MPI):
+    """All arrays merged by a function of two, in the order of ranks; the library chooses the brackets."""
+    element, shape = _element(array, MPI), (-1, *array.shape[-1:]) if array.ndim > 1 else -1
+
+    def join(a, b, datatype):
+        left, right = (np.frombuffer(buffer, array.dtype).reshape(shape) for buffer in (a, b))
+        right[...] = merge(left, right)
+
+    # Not commutative: a merge of (b, a) may differ from that of (a, b) in bits, and ranks would then, too.
+    operation, result = MPI.Op.Create(join, commute=False), np.empty_like(array)
+    rows = array.size // array.shape[-1] if array.ndim > 1 else array.size
+    comm.Allreduce([array, rows, element], [result, rows, element], operation)
+    operation.Free()
+    element.Free()
+    return result
+
+
+def _reply(comm, step, lengths):
+    """What all ranks receive. MPI requires of an all-reduce that it be the same on all (MPI 4.1, section 6.9.6)."""
+    from mpi4py import MPI
+
+    array = step.content
+    if step.operation == SAME:
+        return None
+    if step.operation == SUM:
+        result = np.empty_like(array)
+        comm.Allreduce(array, result, MPI.SUM)
+        return result
+    if step.operation == GATHER:
+        row = int(np.prod(array.shape[1:]))
+        result = np.empty((sum(lengths), *array.shape[1:]), array.dtype)
+        comm.Allgatherv(array, [result, [n * row for n in lengths]])
+        return result
+    return _merged(comm, step.operation, array, MPI)
+
+
+def run(comm, program, *, log=None):
+    """The result of this rank's ``program``, a generator; every process of the communicator ``comm`` calls it.
+
+    log: a list that gets a :class:`~lnlib.sharded.messages.Message` for each message, as the simulator's: the same on
+    all ranks. Raises :class:`~lnlib.sharded.messages.RankError` on every rank, with the same text, if one fails,
+    returns while others wait, or brings something else; and if the launcher is not that of the MPI library.
+    """
+    from mpi4py import MPI
+
+    contract.require_kind("comm", comm, MPI.Intracomm, "an MPI communicator, such as mpi4py.MPI.COMM_WORLD")
+    contract.require_kind("program", program, Generator, "a generator, the program of this rank")
+    require_launched(MPI.COMM_WORLD.size, " ".join(MPI.Get_library_version().strip("\0").split()[:3]))
+    reply, announced = None, np.empty((comm.size, 2), np.int64)
+    while True:
+        step = advance(program, reply)
+        comm.Allgather(np.array([step.digest, step.length], np.int64), announced)
+        digests, lengths = announced.T.tolist()
+        if len(set(digests)) > 1 or step.error:
+            raise disagreement(comm.allgather((step.terms, step.error))) from step.cause
+        if step.finished:
+            return step.content
+        if log is not None:
+            log.append(Message.of(step, lengths))
+        reply = _reply(comm, step, lengths)

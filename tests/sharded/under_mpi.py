@@ -1,0 +1,80 @@
+"""Started by mpiexec, by ``test_mpi.py``: runs what the simulator runs; rank 0 prints, as JSON, what all ranks got.
+
+``python -m mpi4py under_mpi.py results|faults|sleeps|dies|fails``
+"""
+
+import hashlib
+import json
+import os
+import sys
+import time
+
+import numpy as np
+from ranks import numbers, program
+
+from lnlib.sharded import cut, demo, mpi, widths
+from lnlib.sharded.groups import merge
+
+#: (how, norm, dtype, block): None adds by a sum of the library, or merges whole shards.
+JOBS = [(how, norm, dtype, block) for how in ("rows", "features") for norm in ("layer", "rms")
+        for dtype in ("float32", "float64") for block in (None, 8)]
+
+
+def parts_of(count, ranks, block):
+    """An uneven cut whose first rank has nothing, where there are at least two; whole blocks if there are any."""
+    if block or ranks == 1:
+        return cut(count, ranks, block or 1)
+    some = [part.stop - part.start for part in cut(count // 2, ranks - 1)][1:]
+    return widths(0, *some, count - sum(some))
+
+
+def start(job, rank, ranks):
+    """One rank's program of a job."""
+    how, norm, dtype, block = job
+    part = parts_of(60, ranks, block)[rank]
+    return program(how, part, *numbers(60, 60, 1e3, dtype), norm=norm, block=block)
+
+
+def digest(arrays):
+    return [hashlib.sha256(a.tobytes()).hexdigest()[:12] for a in arrays]
+
+
+def quadruples_of(rank, rows=3000):
+    """A rank's (n, m, r, S) of many rows: long enough for a library to send it in pieces."""
+    rng = np.random.default_rng(rank)
+    return np.stack([np.full(rows, rank + 1.0), 100 + rng.standard_normal(rows), np.zeros(rows), rng.random(rows)], -1)
+
+
+def results(comm):
+    """{job: (digests of every rank, log of every rank)}, and the digests of a merge that the library orders."""
+    found = {}
+    for job in JOBS:
+        log = []
+        arrays = mpi.run(comm, start(job, comm.rank, comm.size), log=log)
+        found[json.dumps(job)] = comm.allgather((digest(arrays), [tuple(m) for m in log]))
+
+    def merged():
+        return (yield merge, quadruples_of(comm.rank))
+
+    total = mpi.run(comm, merged())
+    return found, comm.allgather(digest([total])), [total[:, 0].tolist(), (total[:, 1] + total[:, 2]).tolist()]
+
+
+def main(what):
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    if what == "results":
+        found = results(comm)
+    elif what == "faults":
+        found = list(demo.faults(demo.UnderMPI(comm)))
+    elif comm.rank == comm.size - 1:
+        {"sleeps": lambda: time.sleep(600), "dies": lambda: os._exit(3), "fails": lambda: 1 // 0}[what]()
+    else:
+        found = mpi.run(comm, start(JOBS[0], comm.rank, comm.size))
+    if comm.rank == 0:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,5 +1,7 @@
 """The command ``grade``: a folder of submissions in, points and feedback out."""
 
+import csv
+import io
 import sys
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from .notebook import Seconds
 from .points import points_csv
 from .sandbox import probe
 from .schedule import grade, write
+from .text import cell
 
 
 def progress(done, number, student, state):
@@ -33,9 +36,12 @@ def has_sandbox():
 
 
 def needs_a_look(graded):
-    """The text of the list of submissions that somebody should look at, and why."""
-    said = [(student, list(looks(result))) for student, result in graded]
-    return "".join("".join([f"{student}\n", *(f"    {why}\n" for why in whys)]) for student, whys in said if whys)
+    """The table of submissions that somebody should look at, and why."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["student", "why"])
+    writer.writerows([cell(student), cell(why)] for student, result in graded for why in looks(result))
+    return text.getvalue()
 
 
 def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wall, call=Seconds().call):
@@ -64,12 +70,12 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
         write(out / "feedback" / f"{file_name(student)}.html", feedback(student, result, assignment))
         write(out / "instructor" / f"{file_name(student)}.html", details(student, result, assignment))
     write(out / "points.csv", points_csv(graded, assignment))
-    write(out / "needs-a-look.txt", needs_a_look(graded))
+    write(out / "needs-a-look.csv", needs_a_look(graded))
     write(out / "matches.csv", matches.table(graded, agreed))
     states = [result["state"] for _, result in graded]
     print(f"{len(graded)} submissions: " + ", ".join(f"{states.count(s)} {s}" for s in sorted(set(states)))
           + f"\npoints: {out / 'points.csv'}\nfeedback: {out / 'feedback'}")
     number = sum(any(looks(result)) for _, result in graded)
     if number:
-        print(f"needs a look: {number}, in {out / 'needs-a-look.txt'}")
+        print(f"needs a look: {number}, in {out / 'needs-a-look.csv'}")
     return 1 if "not judged" in states else 0

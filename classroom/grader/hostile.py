@@ -8,6 +8,7 @@ A cell that gets through prints LEAK.
 
 import json
 import os
+import zipfile
 
 _TRY = '''
 def attempt(what, f):
@@ -78,6 +79,85 @@ for f, *args in ((os.setuid, 0), (os.setgid, 0), (os.setgroups, [0]), (os.chroot
                  (open, "/usr/lib/x", "w"), (os.mkdir, "/x"), (open, library, "a"), (os.chmod, library, 0o777)):
     attempt((f.__name__, *args), lambda: f(*args))
 if os.getuid() != 1000 or os.getpid() != 1: print("LEAK: ids", os.getuid(), os.getpid())
+''', "graded", True),
+    "holds files of others": (_TRY + '''
+import fcntl, os, signal
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+for path in ("/grader/child.py", "/packages/book/lnlib/__init__.py", "/packages/site", "/lib"):
+    fd = os.open(path, os.O_RDONLY)
+    attempt(("lease", path), lambda: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK))
+    attempt(("flock", path), lambda: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB))
+    attempt(("lock", path), lambda: fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB))
+    attempt(("notify", path), lambda: fcntl.fcntl(fd, fcntl.F_NOTIFY, fcntl.DN_ACCESS))
+    attempt(("owner", path), lambda: fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid()))
+    os.close(fd)
+''', "graded", True),
+    "keeps memory in pipes": (_TRY + '''
+import ctypes, fcntl, mmap, os
+libc, ends = ctypes.CDLL(None, use_errno=True), os.pipe()
+class Part(ctypes.Structure): _fields_ = [("at", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+page = ctypes.create_string_buffer(mmap.PAGESIZE)
+def moved(call, *args):
+    if call(*args) == -1: raise OSError(ctypes.get_errno())
+attempt("vmsplice", lambda: moved(libc.vmsplice, ends[1], ctypes.byref(Part(ctypes.addressof(page), 4096)), 1, 0))
+os.write(ends[1], b"x" * 9)
+other = os.pipe()
+attempt("tee", lambda: moved(libc.tee, ends[0], other[1], 4, 0))
+attempt("splice", lambda: moved(libc.splice, ends[0], None, other[1], None, 4, 0))
+attempt("a larger pipe", lambda: fcntl.fcntl(ends[1], 1031, 2**20))
+attempt("pages of the system's own stock", lambda: moved(libc.munmap, ctypes.c_void_p(libc.mmap), 0)
+        if ctypes.c_long(libc.mmap(None, ctypes.c_size_t(2**21), 0, 0x40022, -1, 0)).value == -1 else "mapped")
+''', "graded", True),
+    "slows the system": (_TRY + '''
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+def call(f, *args):
+    if f(*args) == -1: raise OSError(ctypes.get_errno())
+attempt("affinity", lambda: os.sched_setaffinity(0, range(os.cpu_count())))
+attempt("scheduler", lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)))
+attempt("priority of disks", lambda: call(libc.syscall, 251 if os.uname().machine == "x86_64" else 30, 1, 0, 0x4000))
+attempt("sync", lambda: call(libc.syncfs, 1) or os.sync())
+timer = ctypes.c_void_p()
+attempt("timer", lambda: call(libc.timer_create, 1, None, ctypes.byref(timer)))
+attempt("inotify", lambda: call(libc.inotify_init))
+attempt("eventfd", lambda: os.eventfd(0))
+attempt("signalfd", lambda: call(libc.signalfd, -1, ctypes.create_string_buffer(128), 0))
+attempt("readahead", lambda: call(libc.readahead, os.open("/grader/child.py", 0), ctypes.c_long(0), 9))
+''', "graded", True),
+    "spins in many threads": ('''
+import threading, time, zlib
+until, data = time.monotonic() + 3, bytes(10**6)
+def spin():
+    while time.monotonic() < until: zlib.crc32(data)
+threads = [threading.Thread(target=spin) for _ in range(40)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+''', "graded", True),
+    "asks a terminal": (_TRY + '''
+import fcntl, os, termios
+for fd in 0, 1, 2, 3, 4:
+    attempt(("type", fd), lambda: fcntl.ioctl(fd, termios.TIOCSTI, b"x"))
+    attempt(("console", fd), lambda: fcntl.ioctl(fd, termios.TIOCCONS))
+    attempt(("clone", fd), lambda: fcntl.ioctl(fd, 0x40049409, 0))
+''', "graded", True),
+    "lacks what is random": ('''
+import os, random, secrets
+try:
+    with open("/dev/urandom", "rb") as file: file.read(9)
+    secrets.token_hex(), random.SystemRandom().random()
+except OSError as error: print("LEAK: no randomness", error)
+''', "graded", True),
+    "defines a hundred thousand functions": ('''
+for k in range(10**5): exec(f"def f{k}({', '.join(f'a{j}' for j in range(k % 9))}): pass")
+exec("def " + "x" * 10**5 + "(): pass")
+''', "graded", True),
+    "fails in many words": ('''
+class Odd(Exception): pass
+raise Odd("\\x1b]0;owned\\x07\\x1b[2J\\u202e" * 10**5)
+''', "graded", True),
+    "prints what is no text": ('''
+import os
+os.write(1, b"\\x1b[2J\\x1b]0;owned\\x07\\xe2\\x80\\xae<script>alert(1)</script>" * 999)
 ''', "graded", True),
     "kills everybody": ('''
 import os, signal
@@ -223,6 +303,15 @@ class Odd(BaseException):
     def __str__(self): raise SystemExit
 def answer(*args): raise Odd
 ''',
+    "raises what it was given": '''
+def answer(*args): raise ValueError(f"\\x1b[2J{args}")
+''',
+    "returns a deep heap": '''
+def answer(*args):
+    value = 1.0
+    for _ in range(15): value = [value, value]
+    return value
+''',
     "looks for the answers": _TRY + '''
 import gc, sys
 def answer(*args):
@@ -236,6 +325,33 @@ def answer(*args):
 }
 
 
+def _in_folder(make):
+    """A kind of FILES that is a folder: ``make`` fills it."""
+    def write(path):
+        folder = path.with_suffix("")
+        folder.mkdir()
+        make(folder)
+    return write
+
+
+def _zip(path, name, data, mode=0):
+    entry = zipfile.ZipInfo(name)
+    entry.external_attr, entry.compress_type = mode << 16, zipfile.ZIP_DEFLATED
+    with zipfile.ZipFile(path, "w") as archive, archive.open(entry, "w", force_zip64=True) as file:
+        for _ in range(-(-data // 10**6) if isinstance(data, int) else 0):
+            file.write(bytes(10**6))
+        if isinstance(data, bytes):
+            file.write(data)
+
+
+def _deep(folder):
+    for _ in range(30):
+        folder /= "d"
+        folder.mkdir()
+    (folder / "x.ipynb").write_text("{}")
+
+
+
 FILES = {
     "empty": lambda path: path.write_bytes(b""),
     "binary": lambda path: path.write_bytes(bytes(range(256)) * 100),
@@ -246,5 +362,13 @@ FILES = {
     "huge": lambda path: (path.touch(), os.truncate(path, 10**8 + 1)),
     "link to a secret": lambda path: path.symlink_to("/etc/shadow"),
     "named pipe": os.mkfifo,
-    "empty folder": lambda path: path.with_suffix("").mkdir(),
+    "empty folder": _in_folder(lambda folder: None),
+    "link in a folder": _in_folder(lambda folder: (folder / "x.ipynb").symlink_to("/etc/shadow")),
+    "folder that is a link": _in_folder(lambda folder: (folder / "x").symlink_to("/etc")),
+    "folder too deep": _in_folder(_deep),
+    "folder of many files": _in_folder(lambda folder: [(folder / str(k)).touch() for k in range(1100)]),
+    "zip that grows": lambda path: _zip(path, "x.ipynb", 3 * 10**8),
+    "zip with a link": lambda path: _zip(path, "x.ipynb", b"/etc/shadow", 0o120777),
+    "zip with a path": lambda path: _zip(path, "../../../tmp/x.ipynb", b"{}"),
+    "half of UTF-16": lambda path: path.write_bytes(b"\xff\xfe" + '{"cells": []}'.encode("utf-16-le")[:-1]),
 }

@@ -8,8 +8,15 @@ What keeps a submission in, from the outside to the inside:
   caller names. No home, no submissions, no key, no /proc, no /sys. Only /tmp is writable, small, and in memory.
 * network, pid, ipc and uts namespaces: no interface, no process but its own. It is process 1: when it dies, all dies.
 * limits: memory, CPU time, threads, file sizes; no core dumps.
-* a system call filter: no new processes, so that the limits of one process are those of the submission; no sockets;
-  no memory that those limits do not count; no new namespaces; nothing that reaches into kernel or other processes.
+* a system call filter, a list of what is allowed: no new processes, so that the limits of one process are those of the
+  submission; no sockets; no memory that those limits do not count; no lock on a file, whoever has it open; no new
+  namespaces; nothing that reaches into kernel or other processes.
+* its death: with the launcher, which ends with the grader.
+* a control group, where one can be made (:mod:`.cgroup`): memory by what is used, not by addresses alone.
+
+Why our own, and not bubblewrap: measured under the same filter (November 2026), that saved about 100 lines, and lost the
+mapping of root to nobody, the read-only /dev, and the exact end states, by which a student is told from a signal what
+happened.
 
 Needs Linux 5.14 on x86-64 or arm64. Whatever is missing raises :class:`Unavailable`; nothing is ever run without it.
 """
@@ -76,7 +83,7 @@ def shown_everywhere():
     """What every sandbox shows of this machine: a dict of path inside -> path outside."""
     shown = {}
     prefix = os.path.realpath(sys.base_prefix)
-    for path in ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/null",
+    for path in ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/null", "/dev/urandom",
                  f"{prefix}/lib", f"{prefix}/{sys.platlibdir}", str(interpreter())):
         if os.path.lexists(path):
             shown[path] = path
@@ -129,8 +136,11 @@ def _limit(limits):
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
 
 
-def _become(argv, shown, limits):
-    """Process 1 of the sandbox: close every door, then start the program; raises OSError where a step fails."""
+def _become(argv, shown, limits, launcher):
+    """Process 1 of the sandbox: close every door, then start the program; raises OSError where a step fails.
+
+    launcher : a pipe that is at its end once the launcher has gone.
+    """
     os.setsid()  # a signal to "my group" must not reach the grader
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
@@ -140,9 +150,13 @@ def _become(argv, shown, limits):
     kernel.must(kernel.libc.sethostname(b"sandbox", 7), "sethostname")
     _make_root(shown, limits.disk)
     os.umask(0o077)
-    os.closerange(_STATUS + 1, 65536)
     kernel.drop_capabilities()
+    kernel.end_with_parent()  # after the last change of user and capabilities, which would undo it
+    if select.select([launcher], [], [], 0)[0]:
+        os._exit(125)
+    os.closerange(_STATUS + 1, 65536)
     _limit(limits)
+    kernel.no_huge_pages()
     kernel.install_filter()
     # For a Python that has its own library beside it, and was found by this variable.
     library = f"{os.path.realpath(sys.base_prefix)}/lib"
@@ -164,9 +178,11 @@ def launch(argv, shown, limits, fds):
         os.write(_STATUS, b"made\n")
         if os.read(_GO, 1) != b"g":
             os._exit(125)
+        alive, _ = pipe = os.pipe()
         pid = os.fork()
         if pid == 0:
-            _become(argv, shown, limits)
+            os.close(pipe[1])
+            _become(argv, shown, limits, alive)
     except BaseException as error:
         os.write(_STATUS, f"{error}\n".encode()[:4000])
         os._exit(125)

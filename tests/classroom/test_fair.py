@@ -106,13 +106,13 @@ def test_whatever_form_it_has_it_gets_its_points_and_is_told_why_not(graded):
     full = sum(task.points for task in tasks.draw(_CHAPTERS, _SEED))
     total = {row["student"]: float(row["total"]) for row in rows(place / "out" / "points.csv")}
     assert set(total) == {"a", *expected}
-    looked_at = (place / "out" / "needs-a-look.txt").read_text()
+    looked_at = {row["student"] for row in rows(place / "out" / "needs-a-look.csv")}
     for student, (counts, words) in expected.items():
         right = {"all": total[student] == full, "none": total[student] == 0, "some": 0 < total[student] < full}
         page = (place / "out" / "feedback" / f"{feedback.file_name(student)}.html").read_text()
         assert right[counts], (student, total[student], page)
         assert words is None or words in page, (student, page)
-        assert counts != "none" or f"{student}\n    " in looked_at, student  # no zero in silence
+        assert counts != "none" or student in looked_at, student  # no zero in silence
 
 
 def test_a_renamed_function_counts_once_the_instructor_agrees(graded):

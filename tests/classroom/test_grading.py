@@ -63,6 +63,11 @@ limits = {line[:26].strip(): line[26:].split()[:2] for line in Path(f"/proc/{pid
 mounts = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
 found = {"shared": spaces, "status": status, "limits": limits, "session": os.getsid(pid) == pid,
          "mounts": [m[4:6] for m in mounts], "files": sorted(os.listdir(f"/proc/{pid}/fd"))}
+if sys.argv[2] == "launcher":  # dies alone
+    os.kill(launcher, 9)
+    os.waitid(os.P_PID, launcher, os.WEXITED | os.WNOWAIT)
+    print(json.dumps([pid]), flush=True)
+    sys.stdin.read()  # until it was seen
 if sys.argv[2] == "orphan":  # the grader dies without a word
     print(json.dumps([launcher, pid]), flush=True)
     os.kill(os.getpid(), 9)
@@ -91,7 +96,7 @@ def test_a_sandbox_from_outside(sandbox, tmp_path):
     writable = [place for place, options in found["mounts"] if "rw" in options.split(",")]
     assert writable == ["/tmp"]
     assert all({"nosuid"} <= set(options.split(",")) for _, options in found["mounts"])
-    assert all("nodev" in options.split(",") for place, options in found["mounts"] if place != "/dev/null")
+    assert all("nodev" in options.split(",") for place, options in found["mounts"] if not place.startswith("/dev/"))
     places = {place for place, _ in found["mounts"]}
     assert not places & {"/proc", "/sys", "/dev", "/home", "/etc", "/usr", "/var", str(Path.home()), str(ROOT)}
     assert found["gone"]
@@ -102,6 +107,14 @@ def test_a_sandbox_does_not_outlive_the_grader(sandbox, tmp_path):
     run = python("-c", _LOOK, tmp_path / "sleep.py", "orphan")
     assert run.returncode == -signal.SIGKILL, run.stderr
     wait_until(lambda: not any(_runs(pid) for pid in json.loads(run.stdout)), 20, "the sandbox is still there")
+
+
+def test_a_sandbox_does_not_outlive_its_launcher(sandbox, tmp_path):
+    (tmp_path / "sleep.py").write_text(_SLEEP)
+    with subprocess.Popen([sys.executable, "-c", _LOOK, str(tmp_path / "sleep.py"), "launcher"], text=True, cwd=ROOT,
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
+        pid, = json.loads(run.stdout.readline())
+        wait_until(lambda: not _runs(pid), 20, "the sandbox is still there")
 
 
 def wait_until(happened, seconds, otherwise):
@@ -296,6 +309,33 @@ def test_a_process_that_hangs_ends_with_its_task(sandbox):
     assert run.stdout == "too slow and no child left\n", run.stdout + run.stderr
 
 
+_LIBRARIES = {
+    "numpy": "a = np.ones((99, 99)); np.linalg.svd(a); np.save('a.npy', a); np.load('a.npy', mmap_mode='r').sum()",
+    "sympy": "import sympy as sp\nx = sp.Symbol('x')\nsp.lambdify(x, sp.integrate(sp.sin(x) * sp.exp(x), x))(1.0)",
+    "matplotlib": "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.title('$x^2$')\n"
+                  "for kind in 'png', 'pdf', 'svg': plt.savefig(f'a.{kind}')",
+    "numba": "import numba\n@numba.njit(parallel=True)\ndef total(a):\n    s = 0.0\n"
+             "    for i in numba.prange(len(a)): s += a[i]\n    return s\nassert total(np.ones(10**5)) == 1e5",
+    "python": "import concurrent.futures, pathlib, tempfile, time, zipfile\nwith tempfile.TemporaryDirectory() as d:\n"
+              "    pathlib.Path(d, 'x').write_text('a')\nwith concurrent.futures.ThreadPoolExecutor(4) as pool:\n"
+              "    assert sum(pool.map(abs, range(9))) == 36\ntime.sleep(0.01)"}
+_ERRORS = """
+import sys
+from classroom import rehearse, tasks
+from classroom.grader import judge
+drawn = tasks.draw((1,), 7)
+for source in sys.argv[1:]:
+    result = judge.judge(rehearse.honest(drawn, source), judge.Assignment(tuple(drawn), 7, ""))
+    print(result["state"], result["errors"], result["tasks"][0]["points"])
+"""
+
+
+@pytest.mark.slow
+def test_libraries_get_what_they_ask_of_the_kernel(sandbox):
+    run = python("-c", _ERRORS, *_LIBRARIES.values(), cwd=ROOT)
+    assert run.stdout.splitlines() == ["graded [] 4.0"] * len(_LIBRARIES), run.stdout + run.stderr
+
+
 # ---- Without a sandbox ------------------------------------------------------------------------------------------
 
 _BREAK = {"system": "import platform; platform.system = lambda: 'Darwin'",
@@ -305,7 +345,7 @@ _BREAK = {"system": "import platform; platform.system = lambda: 'Darwin'",
           "user": "import classroom.grader.launch as s; s.INSIDE = -1",
           "files": "import classroom.grader.kernel as s; s.MOUNT_SETATTR = 9999",
           "filter": "import classroom.grader.kernel as s; s.PR_SET_SECCOMP = 9999",
-          "a wall": "import classroom.grader.kernel as s; del s.REFUSED['socket']",
+          "a wall": "import classroom.grader.kernel as s; s.ALLOWED['socket'] = 41, 198",
           "python": "import classroom.grader.launch as s; s.shown_everywhere = lambda: {}"}
 
 
@@ -405,6 +445,29 @@ def test_submissions_of_every_form_are_found_and_links_are_not_followed(tmp_path
     for name in ("linked", "pipe", "long"):
         with pytest.raises(ValueError):
             submissions.read(fd, found[name])
+    os.close(fd)
+
+
+@pytest.mark.parametrize("place", ["class", "class/ann", "class/ann/work", "class/ann/work/x.ipynb"])
+@pytest.mark.parametrize("link", [True, False])
+def test_what_is_exchanged_while_submissions_are_graded_is_not_read(place, link, tmp_path):
+    work = tmp_path / "class" / "ann" / "work"
+    for folder in work, tmp_path / "other" / "ann" / "work":
+        folder.mkdir(parents=True)
+        (folder / "x.ipynb").write_text("mine" if folder == work else "somebody else's")
+    fd = submissions.open_folder(tmp_path / "class")
+    found, = submissions.find_submissions(fd)
+    other = tmp_path / place.replace("class", "other")
+    (tmp_path / place).rename(tmp_path / "away")
+    other.rename(tmp_path / place)
+    if link:
+        (tmp_path / place).rename(tmp_path / "theirs")
+        (tmp_path / place).symlink_to(tmp_path / "theirs")
+    if place == "class":  # it stays open
+        assert submissions.read(fd, found) == b"mine"
+    else:
+        with pytest.raises(ValueError):
+            submissions.read(fd, found)
     os.close(fd)
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from . import kernel, launch
+from . import cgroup, kernel, launch
 from .launch import Limits, Unavailable
 
 
@@ -44,6 +44,7 @@ class Sandbox:
         for fd in set(theirs):
             os.close(fd)
         self._printing = [self._text]
+        self._group = cgroup.make(limits)
         os.set_blocking(self._in, False)
         try:
             self._start(status, go)
@@ -57,8 +58,9 @@ class Sandbox:
             if word == b"made\n":
                 try:
                     launch.map_user(self.launcher)
+                    cgroup.join(self._group, self.launcher)
                 except OSError as error:
-                    raise Unavailable(f"mapping the user: {error}") from None
+                    raise Unavailable(f"mapping the user, or its control group: {error}") from None
                 go.write(b"g")
                 word = status.read()
             if word:
@@ -127,6 +129,7 @@ class Sandbox:
         os.close(self._life)
         _, status = os.waitpid(self.launcher, 0)
         self.launcher = None
+        cgroup.remove(self._group)
         for fd in (self._in, self._out, self._text):
             os.close(fd)
         code = os.waitstatus_to_exitcode(status)

@@ -17,7 +17,7 @@ import pytest
 from pages import ROOT
 
 from classroom import assignment, rehearse, tasks
-from classroom.grader import feedback, grade, hostile, judge, points, schedule, submissions, text
+from classroom.grader import cgroup, feedback, grade, hostile, judge, launch, points, schedule, submissions, text
 
 if sys.platform != "linux":
     pytest.skip("the grader needs Linux", allow_module_level=True)
@@ -307,6 +307,32 @@ except ChildProcessError:
 def test_a_process_that_hangs_ends_with_its_task(sandbox):
     run = python("-c", _HANG, cwd=ROOT)
     assert run.stdout == "too slow and no child left\n", run.stdout + run.stderr
+
+
+def test_a_control_group_is_made_where_it_can_be(tmp_path, monkeypatch):
+    """On files in the place of the kernel's: which it makes, writes and takes away."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "mountinfo").write_text(f"30 23 0:26 / {tmp_path / 'cg'} rw,nosuid shared:4 - cgroup2 cgroup2 rw\n")
+    (tmp_path / "proc" / "cgroup").write_text("5:memory:/x\n0::/user/scope\n")
+    own = cgroup.own_group(tmp_path / "proc")
+    assert own == tmp_path / "cg" / "user" / "scope" and cgroup.own_group(tmp_path / "nothing") is None
+    own.mkdir(parents=True)
+    monkeypatch.setattr(cgroup, "own_group", lambda: own)
+    for controllers, made in (("cpu", False), ("cpu memory", True)):
+        (own / "cgroup.controllers").write_text(controllers)
+        group = cgroup.make(launch.Limits())
+        assert (group is not None) == made
+    assert (own / "cgroup.subtree_control").read_text() == "+memory"
+    assert (own / "classroom-grader" / "cgroup.procs").read_text() == str(os.getpid())
+    assert group.parent == own and int((group / "memory.max").read_text()) > launch.Limits().memory
+    cgroup.join(group, 77)
+    assert (group / "cgroup.procs").read_text() == "77"
+    monkeypatch.setattr(cgroup, "own_group", lambda: own / "classroom-grader")  # where the grader is from now on
+    assert cgroup.make(launch.Limits()).parent == own
+    (own / "cgroup.subtree_control").unlink()
+    (own / "cgroup.subtree_control").mkdir()  # cannot be written: others are in the group
+    monkeypatch.setattr(cgroup, "own_group", lambda: own)
+    assert cgroup.make(launch.Limits()) is None and (own / "cgroup.procs").read_text() == str(os.getpid())
 
 
 _LIBRARIES = {

@@ -63,8 +63,8 @@ def _checked(x, gamma, beta, eps, finite):
 
 
 def _rows(a):
-    """(rows, width) in float64; reshape(-1, 0) could not tell how many rows there are."""
-    return np.ascontiguousarray(a, np.float64).reshape(math.prod(a.shape[:-1]), a.shape[-1])
+    """A copy, (rows, width) in float64; reshape(-1, 0) could not tell how many rows there are."""
+    return np.array(a, np.float64, order="C").reshape(math.prod(a.shape[:-1]), a.shape[-1])
 
 
 def _common(x, gamma, eps, precise, reproducible, block):
@@ -87,12 +87,15 @@ def _joined(join, parts, block):
 
 
 @np.errstate(all="ignore")
-def _normalised(x, gamma, beta, eps, statistics, precise, block, kind):
-    """y and the cache, from the (n, m, r, S) of the whole rows."""
+def _normalised(x, rows, gamma, beta, eps, statistics, precise, block, kind):
+    """y and the cache, from the (n, m, r, S) of the whole rows; ``rows`` are those of x, and are overwritten."""
     n, m, r, S = statistics
     compute = np.dtype(np.float64) if precise else contract.COMPUTE_DTYPE[x.dtype.name]
     rstd = 1 / np.sqrt(S / n + eps)
-    xhat = (((_rows(x) - m) - r) * rstd).astype(compute)
+    rows -= m
+    rows -= r
+    rows *= rstd
+    xhat = rows.astype(compute)
     y = (gamma.astype(compute) * xhat + beta.astype(compute)).astype(x.dtype).reshape(x.shape)
     D = int(n[0, 0]) if len(n) else 0
     return y, kind(xhat.reshape(x.shape), rstd.reshape(*x.shape[:-1], 1), gamma.copy(), x.dtype, D, block)
@@ -107,8 +110,9 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, reproducible=
     x, gamma, beta, eps = _checked(x, gamma, beta, eps, finite)
     common, block = _common(x, gamma, eps, precise, reproducible, block)
     yield SAME, common
-    parts = yield GATHER, quadruples(_rows(x), block)
-    return _normalised(x, gamma, beta, eps, _joined(merge, parts, block), precise, block, FeaturesCache)
+    rows = _rows(x)
+    parts = yield GATHER, quadruples(rows, block)
+    return _normalised(x, rows, gamma, beta, eps, _joined(merge, parts, block), precise, block, FeaturesCache)
 
 
 def rms_norm_forward(x, gamma, eps=1e-5, *, reproducible=False, block=BLOCK, finite=False):
@@ -123,22 +127,30 @@ def rms_norm_forward(x, gamma, eps=1e-5, *, reproducible=False, block=BLOCK, fin
     rows = _rows(x)
     parts = yield GATHER, products(rows, rows, block)
     n, S = _joined(np.add, parts, block)
-    return _normalised(x, gamma, beta, eps, (n, 0 * n, 0 * n, S), False, block, RMSFeaturesCache)
+    return _normalised(x, rows, gamma, beta, eps, (n, 0 * n, 0 * n, S), False, block, RMSFeaturesCache)
 
 
 @np.errstate(all="ignore")
 def _upstream(dy, cache):
-    """g = gamma * dy and xhat as rows of float64, and this rank's sums dgamma and dbeta."""
-    xhat, dy = _rows(cache.xhat), _rows(dy)
-    sums = layernorm.sum_rows(dy * xhat), layernorm.sum_rows(dy.copy())
-    return cache.gamma.astype(np.float64) * dy, xhat, *(a.astype(cache.gamma.dtype) for a in sums)
+    """g = gamma * dy and xhat as new rows of float64, and this rank's sums dgamma and dbeta."""
+    xhat, g = _rows(cache.xhat), _rows(dy)
+    sums = layernorm.sum_rows(g * xhat), layernorm.sum_rows(g.copy())
+    g *= cache.gamma.astype(np.float64)
+    return g, xhat, *(a.astype(cache.gamma.dtype) for a in sums)
 
 
 @np.errstate(all="ignore")
 def _dx(g, m, r, xhat, along, cache):
-    """rstd * (g - its mean - xhat * mean(g xhat)), in x's shape and dtype; ``along`` is D times the last mean."""
-    dx = cache.rstd.reshape(-1, 1) * (((g - m) - r) - xhat * (along / cache.D))
-    return dx.astype(cache.dtype).reshape(cache.xhat.shape)
+    """rstd * (g - its mean - xhat * mean(g xhat)), in x's shape and dtype; ``along`` is D times the last mean.
+
+    g and xhat are overwritten.
+    """
+    g -= m
+    g -= r
+    xhat *= along / cache.D
+    g -= xhat
+    g *= cache.rstd.reshape(-1, 1)
+    return g.astype(cache.dtype).reshape(cache.xhat.shape)
 
 
 def _require(dy, cache, kind):

@@ -20,8 +20,9 @@ PEERS = {
     "Flax": ("jax_shards", "flax", "flax.linen.LayerNorm under jax.jit with sharded arguments and results, four CPU "
              "devices in one process; use_fast_variance=True is the default"),
 }
-NOTE = ("Bytes are those that the rank with most brings to a message. Times are rank 0's, in rounds with one process "
-        "that has lnlib.layernorm: ranks beyond the number of cores share them, and a rank that waits for a message spins.")
+NOTE = ("Bytes are those that the rank with most brings to a message. Times are rank 0's, of both passes, results in old "
+        "memory, in rounds with one process that has lnlib.layernorm. Ranks beyond the number of cores share them, and a "
+        "rank that waits for a message spins.")
 
 
 def run(module):

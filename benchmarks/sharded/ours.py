@@ -11,7 +11,7 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-from lnlib import layernorm
+from lnlib import layernorm, measure
 from lnlib.measure import stopwatch
 from lnlib.sharded import cut, features, mpi, rows
 
@@ -94,7 +94,7 @@ def calls_of(comm, groups, shape):
 
 
 def timed(comm, groups, rounds):
-    """Records of the times of every shape; a ratio is taken inside a round."""
+    """Records of the times of every shape, results in old memory; a ratio is taken inside a round."""
     for shape in SHAPES:
         calls = calls_of(comm, groups, shape)
         first = {name: block(comm, *call, 1) for name, call in calls.items()}
@@ -121,7 +121,8 @@ def main(rounds):
     for group in groups.values():
         records += judged(group) if group else ()
         wait(comm)
-    records += timed(comm, groups, rounds)
+    with measure.memory("recycled"):
+        records += timed(comm, groups, rounds)
     if comm.rank == 0:
         library = " ".join(MPI.Get_library_version().strip("\0").split()[:3])
         print(json.dumps({"records": records, "library": library}))

@@ -5,6 +5,7 @@ import functools
 import http.server
 import importlib.util
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -63,6 +64,33 @@ UNFOLD = """() => {
 }"""
 # The theme's navigation stands outside of landmarks.
 RUN_AXE = "async (part) => (await axe.run(part, {rules: {region: {enabled: false}}})).violations"
+
+
+# Figures as they are shown: drawings, and by how much each is enlarged; text of live figures, with its size in pixels.
+FIGURES = """() => {
+    document.querySelectorAll('details').forEach(e => e.open = true);
+    return [...document.querySelectorAll('article figure img')].filter(e => e.checkVisibility()).map(e =>
+        [e.currentSrc.split('/').pop(), e.getBoundingClientRect().width / e.naturalWidth]); }"""
+LIVE_TEXT = """() => [...document.querySelectorAll('article figure svg text')].filter(e => e.checkVisibility()).map(e =>
+    [e.textContent.trim(), parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a])"""
+
+
+@functools.cache
+def smallest_type(path):
+    """Pixels of the smallest letter in one of Matplotlib's drawings, where letters are outlines in a scaled group.
+
+    Signs that grow with what stands in them (roots) are left out.
+    """
+    letters = re.compile(r'<g [^>]*scale\(([\d.]+) -[\d.]+\)">(.*?)</g>', re.S)
+    sizes = [float(scale) * min([1.0, *map(float, re.findall(r"<use (?![^>]*Size\w+Sym)[^>]*scale\(([\d.]+)\)", inside))])
+             for scale, inside in letters.findall(path.read_text(encoding="utf-8"))]
+    return min(sizes, default=1) * 100 * 4 / 3
+
+
+def small_type(page, images):
+    """Texts of a page's figures that are shown with less than 11 pixels, raised and lowered ones too."""
+    found = [(name, round(enlarged * smallest_type(images / name), 2)) for name, enlarged in page.evaluate(FIGURES)]
+    return [text for text in [*found, *page.evaluate(LIVE_TEXT)] if text[1] < 11 - 1e-3]
 
 
 def violations(page, part="html"):

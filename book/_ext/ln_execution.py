@@ -15,13 +15,18 @@ from pathlib import Path
 
 KEPT_CACHES = 3
 
+# A figure is drawn twice, the second time for a phone; ln_figures makes files of that.
+BOTH = """\
+get_ipython().display_formatter.formatters["image/svg+xml"].for_type_by_name("lnlib.figures.style", "PageFigure",
+    lambda fig: __import__("lnlib.figures.narrow", fromlist=["both"]).both(fig))"""
+
 # Two builds give the same pages: figures are SVG with reproducible names, and what a cell prints comes
 # in one piece. (The kernel sends it every 0.2 s otherwise, and the pieces are joined by a line break.)
-KERNEL_CONFIG = """\
-c.IPKernelApp.exec_lines = ["__import__('sys').stdout.flush_interval = 3600"]
-c.InlineBackend.figure_formats = {"svg"}
-c.InlineBackend.print_figure_kwargs = {"bbox_inches": "tight", "metadata": {"Date": None}}
-c.InlineBackend.rc = {"svg.hashsalt": "layer norm, backwards"}
+KERNEL_CONFIG = f"""\
+c.IPKernelApp.exec_lines = ["__import__('sys').stdout.flush_interval = 3600", {BOTH!r}]
+c.InlineBackend.figure_formats = {{"svg"}}
+c.InlineBackend.print_figure_kwargs = {{"bbox_inches": "tight", "metadata": {{"Date": None}}}}
+c.InlineBackend.rc = {{"svg.hashsalt": "layer norm, backwards"}}
 """
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.colors import BoundaryNorm
 from matplotlib.patheffects import withStroke
 
-from .style import COLOURS, draw_lines, figure, styles, with_key
+from .style import COLOURS, SIZE, draw_lines, figure, styles, with_key
 
 
 def algorithm_errors(offsets, errors):
@@ -23,7 +23,8 @@ def variance_panels(offsets, var_errors, y_errors, u):
     as a cross near its upper edge. Black: u times the offset, and for the first two u times its square.
     """
     low, high = 1e-9, 1e4
-    fig, axes = figure(4.4, 1.8 * len(y_errors) / 2 + 0.9, 2, len(y_errors) // 2, xscale="log", yscale="log")
+    rows = len(y_errors) // 2
+    fig, axes = figure(4.6, 1.8 * rows + 0.9, 2, rows, narrow=(2, 1.6 * rows + 0.7), xscale="log", yscale="log")
     for i, (ax, name) in enumerate(zip(axes.flat, y_errors)):
         # Two heights for the crosses, so that neither hides the other.
         for errors, label, colour, dash, marker, edge in (
@@ -38,12 +39,11 @@ def variance_panels(offsets, var_errors, y_errors, u):
         if i < 2:
             ax.plot(offsets, u * offsets**2, color="black", linewidth=1, label=r"$\mathrm{u}$ (offset$/\sigma)^2$")
         ax.set(ylim=(low, high), xticks=np.logspace(0, 6, 3), yticks=np.logspace(-8, 0, 3))
-        ax.tick_params(labelsize=12)
         ax.label_outer()
-        ax.set_title(name, fontsize=12, pad=8)
+        ax.set_title(name, fontsize=SIZE, pad=8)
     for ax in axes[-1]:
         ax.set_xlabel(r"offset / $\sigma$")
-    fig.supylabel("relative error", fontsize=12)
+    fig.supylabel("relative error", fontsize=SIZE)
     return with_key(fig)
 
 
@@ -72,9 +72,9 @@ def digit_map(errors, x, y, xlabel, ylabel, theory=None, points=(), top=8, colum
               label_lines=False):
     """Correct digits as colours over two logarithmic coordinates, a panel for each algorithm.
 
-    Not for ``ln-invert``, which would falsify the colours: the background is white in both themes.
+    Coloured cells have ids: the page has them in a layer of their own, which the dark theme does not invert.
 
-    errors: title -> relative errors, shape (len(y), len(x)). Inf is no digit; NaN, a cell that cannot be, is grey.
+    errors: title -> relative errors, shape (len(y), len(x)). Inf is no digit; NaN, a cell that cannot be, is left out.
     x, y: positive coordinates of the cells, ascending.
     theory: title -> function (x, y) -> predicted relative error, broadcasting. Its black lines run where it
     predicts that colours change, at every second change: at 1, 3, 5 and 7 digits if top is 8.
@@ -86,15 +86,15 @@ def digit_map(errors, x, y, xlabel, ylabel, theory=None, points=(), top=8, colum
     bounds = np.linspace(0, top, 9)
     x_edges, y_edges = _edges(x), _edges(y)
     columns, rows = min(columns, len(errors)), -(-len(errors) // columns)
-    fig, axes = figure(panel[0] * columns + 0.3, panel[1] * rows + 0.9, columns, rows, xscale="log", yscale="log")
-    fig.set_facecolor("white")
+    fig, axes = figure(panel[0] * columns + 0.3, panel[1] * rows + 0.9, columns, rows,
+                       narrow=(1, 2.5 * len(errors) + 1.2), xscale="log", yscale="log")
     axes = np.atleast_1d(axes).ravel()
     for i, (ax, (title, error)) in enumerate(zip(axes, errors.items())):
         with np.errstate(divide="ignore"):
             digits = np.clip(-np.log10(error), 0, top - 1e-9)
         # Edges in the colour of the face: vector graphics would show seams between the cells.
         mesh = ax.pcolormesh(x_edges, y_edges, digits, cmap="viridis", norm=BoundaryNorm(bounds, 256),
-                             edgecolors="face", linewidth=0.8)
+                             edgecolors="face", linewidth=0.8, gid=f"colours-{i}")
         if title in (theory or {}):
             across, up = np.geomspace(*x_edges[[0, -1]], 120), np.geomspace(*y_edges[[0, -1]], 120)
             predicted = -np.log10(np.broadcast_to(theory[title](across, up[:, None]), (120, 120)))
@@ -102,8 +102,8 @@ def digit_map(errors, x, y, xlabel, ylabel, theory=None, points=(), top=8, colum
         for px, py, label in points:
             ax.plot(px, py, "o", markersize=12.5, markerfacecolor="white", markeredgecolor="black", clip_on=False)
             ax.text(px, py, label, fontsize=10, ha="center", va="center_baseline")
-        ax.set(facecolor="#c8c8c8", xlim=x_edges[[0, -1]], ylim=y_edges[[0, -1]])
-        ax.set_title(title, fontsize=12)
+        ax.set(xlim=x_edges[[0, -1]], ylim=y_edges[[0, -1]])
+        ax.set_title(title, fontsize=SIZE)
         ax.minorticks_off()
         ax.grid(False)
         left, bottom = i % columns == 0, i + columns >= len(errors)
@@ -111,7 +111,11 @@ def digit_map(errors, x, y, xlabel, ylabel, theory=None, points=(), top=8, colum
         ax.tick_params(labelbottom=bottom, labelleft=left)
     for ax in axes[len(errors):]:
         ax.set_axis_off()
-    fig.colorbar(mesh, ax=list(axes), location="bottom", label="correct digits", ticks=bounds, aspect=30, shrink=0.8)
+    bar = fig.colorbar(mesh, ax=list(axes), location="bottom", ticks=bounds, aspect=30, shrink=0.8)
+    bar.set_label("correct digits", fontsize=SIZE)
+    bar.ax.tick_params(labelsize=SIZE)
+    bar.ax.set_facecolor("none")
+    bar.solids.set_gid("colours-bar")
     return fig
 
 
@@ -155,9 +159,9 @@ def row_sums(counts, errors, theory):
             # Large open diamonds: two orders may agree, and the last would hide the other.
             style |= {"markersize": 10, "fillstyle": "none"} if style["marker"] == "D" else {"markersize": 6}
             ax.plot(n, theory(n, order, dtype), **{**style, "marker": ""}, linewidth=1.4)
-            ax.plot(counts[:len(error)], error, **{**style, "linestyle": "none"})
-            ax.plot([], [], **style, label=order)
+            ax.plot(counts[:len(error)], error, **{**style, "linestyle": "none"}, label=order)
+        ax.plot([], [], color="black", linewidth=1.4, label="predicted")
         ax.set(xlabel="rows", xticks=counts)
-        ax.set_title(dtype, fontsize=12)
+        ax.set_title(dtype, fontsize=SIZE)
     axes[0].set_ylabel("relative error of the sum")
     return with_key(fig, 3)

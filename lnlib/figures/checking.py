@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.colors import ListedColormap
 
-from .style import COLOURS, draw_lines, figure, styles, with_key
+from .style import COLOURS, SIZE, draw_lines, figure, styles, with_key
 
 
 def two_claims(moved, loss, h, claims):
@@ -38,7 +38,7 @@ def step_curves(steps, errors):
         size, fill = (8, "none") if name == "complex" else (4, "full")
         ax.plot(steps, error, **style, linewidth=1.4, markersize=size, fillstyle=fill, markevery=2,
                 label=name.replace("_", "-"))
-    for name, line, at, place in (("$h^2/6$", lambda h: h**2 / 6, 2e-4, (-30, 8)),
+    for name, line, at, place in (("$h^2/6$", lambda h: h**2 / 6, 2e-7, (-44, -6)),
                                   (r"$4\mathrm{u}/h$", lambda h: 2.0**-51 / h, 1e-11, (12, 10))):
         ax.plot(steps, line(steps), color="black", linewidth=1.2)
         ax.annotate(name, (at, line(at)), place, textcoords="offset points", fontsize=13)
@@ -70,24 +70,21 @@ def derived_tolerance(sizes, tolerances, errors):
         ax.plot(sizes, tolerances[dtype], **{**style, "marker": ""}, label=f"tolerance, {dtype}")
         ax.plot(sizes, error, **{**style, "linestyle": "none"}, markersize=3.5)
     ax.set(xlabel="$D$", ylabel=r"error of $dx$, divided by $\kappa$")
-    ax.legend(loc="center", frameon=False)
-    return fig
+    return with_key(fig)
 
 
 def found_by(counts, total):
     """How many of ``total`` mistakes each test finds, as bars; counts: what a test does -> number, from top down."""
-    fig, ax = figure(5.6, 0.5 + 0.34 * len(counts))
-    places = np.arange(len(counts))
-    ax.barh(places, [total] * len(counts), color="#e3e3e3")
-    ax.barh(places, list(counts.values()), color=COLOURS["blue"])
-    for place, count in zip(places, counts.values()):
-        ax.text(total + 0.5, place, f"{count}", va="center")
-    ax.set(xlabel=f"mistakes found, of {total}", xlim=(0, total + 3))
-    ax.set_yticks(places, counts)
-    ax.invert_yaxis()
+    height = 0.6 + 0.5 * len(counts)
+    fig, ax = figure(5.2, height, narrow=(1, height))
+    for place, (name, count) in enumerate(counts.items()):
+        ax.barh(place, total, 0.34, color="#e3e3e3")
+        ax.barh(place, count, 0.34, color=COLOURS["blue"])
+        ax.text(0, place - 0.24, name, va="bottom", fontsize=SIZE)
+        ax.text(total * 1.02, place, f"{count}", va="center", fontsize=SIZE)
+    ax.set(xlabel=f"mistakes found, of {total}", xlim=(0, total * 1.08), ylim=(len(counts) - 0.7, -0.7), yticks=())
     ax.grid(False)
     ax.spines[:].set_visible(False)
-    ax.tick_params(axis="y", length=0)
     return fig
 
 
@@ -104,6 +101,7 @@ def kill_matrix(killed, mutants, checks):
     rows = np.lexsort([*killed[:, columns].T, -by_row])
 
     fig, ax = figure(4.7, 1.6 + 0.155 * len(mutants))
+    fig.narrow = None  # so many names need their width: on a phone it scrolls
     palette = ListedColormap(["#e3e3e3", COLOURS["blue"]])
     ax.pcolormesh(killed[np.ix_(rows, columns)], cmap=palette, vmin=0, vmax=1, edgecolors="white", linewidth=1)
     ax.invert_yaxis()

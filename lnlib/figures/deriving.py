@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from .style import COLOURS, figure, styles
+from .style import COLOURS, SIZE, figure, key_below, styles
 
 
 #: Two orthonormal vectors of the plane x1 + x2 + x3 = 0.
@@ -40,33 +40,31 @@ def geometry(x, c, xhat, y):
     ellipse = np.column_stack([circle, np.ones(len(circle))]) @ np.linalg.lstsq(design, y, rcond=None)[0]
     limit = 1.05 * max(np.abs(a).max() for a in (x, y, ellipse))
 
-    fig, axes = figure(6.6, 2.7, 3, projection="3d")
+    fig, axes = figure(6.2, 3.0, 3, narrow=(1, 7.4), projection="3d")
     for ax, title in zip(axes, ("centre", "scale", "stretch")):
         _bare_3d(ax, limit)
-        ax.set_title(title, y=-0.1, fontsize=12)
+        ax.set_title(title, y=-0.1, fontsize=SIZE)
 
     def steps(ax, start, end):
         for a, b in zip(start, end):
             ax.plot(*np.stack([a, b], -1), color=COLOURS["grey"], linewidth=0.9, alpha=0.7)
 
     def points(ax, rows, colour, marker="o", size=18):
-        ax.scatter(*rows.T, color=COLOURS[colour], marker=marker, s=size, depthshade=False)
+        return ax.scatter(*rows.T, color=COLOURS[colour], marker=marker, s=size, depthshade=False)
 
     plane = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * 0.5 * limit @ PLANE
     for ax in axes[:2]:
         ax.plot_trisurf(*plane.T, triangles=[[0, 1, 2], [0, 2, 3]], color=COLOURS["grey"], alpha=0.12, shade=False)
     steps(axes[0], x, c)
-    points(axes[0], x, "orange", "^", 24)
-    points(axes[0], c, "blue")
+    first = points(axes[0], x, "orange", "^", 24), points(axes[0], c, "blue")
     steps(axes[1], c, xhat)
     axes[1].plot(*circle.T, color="black", linewidth=1)
     points(axes[1], c, "blue")
     points(axes[1], xhat, "green", "s")
     axes[2].plot(*circle.T, color="black", linewidth=0.6, linestyle="--")
     axes[2].plot(*ellipse.T, color="black", linewidth=1)
-    points(axes[2], xhat, "green", "s", 12)
-    points(axes[2], y, "pink", "D", 20)
-    return fig
+    last = points(axes[2], xhat, "green", "s", 12), points(axes[2], y, "pink", "D", 20)
+    return key_below(fig, [*first, *last], ["$x$", "$c$", r"$\hat x$", "$y$"], 4)
 
 
 def loss_curves(runs):
@@ -129,7 +127,7 @@ def split_of_g(xhat, g, dx_over_r):
     plane = np.stack([radial, np.cross(up, radial)])
     point, flat, kept = plane @ xhat, plane @ (xhat + g), plane @ (xhat + dx_over_r)
     tip = np.array([np.linalg.norm(flat - point), up @ g])
-    fig, (side, above) = figure(5.2, 2.8, 2)
+    fig, (side, above) = figure(5.2, 3.0, 2)
 
     def arrow(ax, start, end, colour):
         _arrow(ax, start, end, colour, linewidth=1.8)
@@ -161,5 +159,5 @@ def split_of_g(xhat, g, dx_over_r):
     for ax, title in ((side, "plane of zero sum,\nfrom the side"), (above, "the same plane,\nfrom above")):
         ax.set_axis_off()
         ax.set_aspect("equal", adjustable="datalim")
-        ax.set_title(title, y=-0.2, fontsize=12)
+        ax.set_title(title, fontsize=SIZE, pad=32)
     return fig

@@ -2,8 +2,10 @@
 
 import numpy as np
 from matplotlib.colors import ListedColormap
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
-from .style import COLOURS, DASHES, draw_lines, figure, styles, with_key
+from .style import COLOURS, DASHES, SIZE, apart, draw_lines, figure, key_below, styles, with_key
 
 _LIGHT = "#dcdcdc"  # what is moved, or waits, and serves nobody
 
@@ -16,9 +18,10 @@ def rooflines(machines, points):
     """
     fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
     intensity = np.geomspace(0.08, 20, 200)
-    for machine, dash in zip(machines, DASHES):
+    for machine, dash, fill in zip(machines, DASHES, ("full", "none")):
         roof = np.minimum(machine.flops, intensity * machine.copy) / 1e9
-        ax.plot(intensity, roof, color="black", linestyle=dash, linewidth=1.6, label=machine.name)
+        ax.plot(intensity, roof, color="black", linestyle=dash, linewidth=1.6)
+        ax.plot([], [], "o", color="black", linestyle=dash, fillstyle=fill, label=machine.name)
     for (name, values), colour, marker in zip(points.items(), COLOURS.values(), "os^Dv"):
         for i, (at, rate) in enumerate(values):
             ax.plot(at, rate / 1e9, marker, color=colour, markersize=8, fillstyle="none" if i else "full",
@@ -42,6 +45,7 @@ def memory_of_step(curves):
         ax.step(np.insert(x, calls + 1, x[calls]), np.insert(y, calls + 1, kept), where="pre",
                 **{**style, "marker": ""}, label=name)
         ax.plot(x[calls], kept, **{**style, "linestyle": "none"}, markersize=8)
+    ax.plot([], [], "o", color="black", markersize=8, label="what forward leaves")
     ax.set(xlabel="arrays read or written so far", ylabel="arrays alive", ylim=(0, None))
     return with_key(fig)
 
@@ -69,19 +73,22 @@ def ladder_steps(panels):
     panels: title -> {name: ((median, first, third quartile) in seconds, predicted seconds or None)}, the first on top.
     """
     counts = [len(steps) for steps in panels.values()]
-    fig, axes = figure(5.4, 0.31 * sum(counts) + 1.3, 1, len(panels))
+    fig, axes = figure(5.4, 0.31 * sum(counts) + 1.8, 1, len(panels))
+    apart(fig)
     for ax, (title, steps) in zip(np.atleast_1d(axes), panels.items()):
         for at, (quartiles, predicted) in enumerate(steps.values()):
             median, first, third = 1e3 * np.asarray(quartiles)
-            ax.barh(at, median, 0.66, color=COLOURS["grey" if predicted is None else "blue"], alpha=0.75)
-            ax.plot([first, third], [at, at], color="black", linewidth=1.2)
+            bar = ax.barh(at, median, 0.66, color=COLOURS["grey" if predicted is None else "blue"], alpha=0.75)
+            line, = ax.plot([first, third], [at, at], color="black", linewidth=1.2)
             if predicted is not None:
-                ax.plot(1e3 * predicted, at, "D", color=COLOURS["orange"], markersize=7, markeredgecolor="black")
+                diamond, = ax.plot(1e3 * predicted, at, "D", color=COLOURS["orange"], markersize=7,
+                                   markeredgecolor="black")
+                measured = bar
         ax.set_yticks(range(len(steps)), steps)
         ax.set(ylim=(len(steps) - 0.5, -0.5), xlabel="ms" if ax is np.atleast_1d(axes)[-1] else "")
         ax.grid(False, axis="y")
-        ax.set_title(title, fontsize=12)
-    return fig
+        ax.set_title(title, fontsize=SIZE)
+    return key_below(fig, (measured, line, diamond), ("median", "quartiles", "predicted"), 3)
 
 
 def false_sharing(times):
@@ -95,8 +102,8 @@ def false_sharing(times):
         ax.bar(at, [ratios[way] for ratios in times.values()], width - 0.02, color=COLOURS[colour], alpha=0.75,
                hatch=hatch, label=way)
     ax.axhline(1, color="black", linestyle="--", linewidth=1.2)
-    ax.set_xticks(range(len(times)), [f"$D = {D}$" for D in times])
-    ax.set(ylabel="time of two threads / one")
+    ax.set_xticks(range(len(times)), times)
+    ax.set(xlabel="$D$", ylabel="time of two threads / one")
     ax.grid(False, axis="x")
     return with_key(fig)
 
@@ -107,22 +114,24 @@ def lanes(requests):
     requests: title -> the accesses of one request (:class:`lnlib.simt.Access`). Sectors are drawn side by side,
     wherever they lie in memory.
     """
-    fig, axes = figure(5.4, 1.45 * len(requests) + 0.6, 1, len(requests))
+    fig, axes = figure(5.4, 1.45 * len(requests) + 0.9, 1, len(requests))
+    apart(fig)
     axes = np.atleast_1d(axes)
     touched = [sorted({a.address // 32 for a in accesses}) for accesses in requests.values()]
     for ax, sectors, (title, accesses) in zip(axes, touched, requests.items()):
         for slot in range(len(sectors)):
-            ax.axvspan(32 * slot, 32 * slot + 32, facecolor=_LIGHT, edgecolor="black", linewidth=0.5)
+            moved = ax.axvspan(32 * slot, 32 * slot + 32, facecolor=_LIGHT, edgecolor="black", linewidth=0.5)
         for a in accesses:
             left = 32 * sectors.index(a.address // 32) + a.address % 32
             # The edge has the colour of the face: four bytes would be too thin to be seen on a phone.
-            ax.barh(a.thread % 32, a.size, 1, left, color=COLOURS["blue"], edgecolor=COLOURS["blue"], linewidth=2)
+            asked = ax.barh(a.thread % 32, a.size, 1, left, color=COLOURS["blue"], edgecolor=COLOURS["blue"],
+                            linewidth=2)
         ax.set(xlim=(0, 32 * max(map(len, touched))), ylim=(31.5, -0.5), yticks=(0, 31), ylabel="lane")
-        ax.set_title(title, fontsize=12)
+        ax.set_title(title, fontsize=SIZE)
         ax.grid(False)
         ax.tick_params(labelbottom=ax is axes[-1])
-    axes[-1].set_xlabel("bytes moved, sectors side by side")
-    return fig
+    axes[-1].set_xlabel("bytes, sectors side by side")
+    return key_below(fig, (moved, asked), ("sector moved", "asked for"))
 
 
 def timeline(run):
@@ -143,7 +152,8 @@ def timeline(run):
     ax.invert_yaxis()
     ax.set(xlabel="barriers passed", ylabel="thread", xticks=range(barriers + 1), yticks=(0, run.block - 1))
     ax.grid(False)
-    return fig
+    key = [Patch(color=COLOURS["blue"]), Patch(color=_LIGHT), Line2D([], [], color="black", linewidth=2)]
+    return key_below(fig, key, ["writes", "waits", "barrier"], 3)
 
 
 def butterfly(events, distances):
@@ -165,14 +175,15 @@ def butterfly(events, distances):
             for other in (lane ^ distance, lane):
                 ax.plot((step, step + 1), (lane, other), **style)
     at, lane = np.meshgrid(range(knows.shape[1]), list(given))
-    ax.scatter(at[~knows], lane[~knows], s=14, color="white", edgecolor=COLOURS["grey"], linewidth=0.8, zorder=3)
-    ax.scatter(at[knows], lane[knows], s=26, color=COLOURS["blue"], zorder=3)
+    without = ax.scatter(at[~knows], lane[~knows], s=14, color="white", edgecolor=COLOURS["grey"], linewidth=0.8, zorder=3)
+    with_it = ax.scatter(at[knows], lane[knows], s=26, color=COLOURS["blue"], zorder=3)
     ax.invert_yaxis()
     ax.set(ylabel="lane", yticks=sorted({0, *np.flatnonzero(knows[:, 0]), len(given) - 1}), xlabel="distance to the partner")
     ax.set_xticks(np.arange(len(distances)) + 0.5, distances)
     ax.tick_params(axis="x", length=0)
     ax.grid(False)
-    return fig
+    way = Line2D([], [], color=COLOURS["orange"])
+    return key_below(fig, [with_it, without, way], ["has it", "has not", "its way"], 3)
 
 
 def writers(panels):
@@ -181,7 +192,8 @@ def writers(panels):
     panels: title -> accesses to one array (:class:`lnlib.simt.Access`). All panels have the same axis of addresses.
     """
     end = max(a.address + a.size for accesses in panels.values() for a in accesses)
-    fig, axes = figure(5.4, 2 * len(panels), 1, len(panels))
+    fig, axes = figure(5.4, 2.1 * len(panels), 1, len(panels))
+    apart(fig)
     colours = COLOURS["orange"], COLOURS["blue"]
     for ax, colour, (title, accesses) in zip(np.atleast_1d(axes), colours, panels.items()):
         count = 1 + max(a.block for a in accesses)
@@ -192,9 +204,9 @@ def writers(panels):
             bars = [(piece[0], len(piece)) for piece in pieces if len(piece)]
             ax.broken_barh(bars, (block - 0.375, 0.75), color=colour)
         ax.set(ylim=(count - 0.4, -0.6), yticks=(0, count - 1), ylabel="block", xlim=(0, end))
-        ax.set_title(title, fontsize=12)
+        ax.set_title(title, fontsize=SIZE)
         ax.grid(False, axis="y")
-    np.atleast_1d(axes)[-1].set_xlabel("address, bytes from the start of the array")
+    np.atleast_1d(axes)[-1].set_xlabel("bytes from the start of the array")
     return fig
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..cost import Machine, operations, total
 from ..measure.contestants import ACCESSES
 from .fusing import false_sharing, rooflines, time_per_element
-from .style import COLOURS, figure
+from .style import COLOURS, SIZE, apart, figure, key_below
 
 SHAPE = (8, 1024, 768)
 WAYS = {"numpy-idiomatic": {}, "numpy-reused": {"keep": "x", "out": True}, "pytorch": {"keep": "x", "fused": True},
@@ -80,6 +80,7 @@ def predicted(records, name, which, shape):
 def ladder(stored, mine, shape=SHAPE):
     """A pair of bars for each step, grey stored and blue measured here, each with its own prediction, a diamond."""
     fig, axes = figure(5.4, 9.5, 1, 2)
+    apart(fig)
     for ax, which in zip(axes, ("forward", "backward")):
         names = [n for n in STEPS if quartiles(mine, n, "ladder", shape, which)]
         for at, name in enumerate(names):
@@ -96,10 +97,9 @@ def ladder(stored, mine, shape=SHAPE):
         ax.set_yticks(range(len(names)), [STEPS[n] for n in names])
         ax.set(ylim=(len(names) - 0.5, -0.5), xlabel="ms")
         ax.grid(False, axis="y")
-        ax.set_title(f"{which}, {shape}", fontsize=12)
+        ax.set_title(f"{which}, {shape}", fontsize=SIZE)
     key = dict(zip(*axes[0].get_legend_handles_labels()[::-1]))
-    fig.legend(key.values(), key.keys(), loc="outside lower center", ncols=3, frameon=False)
-    return fig
+    return key_below(fig, key.values(), key.keys(), 3)
 
 
 def sharing(stored, mine):

@@ -6,21 +6,47 @@ in dash or marker, so that they survive print.
 """
 
 import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+__all__ = ["COLOURS", "DASHES", "SIZE", "apart", "draw_lines", "figure", "glue", "key_below", "styles", "with_key"]
 
 COLOURS = {"blue": "#0072b2", "orange": "#d55e00", "green": "#009e73", "pink": "#cc79a7", "grey": "#6b6b6b"}
+#: The size of type in points, 16 pixels; a raised exponent then still has 11.
+SIZE = 12
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 
 STYLE = {"axes.facecolor": "none", "axes.grid": True, "axes.prop_cycle": plt.cycler(color=list(COLOURS.values())),
-         "axes.spines.right": False, "axes.spines.top": False, "font.size": 11, "grid.alpha": 0.3,
+         "axes.spines.right": False, "axes.spines.top": False, "font.size": SIZE, "grid.alpha": 0.3,
          "grid.linewidth": 0.5, "lines.linewidth": 1.8}
 
 
-def figure(width=6.4, height=3.6, columns=1, rows=1, **axes_options):
-    """A figure in the book's style: (figure, axes), or (figure, array of axes) for several columns or rows."""
+class PageFigure(Figure):
+    """A figure that knows its panels and how a phone has them: (columns, height of all), or None for as they are.
+    """
+
+    panels, narrow = (), (1, 3.6)
+
+
+def figure(width=6.4, height=3.6, columns=1, rows=1, narrow=None, **axes_options):
+    """A figure in the book's style: (figure, axes), or (figure, array of axes) for several columns or rows.
+
+    narrow: columns and height in inches of the version for a phone; else one column of panels as high as here.
+    Where ``fig.narrow`` is set to None, there is no such version.
+    """
     # Outside the context: the first figure starts the notebook's backend, whose settings must survive it.
-    fig = plt.figure(figsize=(width, height), layout="constrained", facecolor="none")
+    fig = plt.figure(FigureClass=PageFigure, figsize=(width, height), layout="constrained", facecolor="none")
     with plt.rc_context(STYLE):
-        return fig, fig.subplots(rows, columns, subplot_kw=axes_options)
+        axes = fig.subplots(rows, columns, subplot_kw=axes_options)
+    fig.panels = list(fig.axes)
+    for ax in fig.panels:
+        ax.tick_params(labelsize=SIZE)  # ticks are made later, outside the context
+    fig.narrow = narrow or (1, min(height / rows, 3.6) * rows * columns)
+    return fig, axes
+
+
+def apart(fig):
+    """More room between a panel's ticks and the title of the one below."""
+    fig.get_layout_engine().set(h_pad=0.12)
 
 
 def styles(series, markers="os^vD"):
@@ -39,7 +65,13 @@ def with_key(fig, columns=2):
     """The figure with the key of its first panel below, and without minor ticks."""
     for ax in fig.axes:
         ax.minorticks_off()
-    fig.legend(*fig.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False)
+    return key_below(fig, *fig.axes[0].get_legend_handles_labels(), columns)
+
+
+def key_below(fig, handles, labels, columns=2):
+    """The figure with a key of these lines and names below its panels."""
+    fig.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=SIZE,
+               columnspacing=1.4, handletextpad=0.5)
     return fig
 
 

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from browsing import Visit, skip, violations
+from browsing import Visit, skip, small_type, violations
 from pages import CHAPTERS
 from pages import PAGES as SOURCES
 
@@ -25,7 +25,7 @@ TOO_WIDE = """() => [...document.querySelectorAll('article *')].filter(e => {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_page_on_a_phone_from_a_server(browser, address, name):
+def test_page_on_a_phone_from_a_server(browser, address, site, name):
     with Visit(browser, f"{address}/book/{name}.html", width=360, theme="dark") as visit:
         page = visit.page
         visit.stays_at(address)
@@ -35,6 +35,10 @@ def test_page_on_a_phone_from_a_server(browser, address, name):
         assert page.evaluate("document.querySelectorAll('.math:not(:has(mjx-container)), mjx-merror').length") == 0
         assert not name.startswith("api") or page.evaluate("document.querySelectorAll('*').length") < 10_000
         assert PAGES.index(name) % 2 or violations(page) == []  # axe takes seconds: a page in one theme, the next in the other
+        for width in (360, 480, 700, 701, 820, 1024, 1440):  # the narrow drawings end at 700
+            page.set_viewport_size({"width": width, "height": 900})
+            assert small_type(page, site / "_images") == [], width
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.parametrize("name", PAGES)

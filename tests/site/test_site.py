@@ -91,6 +91,9 @@ def test_images_are_described(tags):
     images = [(name, a["src"], a.get("alt") or "") for name, found in tags.items() if name.startswith("book/")
               for tag, a in found if tag == "img"]
     for name, source, alt in images:
+        if source.endswith("-colours.svg"):  # lies under the lines, which say what is seen
+            assert not alt
+            continue
         assert 40 <= len(alt) <= 350 or "_images/" not in source, f"{name}: alt {alt!r}"
         assert alt and not re.search(r"[0-9a-f]{16}|\.(svg|png)$", alt), f"{name}: alt {alt!r}"
     assert sum("_images/" in source for _, source, _ in images) >= 2 * len(CHAPTERS)

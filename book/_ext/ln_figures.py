@@ -1,0 +1,136 @@
+"""A figure in two widths: ``<picture>`` shows the narrow drawing on a phone. No script is needed.
+
+The kernel of the build prints both drawings, one behind the other (:mod:`lnlib.figures.narrow`). Here they become files.
+Where parts of a drawing have the id ``colours...``, they are a layer of their own below the lines: the dark theme
+inverts the lines only.
+"""
+
+import re
+import urllib.parse
+from pathlib import Path
+
+from docutils import nodes
+
+#: Up to this width of the window.
+NARROW = "screen and (max-width: 700px)"
+
+
+class picture(nodes.General, nodes.Element):
+    """The wide image and its source for a phone."""
+
+
+class source(nodes.image):
+    """The image for a phone. An image to Sphinx, which copies its file."""
+
+
+class layers(nodes.General, nodes.Element):
+    """Pictures upon each other."""
+
+
+def _short_path(match):
+    """A path's data in hundredths of its unit, each point from the one before: half as long as Matplotlib's."""
+    parts, x, y, start = [], 0, 0, (0, 0)
+    for command, numbers in re.findall(r"([MLQCz])([^MLQCz]*)", match[1]):
+        values = [round(100 * float(value)) for value in numbers.split()]
+        steps = [value - (x, y)[i % 2] for i, value in enumerate(values)]
+        parts.append(command.lower() + " ".join(f"{step / 100:g}" for step in steps))
+        x, y = values[-2:] or start
+        start = (x, y) if command == "M" else start
+    return f' d="{"".join(parts)}"'.replace(" -", "-")
+
+
+def light(svg):
+    """The drawing with two decimals of a point, without what only editors read."""
+    svg = re.sub(r"<!DOCTYPE.*?>\s*|<metadata>.*?</metadata>\s*|<!--.*?-->\s*", "", svg, flags=re.S)
+    svg = re.sub(r' id="(?:figure|axes|patch|text|line2d|legend|[xy]tick|matplotlib.axis|\w+Collection)_\d+"', "", svg)
+    svg = re.sub(r'(?<= )(x|y)="(-?[\d.]+)"', lambda m: f'{m[1]}="{float(m[2]):.2f}"', svg)
+    # Neighbours of one colour become one path: the cells of a map.
+    pair, count = re.compile(r'(<path d="[^"]*)("[^>]*/>)\s*<path d="([^"]*)\2'), 1
+    while count:
+        svg, count = pair.subn(r"\1 \3\2", svg)
+    return re.sub(r"\s*\n\s*", "\n", re.sub(r' d="([^"]*)"', _short_path, svg))
+
+
+def split_layers(svg):
+    """(lines, colours) of a drawing, or (drawing, None)."""
+    start = r'<g id="colours[^"]*">'
+    if not re.search(start, svg):
+        return svg, None
+    groups = [svg[m.start():_end(svg, m.start())] for m in re.finditer(start, svg)]
+    head = re.match(r".*?<svg .*?>", svg, re.S)[0]
+    clips = "".join(re.findall(r"<clipPath.*?</clipPath>", svg, re.S))
+    for group in groups:
+        svg = svg.replace(group, "")
+    return svg, f"{head}\n<defs>{clips}</defs>\n" + "\n".join(groups) + "\n</svg>\n"
+
+
+def _end(svg, start):
+    """Where the group that begins at ``start`` ends."""
+    depth = 0
+    for tag in re.finditer(r"<g\b|</g>", svg[start:]):
+        depth += 1 if tag[0] == "<g" else -1
+        if not depth:
+            return start + tag.end()
+    raise ValueError("ln_figures: a group of a figure has no end")
+
+
+def _files(path):
+    """{layer: (wide, narrow)} of a file with two drawings, which are written beside it; {} if it has one."""
+    drawings = re.split(r"(?<=</svg>)\s*(?=<\?xml)", path.read_text(encoding="utf-8"))
+    if len(drawings) != 2:
+        return {}
+    found = {}
+    for width, drawing in zip(("wide", "narrow"), drawings):
+        for layer, svg in zip(("lines", "colours"), split_layers(light(drawing))):
+            if svg:
+                target = path.with_name(f"{path.stem[:16]}-{width}-{layer}.svg")
+                target.write_text(svg, encoding="utf-8")
+                found.setdefault(layer, []).append(target.name)
+    return found
+
+
+def _picture(image, names):
+    """The image and its source, from the files with these names beside that of the image."""
+    folder = image["uri"].rsplit("/", 1)[0]
+    wide = image.copy()
+    wide["uri"], narrow = f"{folder}/{names[0]}", source(uri=f"{folder}/{names[1]}")
+    return picture("", narrow, wide)
+
+
+def _two_widths(app, doctree):
+    for image in list(doctree.findall(nodes.image)):
+        if isinstance(image, source) or not image["uri"].endswith(".svg"):
+            continue
+        path = Path(app.env.relfn2path(image["uri"], app.env.docname)[1])
+        files = _files(path) if path.is_file() and "jupyter_execute" in path.parts else {}
+        if not files:
+            continue
+        shown = _picture(image, files["lines"])
+        if "colours" in files:
+            below = _picture(image, files["colours"])
+            below[1]["alt"], below[1]["classes"] = "", ["dark-light"]
+            shown[1]["classes"] = ["dark-light", "ln-invert"]
+            shown = layers("", below, shown)
+        image.replace_self(shown)
+
+
+def _start(tag):
+    return lambda translator, node: translator.body.append(tag)
+
+
+def _visit_source(translator, node):
+    name = translator.builder.images.get(node["uri"], node["uri"])
+    address = f"{translator.builder.imgpath}/{urllib.parse.quote(name)}"
+    translator.body.append(f'<source media="{NARROW}" srcset="{address}">')
+
+
+def _nothing(translator, node):
+    pass
+
+
+def setup(app):
+    app.add_node(picture, html=(_start("<picture>"), _start("</picture>")))
+    app.add_node(layers, html=(_start('<div class="ln-layers">'), _start("</div>")))
+    app.add_node(source, html=(_visit_source, _nothing))
+    app.connect("doctree-read", _two_widths, priority=400)  # before Sphinx collects the images
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -129,9 +129,11 @@ import threading, time, zlib
 until, data = time.monotonic() + 3, bytes(10**6)
 def spin():
     while time.monotonic() < until: zlib.crc32(data)
-threads = [threading.Thread(target=spin) for _ in range(40)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
+threads = [threading.Thread(target=spin) for _ in range(60)]
+try:
+    for thread in threads: thread.start()
+except RuntimeError: pass  # no more than its memory and its threads
+spin()
 ''', "graded", True),
     "asks a terminal": (_TRY + '''
 import fcntl, os, termios

@@ -25,7 +25,7 @@ class _OfGradient(Task):
         """The public example: two rows, and the right gradient over ``divisor``."""
         sources = norms.example(self.variant, 2)
         dy, x, gamma, beta = (eval(source, {"np": np}) for source in sources)
-        dx = np.round(norms.gradients(self.variant, dy, x, gamma, beta, 0.5)[0] / divisor, 12)
+        dx = np.round(norms.gradient(self.variant, dy, x, gamma, beta, 0.5) / divisor, 12)
         return f"({', '.join(sources[:len(self.names) - 2])}, 0.5, np.array({dx.tolist()}))"
 
     def problem(self, rng, rows):
@@ -34,7 +34,7 @@ class _OfGradient(Task):
         x, dy, gamma, beta = norms.draw(self.variant, rng, (3, 12), sigma, mean)
 
         def dx_of(hold=(), norm=self.variant, dy=dy, gamma=gamma):
-            return norms.gradients(norm, dy, x, gamma, beta, eps, hold)[0]
+            return norms.gradient(norm, dy, x, gamma, beta, eps, hold)
         return dict(dy=dy, x=x, gamma=gamma, eps=eps), dx_of
 
     def elsewhere(self):

@@ -219,15 +219,14 @@ def forward(norm, x, gamma, beta, eps, hold=()):
     return (xhat.swapaxes(-1, -2) if norm.strided else xhat).reshape(x.shape)
 
 
-def gradients(norm, dy, x, gamma, beta, eps, hold=()):
-    """dx, dgamma and dbeta by the complex step, one entry after the other: no formula of a backward in it."""
-    def slope(position, index):
-        arrays = [a.astype(complex) for a in (x, gamma, beta)]
-        arrays[position][index] += 1e-30j
-        return (dy * forward(norm, *arrays, eps, hold).imag).sum() / 1e-30
-
-    return [np.array([slope(position, index) for index in np.ndindex(a.shape)]).reshape(a.shape)
-            for position, a in enumerate((x, gamma, beta))]
+def gradient(norm, dy, x, gamma, beta, eps, hold=()):
+    """dx by the complex step, one feature after the other, of all rows at once: no formula of a backward in it."""
+    dx = np.empty(x.shape)
+    for j in range(x.shape[-1]):
+        moved = x.astype(complex)
+        moved[..., j] += 1e-30j
+        dx[..., j] = (dy * forward(norm, moved, gamma, beta, eps, hold).imag).sum(axis=-1) / 1e-30
+    return dx
 
 
 def small(rows):

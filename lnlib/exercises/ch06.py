@@ -110,29 +110,32 @@ def from_products(x, gamma, beta, dy, eps):
     return gamma * xhat + beta, dx, both[0], both[1]
 
 
-def read_only(x, gamma, beta, dy, eps):
-    """Rows one by one, added from the last to the first; what is returned cannot be written to."""
+def row_by_row(x, gamma, beta, dy, eps):
+    """Rows one by one, added from the last to the first."""
     n, D = x.size // x.shape[-1], x.shape[-1]
     rows = [library(a, gamma, beta, b, eps) for a, b in zip(x.reshape(n, 1, D), dy.reshape(n, 1, D))]
     y, dx = (np.concatenate([row[k] for row in rows]).reshape(x.shape) for k in (0, 1))
-    outputs = y, dx, *(np.sum([row[k] for row in rows[::-1]], axis=0) for k in (2, 3))
-    for a in outputs:
-        a.setflags(write=False)
-    return outputs
+    return y, dx, *(np.sum([row[k] for row in rows[::-1]], axis=0) for k in (2, 3))
 
 
 RIGHT = {"the library's": library, "the chain rule, step by step": step_by_step, "one with einsum": from_products,
-         "one that adds rows in another order": read_only}
+         "one that adds rows in another order": row_by_row}
 
 
 # ---- Inputs ------------------------------------------------------------------------------------------
 
+def _norm(a):
+    """The 2-norm, of the array over its largest entry, so that no square overflows or is lost."""
+    largest = np.abs(a).max()
+    return largest * np.linalg.norm(a / largest) if largest else 0.0
+
+
 def _error(layer, x, gamma, beta, dy, eps):
     """The largest error of a layer's four outputs, in norm, against the terms that are added up: the sum may be 0."""
     xhat, r, g = parts(x, gamma, dy, eps)
-    sizes = map(np.linalg.norm, (np.append(gamma * xhat, beta), r * g, dy * xhat, dy))
+    sizes = map(_norm, (np.append(gamma * xhat, beta), r * g, dy * xhat, dy))
     found, right = layer(x, gamma, beta, dy, eps), library(x, gamma, beta, dy, eps)
-    return max(np.linalg.norm(a - b) / max(size, np.finfo(float).tiny) for a, b, size in zip(found, right, sizes))
+    return max(_norm(a - b) / max(size, np.finfo(float).tiny) for a, b, size in zip(found, right, sizes))
 
 
 def _is_input(result, **_):
@@ -151,10 +154,15 @@ def _is_input(result, **_):
 
 def _right_ones_agree(result, **_):
     """Rounding is 1e-15 times mean / sigma and the condition numbers of the gradients: 1e-6 leaves room for 1e9."""
-    for name, layer in RIGHT.items():
-        with np.errstate(all="ignore"):
-            expect(_error(layer, *result) <= 1e-6,
-                   f"on your input right layers disagree ({name}), so a test with it would refuse them")
+    x = result[0]
+    with np.errstate(all="ignore"):
+        errors = {name: _error(layer, *result) for name, layer in RIGHT.items()}
+        ratio = np.max(np.abs(mean_of(x)) / x.std(axis=-1, keepdims=True))
+    refused = ", ".join(name for name, error in errors.items() if not error <= 1e-6)
+    why = ("some number overflows" if not np.isfinite(list(errors.values())).all() else
+           f"its mean is {ratio:.0e} sigma, and float64 has few digits left for what is around it" if ratio > 1e6 else
+           "rounding decides what they return")
+    expect(not refused, f"on your input right layers disagree ({refused}), so a test with it would refuse them: {why}")
 
 
 def _shows(layer, why):
@@ -209,7 +217,19 @@ def threads_solution(rng):
     return x, gamma, beta, dy, 1e-5
 
 
+def _why_flat(x, eps):
+    """Why xhat is 0, or nearly, whatever the layer; None where it is not."""
+    if x.shape[-1] == 1:
+        return "a row of one number has no variance"
+    var = x.var(axis=-1)
+    if not var.any():
+        return "all its rows are constant"
+    return "eps is so far above the variance that xhat is nearly 0" if (var < 1e-6 * eps).all() else None
+
+
 def _why_gamma(x, gamma, beta, dy, eps):
+    if flat := _why_flat(x, eps):
+        return flat
     if np.ptp(gamma) == 0:
         return "gamma is the same for all features"
     return None if (gamma * dy).any() else "gamma times dy is 0 everywhere"
@@ -218,8 +238,8 @@ def _why_gamma(x, gamma, beta, dy, eps):
 def _why_lanes(x, gamma, beta, dy, eps):
     if x.shape[-1] % 8 == 0:
         return "D is a multiple of 8"
-    if x.shape[-1] == 1:
-        return "a row of one number has no variance"
+    if flat := _why_flat(x, eps):
+        return flat
     squares = (x - mean_of(x)) ** 2
     if np.allclose(squares[..., -1:], mean_of(squares), rtol=1e-9, atol=0):
         return "every last number is as far from the mean as the others are"
@@ -228,6 +248,8 @@ def _why_lanes(x, gamma, beta, dy, eps):
 
 def _why_floor(x, gamma, beta, dy, eps):
     var = x.var(axis=-1)
+    if not var.any():
+        return _why_flat(x, eps)
     if (var > 100 * eps).all():
         return "the variance of its rows is everywhere far above eps"
     return "the variance of its rows is everywhere far below eps" if (var < eps / 100).all() else None
@@ -236,6 +258,8 @@ def _why_floor(x, gamma, beta, dy, eps):
 def _why_tile(x, gamma, beta, dy, eps):
     if x.shape[-1] <= 256:
         return "D is at most 256"
+    if flat := _why_flat(x, eps):
+        return flat
     return None if (gamma * dy)[..., 256:].any() else "g is 0 beyond the first 256 features"
 
 
@@ -262,12 +286,21 @@ def keeps_solution(layer):
 
 _KEEPS = ("    both = SCRATCH.setdefault(D, np.empty((2, D)))  # allocated once\n"
           "    both[0], both[1] = sums(dy, xhat)\n")
+_DX = "    dx = r * (g - mean_of(g) - xhat * mean_of(g * xhat))\n"
+_RETURN = "    return gamma * xhat + beta, dx, both[0], both[1]\n"
+_ALL = _KEEPS + _DX + _RETURN
 #: layer_f, and its like: each writes into a result that it has handed out.
-BUFFERS = {"layer_f": layer_f} | {name: change(_KEEPS, new, "").of(layer_f) for name, new in {
+BUFFERS = {"layer_f": layer_f} | {name: change(_ALL, new, "").of(layer_f) for name, new in {
     "one that adds to its buffer": "    both = SCRATCH.setdefault((D, 0), np.zeros((2, D)))\n"
-                                   "    both += sums(dy, xhat)\n",
+                                   "    both += sums(dy, xhat)\n" + _DX + _RETURN,
     "one with a single buffer for every D": "    both = SCRATCH.setdefault(0, np.empty((2, 10_000)))[:, :D]\n"
-                                            "    both[0], both[1] = sums(dy, xhat)\n"}.items()}
+                                            "    both[0], both[1] = sums(dy, xhat)\n" + _DX + _RETURN,
+    "one that keeps dx": "    dx = SCRATCH.setdefault(('dx', x.shape), np.empty(x.shape))\n"
+                         "    dx[...] = r * (g - mean_of(g) - xhat * mean_of(g * xhat))\n"
+                         "    return gamma * xhat + beta, dx, *sums(dy, xhat)\n",
+    "one that keeps y": _DX + "    y = SCRATCH.setdefault(('y', x.shape), np.empty(x.shape))\n"
+                              "    y[...] = gamma * xhat + beta\n"
+                              "    return y, dx, *sums(dy, xhat)\n"}.items()}
 
 
 def _says_of(title, layers, right, words):
@@ -281,21 +314,18 @@ def _says_of(title, layers, right, words):
     return Check(title, lambda rng: [Call({"layer": one}, name=name) for name, one in layers.items()], judge)
 
 
-_TINY = (("rng.standard_normal((2, 3, 8))", "1e9 + 1e-3 * rng.standard_normal((2, 3, 8))",
-          "Your rows have a mean so large that float64 has few digits left for them. Could a smaller one do?"),)
-
 EXERCISES = (
     _input_for("input-gamma", 10, gamma_solution, layer_a, _why_gamma, (
         ("gamma, beta = rng.standard_normal((2, 8))", "gamma, beta = np.ones(8), np.zeros(8)",
          "Your gamma is constant along the row. Which two means are then the same?",
-         "gamma, beta = rng.standard_normal((2, 9))", "Your gamma has another length than the rows have features."),
-        *_TINY)),
+         "gamma, beta = rng.standard_normal((2, 9))", "Your gamma has another length than the rows have features."),)),
     _input_for("input-lanes", 10, lanes_solution, layer_b, _why_lanes, (
         ("(2, 3, 5))\n    x[:, -1] += 10\n    gamma, beta = rng.standard_normal((2, 5))",
          "(2, 3, 8))\n    gamma, beta = rng.standard_normal((2, 8))",
          "Your rows fill every group of eight lanes. What do the other lanes of a last group load?",
          "(2, 3, 6))\n    x[:] = [1, -1, 1, -1, 1, -1]\n    gamma, beta = rng.standard_normal((2, 6))",
-         "Your last number counts several times, but as much as the average does. Which number would change the mean?"),)),
+         "Your last number counts several times among the squares, and its square is just their mean. What has to change "
+         "for that, the number or D?"),)),
     _input_for("input-floor", 10, floor_solution, layer_c, _why_floor, (
         ("1.0\n", "1e-5\n", "Your eps is far below the variance. What is the larger of the two, and what is their sum?"),
         ("1.0\n", "1e6\n", "Your eps is far above the variance. What is the larger of the two, and what is their sum?"))),
@@ -314,13 +344,20 @@ EXERCISES = (
              (_says_of("right layers pass", RIGHT, True, "your test refuses what is right"),
               _says_of("layer_f fails, and its like", BUFFERS, False, "your test lets pass")), mistakes=changes(
         ("[a.copy() for a in first]", "list(first)",
-         "Your test passes whatever becomes of the first results. Does it keep copies of them, or only names, and "
-         "does it compare all four?"),
+         "Your test passes whatever becomes of the first results. Is there a second call? Does it keep copies, "
+         "not names, and compare all four?"),
         ("layer(x[1], gamma, beta, dy[1], 1e-5)\n", "layer(x[0], gamma, beta, dy[0], 1e-5)\n",
-         "After the first call nothing in your test changes dgamma or dbeta, unless a layer adds up. Which arguments "
-         "of a second call would?",
+         "Unless a layer adds up, nothing that your test compares changes. Are the second call's inputs others, and is it "
+         "the first result itself that you look at again?",
          "layer(x[1, :, :6], gamma[:6], beta[:6], dy[1, :, :6], 1e-5)\n",
          "Your second call has another D. Under which key does the layer find its buffer?"),
+        ("zip(first, before)", "zip(first[2:], before[2:])",
+         "Your test looks at the gradients of the parameters only. What else does a layer return?"),
+        ("    layer(x[1], gamma, beta, dy[1], 1e-5)\n    return all(np.array_equal(a, b) for a, b in zip(first, before))",
+         "    second = layer(x[1], gamma, beta, dy[1], 1e-5)\n"
+         "    return all(np.array_equal(a, b) for a, b in zip(first, second))",
+         "Your test wants the second call to return what the first did. Are their inputs the same? It is the first result "
+         "that must stay what it was."),
         ("    return all(np.array_equal(a, b) for a, b in zip(first, before))",
          "    return not any(np.shares_memory(a, b) for a, b in zip(first[2:3], first[3:]))"
          " and first[2].base is None and first[3].base is None",

@@ -34,10 +34,19 @@ ANSWERS = [
     ("input-gamma", drawn((5, 5), dy=0.0), "layer_a fails", "gamma times dy is 0 everywhere"),
     ("input-gamma", lambda rng: drawn((5, 5), gamma=1 + 1e-4 * rng.standard_normal(5))(rng), "layer_a fails", "what it has"),
     ("input-lanes", drawn((2, 1023), mean=3.0), "layer_b fails", "what it has wrong is"),
-    ("input-lanes", drawn((2, 5), sigma=1e-3, eps=1.0), "layer_b fails", "what it has wrong is"),
+    ("input-lanes", drawn((2, 5), sigma=1e-4, eps=1.0), "layer_b fails", "eps is so far above the variance"),
+    ("input-lanes", drawn((2, 2)), "layer_b fails", "or D?"),
+    ("input-gamma", drawn((2, 1)), "layer_a fails", "one number has no variance"),
+    ("input-floor", drawn((2, 1)), "layer_c fails", "one number has no variance"),
+    ("input-floor", drawn((2, 5), sigma=0.0), "layer_c fails", "rows are constant"),
+    ("input-tile", drawn((2, 300), sigma=0.0), "layer_d fails", "rows are constant"),
+    # No square of a large or a small dy may decide what is said.
+    *(("input-tile", lambda rng, k=k: drawn((2, 600), dy=k * rng.standard_normal((2, 600)))(rng), None, "")
+      for k in (1e200, 1e-200)),
+    *((id, drawn((70, 300), sigma=1e200), "right layers pass", "some number overflows") for id in INPUTS),
     ("input-lanes", drawn((2, 1)), "layer_b fails", "one number has no variance"),
     ("input-floor", drawn((3, 5), gamma=0.0, dy=0.0, eps=1.0), "layer_c fails", "what it has wrong is"),
-    ("input-tile", drawn((3, 700), eps=1e6), "layer_d fails", "what it has wrong is"),
+    ("input-tile", drawn((3, 700), eps=1e8), "layer_d fails", "eps is so far above the variance"),
     ("input-tile", lambda rng: (np.tile(drawn((2, 256))(rng)[0], 2), *drawn((2, 512))(rng)[1:]), "layer_d fails",
      "what it has wrong is"),
     ("input-lanes", drawn((3, 5)), None, ""),
@@ -55,7 +64,7 @@ ANSWERS = [
     ("input-threads", drawn((5, 3)), "layer_e fails", "fewer than 64"),
     ("input-threads", drawn((8, 16, 3)), "layer_e fails", "16 divides"),
     # What refuses everything is no test: here float64 has no digits left, and right layers disagree.
-    *((id, drawn((70, 300), mean=1e12), "right layers pass", "right layers disagree") for id in INPUTS),
+    *((id, drawn((70, 300), mean=1e12), "right layers pass", "its mean is 1e+12 sigma") for id in INPUTS),
     *((id, lambda rng: (np.ones(3),) * 4, "is an input", "expected 5") for id in INPUTS),
     *((id, drawn((0, 7)), "is an input", "0 numbers") for id in INPUTS),
     *((id, drawn((70, 300), eps=0.0), "is an input", "eps is 0.0") for id in INPUTS),
@@ -77,8 +86,34 @@ def by_hand(layer):
     return bool(all(np.array(b).shape == a.shape and (a == np.array(b)).all() for f, g in answers for a, b in zip(f, g)))
 
 
+def writes_into_them(layer):
+    """A right test: it overwrites the first results, and looks for that in the second."""
+    x, gamma, beta, dy, eps = drawn((4, 6))(None)
+    first = layer(x, gamma, beta, dy, eps)
+    for a in first:
+        a[...] = 123
+    layer(x + 1, gamma, beta, dy - 1, eps)
+    return all((a == 123).all() for a in first)
+
+
+def against_a_third_call(layer):
+    """Wrong: with other inputs between, but the copy is compared with a result that is made anew."""
+    x, gamma, beta, dy, eps = drawn((4, 6))(None)
+    copy = [a.copy() for a in layer(x, gamma, beta, dy, eps)]
+    layer(x + 1, gamma, beta, dy - 1, eps)
+    return all(np.array_equal(a, b) for a, b in zip(copy, layer(x, gamma, beta, dy, eps)))
+
+
+_COMPARED = "zip(first, before)"
+
+
 @pytest.mark.parametrize("answer, title, words", [
     (by_hand, None, ""),
+    (writes_into_them, None, ""),
+    (against_a_third_call, "layer_f fails, and its like", "the first result itself"),
+    (solution_with("test-buffers", (_COMPARED, "zip(first[3:], before[3:])")), "layer_f fails, and its like", "keeps dx"),
+    (solution_with("test-buffers", ("    layer(x[1]", "    second = layer(x[1]"), (_COMPARED, "zip(first, second)")),
+     "right layers pass", "wants the second call to return"),
     (lambda layer: False, "right layers pass", "refuses what is right"),
     (lambda layer: True, "layer_f fails, and its like", "layer_f; one that adds"),
     (lambda layer: 1, "right layers pass", "found int"),

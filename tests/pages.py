@@ -64,7 +64,7 @@ def _prose(content):
     read_out = ("admonition", "note", "tip", "warning")
     prose = _FENCE.sub(lambda m: m["body"] if m["name"] in read_out else "", content)
     prose = re.sub(r"^:(name|alt): .*\n", "", prose, flags=re.M)
-    prose = re.sub(r"^\$\$.*?^\$\$.*?$", "", prose, flags=re.M | re.S)
+    prose = re.sub(r"^\$\$.*?\$\$[^\n]*$", "", prose, flags=re.M | re.S)
     captions = [cell.options.get("mystnb", {}).get("figure", {}).get("caption", "") for cell in _cells(content)]
     return re.sub(r"\$[^$]+\$", "x", "\n".join([prose, *captions]))
 

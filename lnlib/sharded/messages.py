@@ -7,7 +7,7 @@ A *program* is a generator: what one rank does. It brings something and waits fo
     yield SAME, {"eps": eps}        # nothing, if all ranks bring the same values
     merged = yield merge, array     # the (rows, k) arrays merged two by two, by a function of two such arrays
 
-Before anything is sent, every rank tells the others, in 16 bytes, what it is about to do (:class:`Step`). Where that
+Before anything is sent, every rank tells the others, in 16 bytes, what it is about to do (a ``Step``). Where that
 differs, or one of them has failed, nothing is sent, and all of them raise the same :class:`RankError`.
 """
 
@@ -121,7 +121,7 @@ def disagreement(told):
 class Message(NamedTuple):
     """One message as it was sent, for the log: the operation, and the bytes that each rank brought to it.
 
-    :data:`HEADER` bytes a rank come on top, before every message and at the end of the program.
+    ``HEADER`` bytes a rank come on top, before every message and at the end of the program.
     """
 
     operation: str
@@ -129,7 +129,7 @@ class Message(NamedTuple):
 
     @classmethod
     def of(cls, step, lengths):
-        """Of one rank's step; ``lengths`` has that of every rank. Arguments are not checked: as :func:`advance`."""
+        """Of one rank's step; ``lengths`` has that of every rank. Arguments are not checked: as ``advance``."""
         if step.operation == SAME:
             return cls(SAME, (0,) * len(lengths))
         nbytes = step.content.nbytes

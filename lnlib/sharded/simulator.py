@@ -54,7 +54,7 @@ def _reply(steps, order, piece):
 def simulate(programs, *, order="tree", piece=None, log=None):
     """The results of all ranks' programs, in order.
 
-    programs: one generator a rank. order: a key of :data:`ORDERS`, for sums and merges.
+    programs: one generator a rank. order: a key of ``ORDERS``, for sums and merges.
     piece: a merge gets its message flat, in pieces of so many numbers, as an MPI library may cut it that was told
     numbers and not rows. log: a list that gets a :class:`~lnlib.sharded.messages.Message` for each message.
 

@@ -9,7 +9,7 @@ Arguments are not checked: predictions are made of numbers that a program has ta
 from .messages import GATHER, HEADER, SAME, SUM, Message
 
 ITEM = 8  # float64
-#: Numbers a row and part, features sharded: norm -> forward, backward.
+#: Numbers a row and part where features are sharded, forward and backward, by norm.
 COLUMNS = {"layer": (4, 5), "rms": (2, 2)}
 
 

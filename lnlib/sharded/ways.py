@@ -79,7 +79,7 @@ class Way(NamedTuple):
     name: str  #: for tables and legends
     program: Callable  #: (x, D) -> (m, r, v)
     numbers: tuple  #: that each message brings, a row and rank
-    itemsize: int | None = None  #: bytes of such a number; None: those of x's dtype
+    itemsize: int | None = None  #: bytes of such a number, None for those of x's dtype
 
 
 #: By a short id, in teaching order.

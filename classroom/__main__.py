@@ -1,4 +1,4 @@
-"""``python -m classroom assignment | grade | rehearse``."""
+"""``python -m classroom assignment | grade | merge | similar | guess | rehearse``."""
 
 import argparse
 import os
@@ -19,32 +19,95 @@ def _share(text):
     return share
 
 
+def _shard(text):
+    number, count = map(int, text.split("/"))
+    if not 1 <= number <= count:
+        raise ValueError
+    return number, count
+
+
+def _add_grading(command):
+    """The arguments that grade and merge share."""
+    command.add_argument("submissions", help="a folder of notebooks, or of folders with one notebook: one a student; a "
+                                             "bulk download of Moodle or Canvas, unpacked, is one")
+    command.add_argument("--assignment", required=True, help="the private assignment.json")
+    command.add_argument("--out", required=True, help="where points, feedback and results go; overrides.csv in it is "
+                                                      "yours: points and comments that grading keeps")
+    command.add_argument("--roster", help="CSV of the class: ids, names, and what Moodle or Canvas take back (default: "
+                                          "the one of --per-student)")
+    command.add_argument("--deadline", help="such as 2026-11-20T23:59; files have the time that the download kept")
+    command.add_argument("--late", metavar="RULE", help="such as '10%% per day' (of the points reached) or '1 point per "
+                                                        "day, at most 5 points'")
+    command.add_argument("--wall", type=int, default=60, help="seconds for a submission (default: %(default)s)")
+    command.add_argument("--call", type=int, default=10, help="seconds for a call, or a cell (default: %(default)s)")
+
+
 def parser():
     """Of the command line."""
     found = argparse.ArgumentParser("python -m classroom", description="Graded assignments from the book.",
                                     allow_abbrev=False)
     commands = found.add_subparsers(dest="command", required=True)
 
-    new = commands.add_parser("assignment", help="write an assignment: for students, for you, for nbgrader")
-    new.add_argument("--chapters", type=_chapters, required=True, help="numbers, such as 3,4")
+    new = commands.add_parser(
+        "assignment", help="write an assignment: for students, for you, for nbgrader",
+        description="Write an assignment. The tasks are drawn by public code, so whoever has this repository finds the "
+                    "solution of a task by a loop over seeds that compares texts, in seconds, and the seed being private "
+                    "does not help. What helps: tasks of your own (--tasks), which no public code draws, and asking "
+                    "students about what they handed in. --per-student keeps them from handing on solutions.")
+    new.add_argument("--chapters", type=_chapters, default=[], help="numbers, such as 3,4")
     new.add_argument("--out", required=True, help="a new folder")
     new.add_argument("--seed", type=int, help="private, hard to guess; drawn if not given, and stored")
+    new.add_argument("--tasks", metavar="FOLDER", help="tasks of your own, a Python file each: see classroom/example")
+    new.add_argument("--per-student", metavar="ROSTER",
+                     help="CSV of the class, as Moodle and Canvas export it: everybody gets a variant of their own")
     new.add_argument("--title", default="Assignment", help="of the notebook (default: %(default)s)")
 
-    grade = commands.add_parser("grade", help="grade a folder of notebooks, each in a sandbox")
-    grade.add_argument("submissions", help="a folder of notebooks, or of folders with one notebook: one a student")
-    grade.add_argument("--assignment", required=True, help="the private assignment.json")
-    grade.add_argument("--out", required=True, help="where points, feedback and results go")
+    grade = commands.add_parser("grade", help="grade a folder of submissions, each in a sandbox",
+                                description="Grade a folder of submissions. Hidden inputs are drawn from a new seed of "
+                                            "128 bits for each grading. After an interruption the same command goes on.")
+    _add_grading(grade)
     grade.add_argument("--jobs", type=int, help="submissions at a time (default: number of cores)")
-    grade.add_argument("--wall", type=int, default=60, help="seconds for a submission (default: %(default)s)")
-    grade.add_argument("--call", type=int, default=10, help="seconds for a call, or a cell (default: %(default)s)")
     grade.add_argument("--again", action="store_true", help="grade those with a stored result, too")
+    grade.add_argument("--shard", type=_shard, metavar="I/N",
+                       help="judge every N-th submission, from the I-th on, and store results only; then use merge")
+    grade.add_argument("--dask", metavar="ADDRESS", help="judge on the workers of this Dask scheduler")
+
+    merge = commands.add_parser("merge", help="write points and feedback from what shards have judged",
+                                description="Write points and feedback from the results of `grade --shard`, judging "
+                                            "nothing; what no shard has judged is said, and given 0 points.")
+    _add_grading(merge)
+    merge.add_argument("--from", dest="shards", nargs="*", default=[], metavar="OUT",
+                       help="folders that shards wrote, if not the one given as --out")
+
+    similar = commands.add_parser("similar", help="which submissions are alike, and in which lines")
+    similar.add_argument("submissions", help="as for grade")
+    similar.add_argument("--handed-out", required=True, help="the notebook that students got, or the folder students/")
+    similar.add_argument("--out", default="alike.html", help="a page (default: %(default)s)")
+    similar.add_argument("--threshold", type=_share, default=0.8, help="share of the shorter one (default: %(default)s)")
+
+    guess = commands.add_parser(
+        "guess", help="solutions found with this repository alone, to see what a private seed hides: nothing",
+        description="Draw tasks until text and stub are those of the notebook, as any student with this repository can. "
+                    "Tasks of your own are not drawn by it.")
+    guess.add_argument("notebooks", nargs="+", help="notebooks as students get them")
+    guess.add_argument("--draws", type=int, default=20000, help="of each task, at most (default: %(default)s)")
 
     rehearse = commands.add_parser("rehearse", help="grade made-up submissions, hostile ones among them, twice")
     rehearse.add_argument("--students", type=int, default=200)
     rehearse.add_argument("--hostile", type=_share, default=0.1, help="share of hostile ones (default: %(default)s)")
     rehearse.add_argument("--jobs", type=int, help="submissions at a time (default: number of cores)")
     return found
+
+
+def _grade(command, assignment, dask=None, **options):
+    from . import key
+    from .grader import grade
+
+    options |= {"title": key.title(assignment), "roster": options["roster"] or key.roster(assignment)}
+    if dask:
+        from . import spread
+        options["judge"] = spread.by_dask(dask, assignment)
+    return getattr(grade, {"grade": "run"}.get(command, command))(assignment=key.load(assignment), **options)
 
 
 def main(argv=None):
@@ -55,10 +118,14 @@ def main(argv=None):
             from . import assignment
             print(f"written: {assignment.write(**args)}")
             return 0
-        if command == "grade":
-            from . import assignment
-            from .grader import grade
-            return grade.run(**args | {"assignment": assignment.load(args["assignment"])})
+        if command in ("grade", "merge"):
+            return _grade(command, **args)
+        if command == "similar":
+            from . import similar
+            return similar.run(**args)
+        if command == "guess":
+            from . import guess
+            return guess.run(**args)
         from . import rehearse
         return rehearse.run(**args)
     except (ValueError, OSError) as error:

@@ -1,26 +1,21 @@
 """An assignment as files: what students get, what the instructor keeps, and a source for nbgrader."""
 
-import hashlib
 import inspect
 import json
-import platform
 import re
 import secrets
+import shutil
 from pathlib import Path
 
 import numpy as np
 
-import lnlib
-
-from .grader import compare
-from .grader.judge import Assignment
+from . import key
+from .grader import compare, roster
+from .grader.feedback import file_name
 from .grader.launch import Limits
 from .grader.notebook import Seconds
-from .tasks import draw
+from .tasks import draw, own
 
-#: What judges; a change of it grades again.
-CODE = Path(__file__).parent, *(Path(lnlib.__file__).parent / room for room in ("exercises", "mistakes"))
-_FORMAT = 1
 _MISTAKEN = "What goes wrong, and the checks tell apart:"
 _SETUP = f"""import copy
 
@@ -49,9 +44,20 @@ nbgrader/     PRIVATE: a course folder for nbgrader, with solutions and hidden t
                   PYTHONPATH=<folder of this repository> nbgrader autograde {name}
               Hand out the notebook that the first command writes to release/. Those made from students/ lack
               nbgrader's marks: it gives no points for them, and does not say so.
-              What nbgrader's feedback shows of hidden tests has the seed: draw another for the next assignment.
+{own}              What nbgrader's feedback shows of hidden tests has the seed: draw another for the next assignment.
               nbgrader runs tests in the student's own process. A student who changes Python itself can forge points
               there; `python -m classroom grade` takes the same notebooks and keeps its tests to itself.
+"""
+_OWN = """\
+              Your own tasks are found by a variable beside PYTHONPATH: LN_TASKS=<folder of this file>/instructor/tasks
+"""
+_README_EACH = """{title}
+
+students/     A notebook for each student, named by the id in the roster: everybody gets their own.
+instructor/   PRIVATE: solutions, the roster, and assignment.json with the seed, which `python -m classroom grade` needs.
+              Whoever has it can draw every variant with its solutions again.
+              Own variants keep students from handing on a solution. They do not hide one: the code that draws is public.
+nbgrader hands one notebook to all, so there is no source for it here.
 """
 _CONFIG = """c = get_config()
 c.CourseDirectory.course_id = "{name}"
@@ -60,66 +66,60 @@ c.Execute.timeout = 120
 """
 
 
-def fingerprint(task):
-    """16 hexadecimal digits that change with the text, the solution or the checks' names of a task."""
-    text = "\n".join([task.text, task.solution, *(check.title for check in task.checks)])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def load(path):
-    """The :class:`classroom.grader.judge.Assignment` of an assignment.json; ValueError where ``path`` is none, or of
-    another version."""
-    try:
-        text = Path(path).read_bytes()
-        key = json.loads(text)
-        seed, chapters = int(key["seed"]), tuple(map(int, key["chapters"]))
-        prints = [task["fingerprint"] for task in key["tasks"]]
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"assignment: found {path}, expected an assignment.json of this kit ({error})") from None
-    tasks = draw(chapters, seed)
-    if prints != [fingerprint(task) for task in tasks]:
-        raise ValueError(f"assignment: {path} was written by another version of this repository, which draws other "
-                         f"tasks; use that one: lnlib {key.get('versions', {}).get('lnlib')}")
-    return Assignment(tasks, seed, code_hash(CODE) + hashlib.sha256(text).hexdigest())
-
-
-def code_hash(folders):
-    """A hash of the Python files in these folders."""
-    code = hashlib.sha256()
-    for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
-        code.update(f"{path.name}\n".encode() + path.read_bytes())
-    return code.hexdigest()
-
-
-def write(chapters, out, seed=None, title="Assignment"):
+def write(chapters, out, seed=None, title="Assignment", per_student=None, tasks=None):
     """Write an assignment on these chapters into the folder ``out`` and return its path.
 
-    Without ``seed`` a private one is drawn; instructor/assignment.json keeps it. A folder that is not empty is
-    refused.
+    Without ``seed`` a private one of 128 bits is drawn; instructor/assignment.json keeps it. A folder that is not
+    empty is refused. ``per_student``: a roster, whose students get a variant each. ``tasks``: a folder of own tasks.
     """
     out, name = Path(out), re.sub(r"[^A-Za-z0-9]+", "-", title).strip("-").lower()
     if not name:
         raise ValueError(f"title: found {title!r}, expected one with letters or digits")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"out: found {out}, which is there and not empty; expected a new folder")
-    seed = secrets.randbits(63) if seed is None else int(seed)
-    tasks = draw(chapters, seed)
-    key = {"format": _FORMAT, "title": title, "name": name, "seed": seed, "chapters": sorted(set(chapters)),
-           "tasks": [{"id": task.id, "name": task.name, "points": task.points, "minutes": task.minutes,
-                      "fingerprint": fingerprint(task)} for task in tasks],
-           "versions": {"python": platform.python_version(), "numpy": np.__version__, "lnlib": lnlib.__version__}}
-    files = {f"students/{name}.ipynb": notebook(_cells(title, tasks, lambda task: task.stub)),
-             "instructor/solutions.ipynb": notebook(_solved(title, tasks)),
-             "instructor/assignment.json": json.dumps(key, indent=1) + "\n",
-             f"nbgrader/source/{name}/{name}.ipynb": notebook(_nbgrader(title, tasks, seed)),
-             "nbgrader/nbgrader_config.py": _CONFIG.format(name=name),
-             "README.txt": _README.format(title=title, name=name)}
-    for path, text in files.items():
+    seed = secrets.randbits(128) if seed is None else int(seed)
+    ids = sorted(own.load(tasks)) if tasks else []
+    for id in ids:
+        own.try_out(id)
+    made = (title, name, seed, chapters, ids)
+    files = _for_each(roster.read(per_student), *made) if per_student else _for_all(*made)
+    for path, text in files:
         (out / path).parent.mkdir(parents=True, exist_ok=True)
         (out / path).write_text(text, encoding="utf-8")
+    if tasks:
+        (out / "instructor" / key.OWN).mkdir()
+        for file in sorted(Path(tasks).glob("*.py")):
+            shutil.copy(file, out / "instructor" / key.OWN)
+    if per_student:
+        shutil.copy(per_student, out / "instructor" / key.ROSTER)
     for private in ("instructor", "nbgrader"):  # others may have accounts on this machine
-        (out / private).chmod(0o700)
+        if (out / private).exists():
+            (out / private).chmod(0o700)
     return out
+
+
+def _for_all(title, name, seed, chapters, ids):
+    """(path, text) of the files of one assignment for all."""
+    tasks = draw(chapters, seed, ids)
+    yield f"students/{name}.ipynb", notebook(_cells(title, tasks, lambda task: task.stub))
+    yield "instructor/solutions.ipynb", notebook(_solved(title, tasks))
+    yield "instructor/assignment.json", key.text(title, name, seed, chapters, ids, tasks)
+    yield f"nbgrader/source/{name}/{name}.ipynb", notebook(_nbgrader(title, tasks, seed))
+    yield "nbgrader/nbgrader_config.py", _CONFIG.format(name=name)
+    yield "README.txt", _README.format(title=title, own=_OWN if ids else "", name=name)
+
+
+def _for_each(who, title, name, seed, chapters, ids):
+    """The same of a variant for each student, without nbgrader's, which hands one notebook to all."""
+    prints, first = {}, None
+    for student in who.students:
+        tasks = draw(chapters, key.for_student(seed, student.id), ids)
+        prints[student.id], first = key.sheet_print(tasks), first or tasks
+        file = f"{file_name(student.id)}.ipynb"
+        yield f"students/{file}", notebook(_cells(f"{title}, for {student.name}", tasks, lambda task: task.stub))
+        yield f"instructor/solutions/{file}", notebook(_solved(f"{title}, for {student.name}", tasks))
+    yield "instructor/assignment.json", key.text(title, name, seed, chapters, ids, first, prints)
+    yield "README.txt", _README_EACH.format(title=title)
 
 
 def notebook(cells):
@@ -213,7 +213,7 @@ def _hidden(task, seed):
     return f"""# Hidden tests; there is nothing to do here.
 ### BEGIN HIDDEN TESTS
 from classroom.hidden import points
-points({task.name}, {task.id!r}, {seed}, {fingerprint(task)!r})
+points({task.name}, {task.id!r}, {seed}, {key.fingerprint(task)!r})
 ### END HIDDEN TESTS"""
 
 

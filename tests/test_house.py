@@ -58,7 +58,7 @@ def test_no_module_needs_itself():
 @pytest.mark.parametrize("room, may", [
     ("lnlib.simt", ()),
     ("classroom.grader", ("lnlib.exercises.run", "lnlib.exercises.expect")),
-    # What judges: a change of these, found by classroom.assignment.CODE, grades again.
+    # What judges: a change of these, found by classroom.key.CODE, grades again.
     ("classroom.tasks", ("lnlib.exercises.expect", "lnlib.exercises.registry", "lnlib.exercises.run", "lnlib.mistakes",
                          "lnlib.mistakes.change", "lnlib.mistakes.compare", "lnlib.mistakes.recognise")),
 ])

@@ -2,9 +2,11 @@
 
 It knows no normalisation: a task is to it a thing with checks. In the order in which to read it:
 
-- :mod:`.grade`: the command. :mod:`.submissions` finds and reads what was handed in, :mod:`.schedule` judges a few at a
-  time, :mod:`.points` and :mod:`.feedback` write what comes out, :mod:`.matches` a table of renamed functions;
-  :mod:`.text` makes a submission's text fit to be shown.
+- :mod:`.grade`: the commands. :mod:`.submissions` finds and reads what was handed in, :mod:`.roster` tells whose it is,
+  :mod:`.schedule` judges a few at a time, :mod:`.place` is the folder of results.
+- :mod:`.marks`: what a student gets, by :mod:`.overrides` and :mod:`.late`. :mod:`.points`, :mod:`.feedback`,
+  :mod:`.pages` and :mod:`.archive` write it; :mod:`.matches` a table of renamed functions; :mod:`.text` makes a
+  submission's text fit to be shown.
 - :mod:`.judge`: points of one submission; what is expected never leaves its process. :mod:`.compare` is how the public
   example is judged, here and in the students' notebook.
 - :mod:`.notebook`: a submission in its sandbox, whose functions are called over a pipe; :mod:`.wire` is what that

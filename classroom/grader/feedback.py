@@ -16,7 +16,7 @@ _PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <style>body {{ max-width: 45rem; margin: auto; padding: 1rem; font: 1rem/1.5 sans-serif }}
-pre {{ overflow: auto }}</style>
+pre {{ overflow: auto }} td, th {{ text-align: left; padding: 0 1rem 0 0 }}</style>
 </head><body>
 {body}
 </body></html>
@@ -27,7 +27,8 @@ _OTHER_INPUTS = "The public example agrees; a check has other inputs: shapes, si
 
 def feedback(student, result, assignment):
     """The page that a student gets."""
-    parts = [f"<h1>{_heading(student, result)}</h1>", *_on_reading(result, result["public"]["note"])]
+    parts = [f"<h1>{_heading(student, result)}</h1>", _items(result.get("remarks")),
+             *_on_reading(result, result["public"]["note"])]
     if result["state"] != "graded" or result["missing"]:
         parts.append(_p(_LOOKED_AT))
     for task, drawn in zip(result["tasks"], assignment.tasks):
@@ -35,12 +36,13 @@ def feedback(student, result, assignment):
         if task["example"] is None and task["points"] < task["of"]:
             parts.append(_p(_OTHER_INPUTS))
         parts += _diagnosis(task)
-    return _page(student, [*parts, *_printed(result["public"], "before the checks")])
+    return page(f"Feedback for {student}", [*parts, *_printed(result["public"], "before the checks")])
 
 
 def details(student, result, assignment):
     """The page for the instructor: with what hidden inputs gave, so not for students."""
     parts = [f"<h1>{_heading(student, result)}</h1>", _p("For the instructor: hidden inputs can be read off this page.")]
+    parts.append(_items(result.get("remarks")))
     needed = list(looks(result))
     if needed:
         parts += [_p("Needs a look:"), _items(needed)]
@@ -48,11 +50,12 @@ def details(student, result, assignment):
     for task, drawn in zip(result["tasks"], assignment.tasks):
         says = [_said(title, message, (message,)) for title, message in task["checks"]]
         parts += [_task(task, drawn), *_example(task), _items(says), *_diagnosis(task)]
-    return _page(student, [*parts, *_printed(result, "in all")])
+    return page(f"Feedback for {student}", [*parts, *_printed(result, "in all")])
 
 
-def _page(student, parts):
-    return _PAGE.format(title=f"Feedback for {html.escape(student)}", body="\n".join(parts))
+def page(title, parts):
+    """A whole page of these parts, which are HTML."""
+    return _PAGE.format(title=html.escape(title), body="\n".join(parts))
 
 
 def _p(text):
@@ -65,7 +68,7 @@ def _items(texts):
 
 def _heading(student, result):
     total, of = (sum(task[key] for task in result["tasks"]) for key in ("points", "of"))
-    return f"{html.escape(student)}: {total:g} of {of:g} points"
+    return f"{html.escape(student)}: {result.get('total', total):g} of {of:g} points"
 
 
 def _task(task, drawn):

@@ -1,19 +1,22 @@
-"""The command ``grade``: a folder of submissions in, points and feedback out."""
+"""The commands ``grade`` and ``merge``: a folder of submissions in, points and feedback out."""
 
-import csv
-import io
+import os
+import shutil
 import sys
+from datetime import datetime
 from pathlib import Path
 
-from . import matches
+from . import late as lateness, matches, overrides, pages, place, roster as rosters
+from .archive import feedback_zip
 from .feedback import details, feedback, file_name
 from .judge import looks
-from .launch import Unavailable
+from .launch import Limits, Unavailable
+from .marks import needs_a_look, settle
 from .notebook import Seconds
-from .points import points_csv
+from .points import for_import, looks_csv, points_csv
 from .sandbox import probe
-from .schedule import grade, write
-from .text import cell
+from .schedule import Grading, run as run_here, write
+from .submissions import find_submissions, open_folder
 
 
 def progress(done, number, student, state):
@@ -35,17 +38,24 @@ def has_sandbox():
     return True
 
 
-def needs_a_look(graded):
-    """The table of submissions that somebody should look at, and why."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["student", "why"])
-    writer.writerows([cell(student), cell(why)] for student, result in graded for why in looks(result))
-    return text.getvalue()
+def here(grading, jobs=None):
+    """Judge on this machine."""
+    run_here(grading.jobs(), grading.end, grading.seconds, grading.limits, jobs)
 
 
-def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wall, call=Seconds().call):
+def nowhere(grading):
+    """Judge nothing: what is not stored is not judged."""
+    for job in grading.jobs():
+        grading.end(job.path)
+
+
+def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wall, call=Seconds().call, roster=None,
+        title="Assignment", deadline=None, late=None, shard=None, judge=None):
     """Grade; ``wall`` and ``call`` as in :class:`classroom.grader.notebook.Seconds`.
+
+    roster : path of a CSV.  title : of the column of points for other systems.  deadline, late : as in
+    :func:`classroom.grader.late.rule`.  shard : (i, n), to judge every n-th submission and store results only.
+    judge : function (:class:`.schedule.Grading`) that judges, on this machine if not given.
 
     Its exit code: 0, 1 where a result is missing, 2 where it cannot work, 130 at Ctrl-C.
     """
@@ -54,28 +64,123 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
         raise ValueError(f"submissions: found {submissions}, expected a folder")
     if submissions.resolve() in (out.resolve(), *out.resolve().parents):
         raise ValueError("out: found a folder inside the submissions, expected another place")
-    if not has_sandbox():
-        return 2
-    out.mkdir(mode=0o700, parents=True, exist_ok=True)  # a new one is private: others may have accounts here
-    for pages in "feedback", "instructor":
-        (out / pages).mkdir(exist_ok=True)
-    agreed = matches.read(out / "matches.csv")
+    if late and not deadline:
+        raise ValueError("late: a rule for being late needs --deadline")
+    rule = lateness.rule(deadline, late) if deadline else None
+    who = rosters.read(roster) if roster else None
+    if judge is None:
+        if not has_sandbox():
+            return 2
+        judge = lambda grading: here(grading, jobs)  # noqa: E731  it is handed on
+    with place.held(out, f".lock-{shard[0]}-of-{shard[1]}" if shard else ".lock"):
+        assignment = assignment._replace(seed=place.inputs(out))
+        found = _Found(submissions, who, shard)
+        agreed = matches.read(out / "matches.csv")
+        changed = overrides.read(out / overrides.FILE, [task.id for task in assignment.tasks])
+        try:
+            grading = found.graded(assignment, out, again, Seconds(wall, call), agreed, judge)
+        except KeyboardInterrupt:
+            print(f"\nstopped; the same command goes on from here. Finished results are in {out / 'results'}",
+                  file=sys.stderr)
+            return 130
+        if shard:
+            print(f"shard {shard[0]} of {shard[1]}: {len(grading.graded)} submissions; results: {out / 'results'}")
+            return 0
+        marks = sorted(settle(sorted(grading.graded.items()), found.joined, changed, rule, found.times))
+        number = _write(out, marks, assignment, grading, agreed, found, who, title, rule is not None)
+        states = [mark.result["state"] for mark in marks]
+        if "not judged" not in states:
+            place.forget_inputs(out)
+    return _summary(out, marks, states, number)
+
+
+def merge(shards, out, **options):
+    """Put the results of shards, folders that ``run`` wrote, into ``out``, and write what ``run`` writes of them."""
+    results = Path(out, "results")
+    results.mkdir(parents=True, exist_ok=True)
+    for shard in shards:
+        if not Path(shard, "results").is_dir():
+            raise ValueError(f"shards: found {shard}, expected a folder that `grade --shard` wrote")
+        for path in Path(shard, "results").glob("*.json"):
+            if not (results / path.name).exists():
+                shutil.copy(path, results / path.name)
+    return run(out=out, judge=nowhere, **options)
+
+
+class _Found:
+    """The submissions of a folder: whose they are, when they were handed in, and their results."""
+
+    def __init__(self, submissions, who, shard):
+        self._submissions, (i, n) = submissions, shard or (1, 1)
+        folder = open_folder(submissions)
+        try:
+            found = find_submissions(folder)
+            self.joined = rosters.join([submission.student for submission in found], who)
+            self._found = [one for one in found if one.student in self.joined.student][i - 1::n]
+            self.times = {one.student: _time(one, folder) for one in self._found if one.path}
+        finally:
+            os.close(folder)
+        by_id = {student.id: lateness.handed_in(student.row) for student in who.students} if who else {}
+        for entry in self.times:  # Moodle knows better than the clock of a download
+            self.times[entry] = by_id.get(self.joined.student[entry]) or self.times[entry]
+
+    def graded(self, assignment, out, again, seconds, agreed, judge):
+        """The :class:`Grading`, done."""
+        results = out / "results"
+        results.mkdir(exist_ok=True)
+        folder = open_folder(self._submissions)
+        try:
+            grading = Grading(folder, self._found, assignment, results, again, seconds, Limits(), progress, agreed,
+                              self.joined.student)
+            judge(grading)
+        finally:
+            os.close(folder)
+        return grading
+
+
+def _time(submission, folder):
     try:
-        graded = grade(submissions, assignment, out, jobs, again, Seconds(wall, call), report=progress, agreed=agreed)
-    except KeyboardInterrupt:
-        print(f"\nstopped; the same command goes on from here. Finished results are in {out / 'results'}",
-              file=sys.stderr)
-        return 130
-    for student, result in graded:
-        write(out / "feedback" / f"{file_name(student)}.html", feedback(student, result, assignment))
-        write(out / "instructor" / f"{file_name(student)}.html", details(student, result, assignment))
-    write(out / "points.csv", points_csv(graded, assignment))
-    write(out / "needs-a-look.csv", needs_a_look(graded))
-    write(out / "matches.csv", matches.table(graded, agreed))
-    states = [result["state"] for _, result in graded]
-    print(f"{len(graded)} submissions: " + ", ".join(f"{states.count(s)} {s}" for s in sorted(set(states)))
-          + f"\npoints: {out / 'points.csv'}\nfeedback: {out / 'feedback'}")
-    number = sum(any(looks(result)) for _, result in graded)
+        found = os.stat(os.path.join(*submission.path), dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return None
+    return datetime.fromtimestamp(found.st_mtime).astimezone()
+
+
+def _sheet(assignment, student):
+    try:
+        return assignment.of(student)
+    except KeyError:
+        return assignment
+
+
+def _write(out, marks, assignment, grading, agreed, found, who, title, late):
+    """All files but the results; how many names need a look."""
+    for folder in "feedback", "instructor":
+        (out / folder).mkdir(exist_ok=True)
+    names = {mark.student: f"{file_name(mark.student)}.html" for mark in marks}
+    for mark in marks:
+        name, sheet = names[mark.student], _sheet(assignment, mark.student)
+        write(out / "feedback" / name, feedback(mark.student, mark.result, sheet))
+        write(out / "instructor" / name, details(mark.student, mark.result, sheet))
+    for folder in "feedback", "instructor":
+        place.keep_only(out / folder, set(names.values()))
+    write(out / "points.csv", points_csv(marks, assignment, late))
+    look = needs_a_look(marks, found.joined, looks, grading.identical)
+    write(out / "needs-a-look.csv", looks_csv(look))
+    write(out / "matches.csv", matches.table(sorted(grading.graded.items()), agreed))
+    write(out / "index.html", pages.index(marks, assignment))
+    write(out / "statistics.html", pages.class_statistics(marks, assignment))
+    if who:
+        name, text = for_import(marks, who, title)
+        write(out / name, text)
+    if any(rosters.entry(mark.entry).system == "moodle" for mark in marks):
+        feedback_zip(out / "feedback.zip", marks, {mark.entry: out / "feedback" / names[mark.student] for mark in marks})
+    return len(look)
+
+
+def _summary(out, marks, states, number):
+    print(f"{len(marks)} students: " + ", ".join(f"{states.count(s)} {s}" for s in sorted(set(states)))
+          + f"\npoints: {out / 'points.csv'}\nfeedback: {out / 'feedback'}\noverview: {out / 'index.html'}")
     if number:
         print(f"needs a look: {number}, in {out / 'needs-a-look.csv'}")
     return 1 if "not judged" in states else 0

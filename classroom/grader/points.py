@@ -1,4 +1,4 @@
-"""The points as CSV."""
+"""The points as CSV: of your own, and in the columns that Moodle and Canvas import."""
 
 import csv
 import io
@@ -6,12 +6,69 @@ import io
 from .text import cell
 
 
-def points_csv(graded, assignment):
-    """The points as text: student, a column for each task, total, state."""
+def points_csv(marks, assignment, late=False):
+    """The points as text: student, a column for each task, days late if asked for, total, state; and the comments, if
+    there are any."""
+    remarks = any(mark.result["remarks"] for mark in marks)
+    rows = [["student", *(task.id for task in assignment.tasks), *["days late"] * late, "total", "state",
+             *["comment"] * remarks]]
+    for mark in marks:
+        points = [f"{task['points']:g}" for task in mark.result["tasks"]]
+        rows.append([cell(mark.student), *points, *[mark.days] * late, f"{mark.total:g}", mark.result["state"],
+                     *[cell(" ".join(mark.result["remarks"]))] * remarks])
+    return _text(rows)
+
+
+def looks_csv(look):
+    """What needs a look, (name, sentences) pairs, as text: a row a sentence."""
+    return _text([["student", "why"], *([cell(name), cell(why)] for name, whys in look for why in whys)])
+
+
+def for_import(marks, roster, title):
+    """(name of a file, its text): the roster with the points of those who handed in, as its system takes it back.
+
+    Moodle's grading worksheet and Canvas' gradebook keep their columns; any other roster becomes a CSV for Moodle's
+    gradebook, with a column of the assignment's ``title``.
+    """
+    by_id = {mark.student: mark for mark in marks}
+    names = {column.strip().casefold(): column for column in roster.columns}
+    if {"identifier", "grade"} <= set(names):
+        return "moodle.csv", _worksheet(roster, by_id, names)
+    if {"student", "id", "section"} <= set(names):
+        return "canvas.csv", _gradebook(roster, by_id, names, title)
+    points = [[*(student.row[column] for column in roster.columns), _total(by_id.get(student.id))]
+              for student in roster.students]
+    return "gradebook.csv", _text([[*roster.columns, title], *points])
+
+
+def _total(mark):
+    return f"{mark.total:g}" if mark else ""
+
+
+def _worksheet(roster, by_id, names):
+    rows = [roster.columns]
+    for student in roster.students:
+        mark = by_id.get(student.id)
+        row = dict(student.row)
+        if mark:
+            row[names["grade"]] = _total(mark)
+            if "feedback comments" in names:
+                row[names["feedback comments"]] = " ".join(mark.result["remarks"])
+        rows.append([row[column] for column in roster.columns])
+    return _text(rows)
+
+
+def _gradebook(roster, by_id, names, title):
+    """Canvas knows students by these columns, and an assignment by its name; it makes one of a name that it lacks."""
+    kept = [names[name] for name in ("student", "id", "sis user id", "sis login id", "section") if name in names]
+    column = next((c for c in roster.columns if c.partition(" (")[0].strip() == title), title)
+    possible = next((sum(task["of"] for task in mark.result["tasks"]) for mark in by_id.values()), 0)
+    rows = [[*kept, column], ["    Points Possible", *[""] * (len(kept) - 1), f"{possible:g}"]]
+    rows += [[*(student.row[c] for c in kept), _total(by_id.get(student.id))] for student in roster.students]
+    return _text(rows)
+
+
+def _text(rows):
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["student", *(task.id for task in assignment.tasks), "total", "state"])
-    for student, result in graded:
-        points = [task["points"] for task in result["tasks"]]
-        writer.writerow([cell(student), *(f"{number:g}" for number in (*points, sum(points))), result["state"]])
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

@@ -8,8 +8,9 @@ import signal
 import time
 import traceback
 from pathlib import Path
+from typing import NamedTuple
 
-from .judge import judge, nothing_ran
+from .judge import Assignment, judge, nothing_ran
 from .kernel import end_with_parent
 from .launch import Limits
 from .notebook import Seconds
@@ -50,65 +51,119 @@ def judge_apart(data, assignment, path, seconds, limits, agreed=None):
         os._exit(1)
 
 
-def grade(submissions, assignment, out, jobs=None, again=False, seconds=Seconds(), limits=Limits(), report=print,
-          agreed=None):
-    """Grade a folder of submissions; a list of (student, result), sorted by student.
+class Job(NamedTuple):
+    """data : bytes handed in.  student, sheet : who did, and what is asked of them.  renamed : functions that count for
+    others.  path : where the result goes."""
 
-    Results are stored in ``out``/results as they come, by the hash of submission, assignment, limits and judging
-    code, and taken from there the next time, unless ``again``. ``report`` is called with (number done, number,
-    student, state). ``agreed``: dict, student -> the renamed functions that count, as in :mod:`.matches`.
+    data: bytes
+    student: str
+    sheet: Assignment
+    renamed: dict
+    path: Path
+
+
+class Grading:
+    """What is to be judged and what is known by now; ``graded`` is a dict of entry -> result.
+
+    Results are stored in ``results`` as they come, by the hash of submission, assignment, limits and judging code, and
+    taken from there the next time, unless ``again``. ``report`` is called with (number done, number, entry, state).
+    ``agreed``: dict, entry -> the renamed functions that count, as in :mod:`.matches`. ``students``: dict, entry -> who.
     """
-    results = Path(out, "results")
-    results.mkdir(parents=True, exist_ok=True)
-    folder = open_folder(submissions)
-    found = find_submissions(folder)
-    waiting, graded, running, shared, fresh = found[::-1], {}, {}, {}, set()
 
-    def finish(submission, result):
-        graded[submission.student] = result
-        report(len(graded), len(found), submission.student, result["state"])
+    def __init__(self, folder, found, assignment, results, again=False, seconds=Seconds(), limits=Limits(),
+                 report=print, agreed=None, students=None):
+        self.seconds, self.limits, self.graded = seconds, limits, {}
+        self._folder, self._found, self._assignment, self._results = folder, found, assignment, results
+        self._again, self._report = again, report
+        self._agreed, self._students = agreed or {}, students or {}
+        self._shared, self._fresh, self._same = {}, set(), {}
 
-    def begin(submission):
+    @property
+    def identical(self):
+        """Lists of entries whose files are the same."""
+        return [entries for entries in self._same.values() if len(entries) > 1]
+
+    def jobs(self):
+        """What has to be judged, a :class:`Job` after the other; the rest is finished on the way."""
+        for submission in self._found:
+            job = self._job(submission)
+            if job is None or job.path in self._shared:  # or the same bytes, at work now
+                if job:
+                    self._shared[job.path].append(submission)
+            elif job.path.exists() and (job.path in self._fresh or not self._again):
+                self._finish(submission, json.loads(job.path.read_text(encoding="utf-8")))
+            else:
+                job.path.unlink(missing_ok=True)
+                self._fresh.add(job.path)
+                self._shared[job.path] = [submission]
+                yield job
+
+    def _job(self, submission):
+        """The job; None where it is finished, for there is nothing to be judged."""
+        entry = submission.student
+        student = self._students.get(entry, entry)
         try:
-            data = read(folder, submission)
+            data = read(self._folder, submission)
         except ValueError as error:
-            return finish(submission, nothing_ran(assignment, "not a notebook", str(error)))
-        renamed = (agreed or {}).get(cell(submission.student), {})
-        settings = f"{assignment.key}/{seconds}/{limits}/{sorted(renamed.items()) or ''}"
-        key = hashlib.sha256(settings.encode() + data).hexdigest()
-        path = results / f"{key}.json"
-        if path in shared:  # the same bytes, at work now
-            shared[path].append(submission)
-        elif path.exists() and (path in fresh or not again):
-            finish(submission, json.loads(path.read_text(encoding="utf-8")))
-        else:
-            path.unlink(missing_ok=True)
-            fresh.add(path)
-            shared[path] = [submission]
-            pid = judge_apart(data, assignment, path, seconds, limits, renamed)
-            running[pid] = path, time.monotonic() + seconds.wall + _JUDGE_SECONDS
+            return self._finish(submission, nothing_ran(self._assignment, "not a notebook", str(error)))
+        try:
+            sheet = self._assignment.of(student)
+        except KeyError:
+            return self._finish(submission, nothing_ran(
+                self._assignment, "unknown student", "nobody in the roster has this name, so nobody knows which variant "
+                                                     "was theirs"))
+        self._same.setdefault(hashlib.sha256(data).digest(), []).append(entry)
+        renamed = self._agreed.get(cell(entry), {})
+        settings = f"{sheet.key}/{self.seconds}/{self.limits}/{sorted(renamed.items()) or ''}"
+        name = hashlib.sha256(settings.encode() + data).hexdigest()
+        return Job(data, student, sheet, renamed, self._results / f"{name}.json")
 
-    def end(pid, path):
-        del running[pid]
+    def end(self, path):
+        """The result at ``path`` is there, or will never be."""
         result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else nothing_ran(
-            assignment, "not judged", "its results could not be judged: too large, or too slow")
-        for submission in shared.pop(path):
-            finish(submission, result)
+            self._assignment, "not judged", "its results could not be judged: too large, or too slow")
+        for submission in self._shared.pop(path):
+            self._finish(submission, result)
 
+    def _finish(self, submission, result):
+        self.graded[submission.student] = result
+        self._report(len(self.graded), len(self._found), submission.student, result["state"])
+
+
+def run(jobs, done, seconds=Seconds(), limits=Limits(), number=None):
+    """Judge jobs on this machine, ``number`` at a time (default: one a core), and call ``done(path)`` after each."""
+    jobs, running, more = iter(jobs), {}, True
     try:
-        while waiting or running:
-            while waiting and len(running) < (jobs or len(os.sched_getaffinity(0))):
-                begin(waiting.pop())
+        while more or running:
+            while more and len(running) < (number or len(os.sched_getaffinity(0))):
+                job = next(jobs, None)
+                more = job is not None
+                if more:
+                    pid = judge_apart(job.data, job.sheet, job.path, seconds, limits, job.renamed)
+                    running[pid] = job.path, time.monotonic() + seconds.wall + _JUDGE_SECONDS
             for pid, (path, deadline) in list(running.items()):
                 if os.waitpid(pid, os.WNOHANG)[0]:
-                    end(pid, path)
+                    del running[pid]
+                    done(path)
                 elif time.monotonic() > deadline:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
     finally:
-        os.close(folder)
         for pid in running:  # at Ctrl-C; each takes its sandbox with it
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    return sorted(graded.items())
+
+
+def grade(submissions, assignment, out, jobs=None, again=False, seconds=Seconds(), limits=Limits(), report=print,
+          agreed=None):
+    """Grade a folder of submissions on this machine; a list of (entry, result), sorted by entry."""
+    results = Path(out, "results")
+    results.mkdir(parents=True, exist_ok=True)
+    folder = open_folder(submissions)
+    try:
+        grading = Grading(folder, find_submissions(folder), assignment, results, again, seconds, limits, report, agreed)
+        run(grading.jobs(), grading.end, seconds, limits, jobs)
+    finally:
+        os.close(folder)
+    return sorted(grading.graded.items())

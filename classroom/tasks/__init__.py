@@ -5,6 +5,7 @@ In the order in which to read it:
 - :mod:`.task`: what a task is, and which of its mistakes an answer makes.
 - :mod:`.deriving`, :mod:`.checking`, :mod:`.breaking`, :mod:`.fusing`: the tasks, a file a part of the book.
 - :mod:`.norm`, :mod:`.order`: what they share, one normalisation with parameters and sums in a given order.
+- :mod:`.own`: tasks of your own, from a folder.
 """
 
 from random import Random
@@ -17,7 +18,7 @@ __all__ = ["TASKS", "Task", "chapters", "draw", "drawn"]
 
 def chapters():
     """Numbers of the chapters that have tasks."""
-    return tuple(sorted({task.chapter() for task in TASKS.values()}))
+    return tuple(sorted({task.chapter() for task in TASKS.values()} - {None}))
 
 
 def drawn(id, seed):
@@ -27,13 +28,14 @@ def drawn(id, seed):
     return TASKS[id](Random(f"{seed}/{id}"))
 
 
-def draw(asked, seed):
-    """The tasks of the chapters ``asked``, in the variants that ``seed`` (an int) draws.
+def draw(asked, seed, own=()):
+    """The tasks of the chapters ``asked``, and those with the ids ``own``, in the variants that ``seed`` draws.
 
-    A task's variant depends on the seed and on the task alone, not on the other chapters.
+    A task's variant depends on the seed and on the task alone, not on the others.
     """
     unknown = sorted(set(asked) - set(chapters()))
-    if unknown or not asked:
+    if unknown or not (asked or own):
         raise ValueError(f"chapters: found {', '.join(map(str, unknown)) or 'none'}, expected some of "
                          f"{', '.join(map(str, chapters()))}")
-    return tuple(drawn(id, seed) for id, task in sorted(TASKS.items()) if task.chapter() in asked)
+    ids = sorted(id for id, task in TASKS.items() if task.chapter() in asked)
+    return tuple(drawn(id, seed) for id in (*ids, *sorted(own)))

@@ -7,6 +7,7 @@ r"""One normalisation with parameters: layer norm, RMS norm and group norm are t
 with weights w of sum 1, or none, and s made of q and :math:`\varepsilon` in one of five ways.
 """
 
+import functools
 import itertools
 from typing import NamedTuple
 
@@ -63,12 +64,13 @@ class Norm(NamedTuple):
         return self.centre != "none"
 
 
+@functools.cache
 def members(affine=("feature", "group", "none"), roots=tuple(_ROOTS)):
     """All members that the book does not have."""
     found = (Norm(*each) for each in itertools.product(
         ("none", *_WEIGHTS), (-1, 0, 1, 2), roots, (1, 2, 3, 4), (False, True), affine))
-    return [norm for norm in found if not norm.public and (norm.groups > 1 or norm.affine != "group")
-            and (norm.groups > 1 or not norm.strided)]
+    return tuple(norm for norm in found if not norm.public and (norm.groups > 1 or norm.affine != "group")
+                 and (norm.groups > 1 or not norm.strided))
 
 
 def definition(norm):

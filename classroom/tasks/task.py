@@ -22,7 +22,7 @@ TASKS = {}
 class Task:
     """One graded task: one function to write. A subclass is a task, an object of it a variant, drawn from ``random``.
 
-    A subclass has an ``id`` that begins with the chapter's number, ``minutes`` that a student needs, ``points``, a
+    A subclass has an ``id`` that begins with the chapter's number, or with ``own-``, ``minutes`` that a student needs, ``points``, a
     whole number that is split evenly over the checks, and
 
     * ``draw(random)``, which sets ``variant``, what was drawn; ``statement``, Markdown with shapes and definitions;
@@ -64,8 +64,9 @@ class Task:
 
     @classmethod
     def chapter(cls):
-        """The chapter's number."""
-        return int(re.match(r"ch(\d+)-", cls.id)[1])
+        """The chapter's number; None of a task of somebody's own."""
+        found = re.match(r"ch(\d+)-", cls.id)
+        return int(found[1]) if found else None
 
     def call(self, named, **more):
         """A :class:`lnlib.exercises.run.Call` of the arguments ``names``; what else is known about it is ``more``."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from answers import RIGHT, asked, failed
 
-from classroom import assignment, hidden
+from classroom import assignment, hidden, key as keys
 from classroom.tasks import TASKS, chapters, draw, drawn, norm
 from lnlib.exercises import exercises
 from lnlib.mistakes.change import function_of
@@ -25,7 +25,7 @@ def test_every_chapter_has_tasks_of_its_own_variants():
     assert set(RIGHT) == set(IDS)
     sheets = [draw(chapters(), seed) for seed in range(20)]
     for tasks in zip(*sheets):
-        assert len({assignment.fingerprint(task) for task in tasks}) >= 18, tasks[0].id
+        assert len({keys.fingerprint(task) for task in tasks}) >= 18, tasks[0].id
 
 
 class Counting(Random):
@@ -57,9 +57,9 @@ def test_no_two_members_of_the_family_have_one_text():
 
 
 def test_the_seed_and_the_task_alone_draw_a_variant():
-    prints = [[assignment.fingerprint(task) for task in draw(asked, 11)] for asked in (chapters(), (5, 3), (3,))]
+    prints = [[keys.fingerprint(task) for task in draw(asked, 11)] for asked in (chapters(), (5, 3), (3,))]
     assert prints[0][2] == prints[1][0] == prints[2][0] and prints[0][4] == prints[1][1]
-    assert prints[0] != [assignment.fingerprint(task) for task in draw(chapters(), 12)]
+    assert prints[0] != [keys.fingerprint(task) for task in draw(chapters(), 12)]
 
 
 @pytest.mark.parametrize("asked", [(3, 14), (0,), ()])
@@ -205,11 +205,11 @@ def test_files(folder):
 
 
 def test_students_get_neither_solution_nor_seed(folder):
-    tasks, *_ = assignment.load(folder / "instructor/assignment.json")
+    tasks, *_ = keys.load(folder / "instructor/assignment.json")
     text = (folder / "students/sheet-no-1.ipynb").read_text()
     assert "987654321012345" not in text and "HIDDEN" not in text and "SOLUTION" not in text
     for task in tasks:
-        assert assignment.fingerprint(task) not in text and task.id in text
+        assert keys.fingerprint(task) not in text and task.id in text
         assert task.stub in cells(folder / "students/sheet-no-1.ipynb")[1 + 2 * tasks.index(task)] + "\n"
         body = task.solution.removeprefix(task.stub[:task.stub.rindex("    raise")])
         assert not any(line in text for line in body.splitlines() if len(line.strip()) > 12)
@@ -238,7 +238,7 @@ def test_the_same_seed_gives_the_same_bytes(folder, tmp_path):
         assert path.read_bytes() == (again / path.relative_to(folder)).read_bytes()
     seeds = {json.loads((assignment.write((3,), tmp_path / name) / "instructor/assignment.json").read_text())["seed"]
              for name in "cd"}
-    assert len(seeds) == 2 and min(seeds) > 2**32  # private seeds are not guessed; one in 2**31 is below
+    assert len(seeds) == 2 and min(seeds) > 2**97  # private seeds are not guessed; one in 2**31 is below
 
 
 def test_bad_input(folder, tmp_path):
@@ -250,16 +250,16 @@ def test_bad_input(folder, tmp_path):
         assignment.write((3,), tmp_path / "x", title="?!")
     (tmp_path / "no.json").write_text("{}")
     with pytest.raises(ValueError, match="assignment: found .*no.json"):
-        assignment.load(tmp_path / "no.json")
+        keys.load(tmp_path / "no.json")
     key = json.loads((folder / "instructor/assignment.json").read_text()) | {"seed": 4}
     (tmp_path / "other.json").write_text(json.dumps(key))
     with pytest.raises(ValueError, match="another version"):
-        assignment.load(tmp_path / "other.json")
+        keys.load(tmp_path / "other.json")
 
 
 def test_hidden_tests_judge_in_their_own_process(monkeypatch, capsys):
     task = drawn("ch03-norm-backward", 3)
-    given = task.id, 3, assignment.fingerprint(task)
+    given = task.id, 3, keys.fingerprint(task)
     assert hidden.points(task.function(), *given) == task.points
     # What the notebook's process does to its NumPy, or to the checks, changes nothing that is expected.
     for target in ("numpy.allclose", "numpy.array_equal", "numpy.linalg.norm", "numpy.isfinite"):
@@ -271,7 +271,7 @@ def test_hidden_tests_judge_in_their_own_process(monkeypatch, capsys):
 
 def test_hidden_tests_say_what_went_wrong(capsys):
     task = drawn("ch03-norm-backward", 3)
-    given = task.id, 3, assignment.fingerprint(task)
+    given = task.id, 3, keys.fingerprint(task)
     mistake = task.mistakes[0]
     assert hidden.points(task.function(mistake), *given) < task.points
     assert mistake.wrong in capsys.readouterr().out

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from answers import settled
 from pages import ROOT
 
-from classroom import assignment, rehearse, tasks
+from classroom import assignment, key as keys, rehearse, tasks
 from classroom.grader import cgroup, feedback, grade, hostile, judge, launch, points, schedule, submissions, text
 
 if sys.platform != "linux":
@@ -527,7 +528,7 @@ def test_names_and_texts_of_submissions_are_text_in_table_and_page():
         "errors": [(1, "<img src=x>")], "output": "<b>\x1b[2J", "printed": 4}
     names = ["=cmd|' /C calc'!A0", "-1", "+1", "@x", " =x", "x; =y", "＝x", "Anne-Marie",
              "a,b\n\"c", "../../up", "<i>", "é" * 200, "x" * 250]
-    table = points.points_csv([(name, result) for name in names], key)
+    table = points.points_csv(settled([(name, result) for name in names]), key)
     read = [row[0] for row in csv.reader(table.splitlines(True))][1:]
     assert read == ["'" + name for name in names[:4]] + [" '=x", "x; '=y", "'＝x"] + names[7:]
     page = feedback.feedback("<i>", result, key)
@@ -539,7 +540,7 @@ def test_names_and_texts_of_submissions_are_text_in_table_and_page():
 
 
 def test_a_change_of_the_code_that_judges_grades_again(tmp_path, monkeypatch):
-    assert set(assignment.CODE) == {ROOT / "classroom", ROOT / "lnlib/exercises", ROOT / "lnlib/mistakes"}
+    assert set(keys.CODE) == {ROOT / "classroom", ROOT / "lnlib/exercises", ROOT / "lnlib/mistakes"}
     for folder in ("code", "submissions"):
         (tmp_path / folder).mkdir()
     (tmp_path / "submissions" / "ann.ipynb").write_bytes(b"{}")
@@ -552,10 +553,10 @@ def test_a_change_of_the_code_that_judges_grades_again(tmp_path, monkeypatch):
         return os.posix_spawn(sys.executable, [sys.executable, "-c", ""], os.environ)
 
     monkeypatch.setattr(schedule, "judge_apart", judge_apart)
-    monkeypatch.setattr(assignment, "CODE", (tmp_path / "code",))
+    monkeypatch.setattr(keys, "CODE", (tmp_path / "code",))
     for text, number in (("x = 1", 1), ("x = 1", 1), ("x = 2", 2), ("x = 2", 2)):
         (tmp_path / "code" / "judge.py").write_text(text)
-        key = assignment.load(tmp_path / "made" / "instructor" / "assignment.json")
+        key = keys.load(tmp_path / "made" / "instructor" / "assignment.json")
         schedule.grade(tmp_path / "submissions", key, tmp_path / "out", report=lambda *args: None)
         assert len(judged) == number
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pages import ROOT
 
-from classroom import assignment
+from classroom import assignment, key as keys
 
 REQUIRED = os.environ.get("LN_REQUIRE_NBGRADER")
 if not REQUIRED and importlib.util.find_spec("nbgrader") is None:
@@ -70,7 +70,7 @@ def cheating(cells, tasks):
 def graded(tmp_path_factory):
     """(score, maximum) by student, after generate_assignment and autograde; and the folder."""
     out = assignment.write((1, 8), tmp_path_factory.mktemp("nbgrader") / "a", seed=20, title="Sheet 1")
-    tasks, *_ = assignment.load(out / "instructor/assignment.json")
+    tasks, *_ = keys.load(out / "instructor/assignment.json")
     folder = out / "nbgrader"
     nbgrader(folder, "generate_assignment", "sheet-1")
     released = (folder / "release/sheet-1/sheet-1.ipynb").read_text()

@@ -1,0 +1,59 @@
+"""Days late, and what they cost."""
+
+import math
+import re
+from datetime import datetime
+from typing import NamedTuple
+
+_RULE = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>%|points?) (per|a) day(,? at most (?P<most>\d+(\.\d+)?) ?(%|points?))?")
+_TIMES = ("%A, %d %B %Y, %I:%M %p", "%A, %d %B %Y, %H:%M", "%d %B %Y, %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M")
+
+
+class Late(NamedTuple):
+    """deadline : a time with its zone.  number : of percent of the points reached, or of points, lost each day begun.
+    percent : which of the two.  most : at most so much in all."""
+
+    deadline: datetime
+    number: float
+    percent: bool
+    most: float
+
+    def days(self, when):
+        """Days late of what was handed in at this time, each day begun."""
+        return max(0, math.ceil((when - self.deadline).total_seconds() / 86400))
+
+    def lost(self, points, days):
+        """Points lost of so many reached."""
+        lost = min(self.number * days, self.most)
+        return round(min(points, points * lost / 100 if self.percent else lost), 2)
+
+
+def rule(deadline, text=None):
+    """The :class:`Late` of a time such as 2026-11-20T23:59 or 2026-11-20, and of a rule such as ``10% per day`` or
+    ``1 point per day, at most 3 points``; without one nothing is lost."""
+    try:
+        when = datetime.fromisoformat(deadline)
+    except ValueError:
+        raise ValueError(f"deadline: found {deadline!r}, expected a time such as 2026-11-20T23:59") from None
+    if len(deadline.strip()) <= 10:  # a day: all of it
+        when = when.replace(hour=23, minute=59, second=59)
+    if when.tzinfo is None:
+        when = when.astimezone()
+    if text is None:
+        return Late(when, 0.0, True, math.inf)
+    found = _RULE.fullmatch(text.strip().lower())
+    if not found:
+        raise ValueError(f"late: found {text!r}, expected a rule such as '10% per day', '2 points per day' or '10% per "
+                         "day, at most 50%'")
+    return Late(when, float(found["number"]), found["unit"] == "%", float(found["most"] or math.inf))
+
+
+def handed_in(row):
+    """The time in a row of Moodle's grading worksheet, if it has one that can be read; else None."""
+    text = next((row[column] for column in row if column.casefold() == "last modified (submission)"), "").strip()
+    for form in _TIMES:
+        try:
+            return datetime.strptime(text, form).astimezone()
+        except ValueError:
+            continue
+    return None

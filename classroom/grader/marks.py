@@ -1,0 +1,78 @@
+"""What a student gets: of the results of their submissions the best, with overrides, less what being late costs."""
+
+from typing import NamedTuple
+
+from .overrides import NONE
+
+
+class Mark(NamedTuple):
+    """student : id.  entry : name of the submission that counts.  result : its own, with the points that count, the
+    ``total`` and, as ``remarks``, sentences for the student.  total : less what being late costs.  days : late.  told : sentences
+    for the instructor."""
+
+    student: str
+    entry: str
+    result: dict
+    total: float
+    days: int
+    told: tuple
+
+
+def settle(graded, joined, overrides=None, late=None, times=None):
+    """The :class:`Mark` of each student, in the order of their first submissions.
+
+    graded : (entry, result) pairs.  joined : :class:`.roster.Joined`.  overrides : student -> Override.  late :
+    :class:`.late.Late` or None.  times : entry -> time it was handed in.
+    """
+    by_student = {}
+    for entry, result in graded:
+        by_student.setdefault(joined.student[entry], []).append((entry, result))
+    found = []
+    for student, entries in by_student.items():
+        override = (overrides or {}).get(student, NONE)
+        marks = [_mark(student, entry, result, override, late, (times or {}).get(entry)) for entry, result in entries]
+        best = max(marks, key=lambda mark: mark.total)  # of equals the first
+        if len(marks) > 1:
+            others = ", ".join(mark.entry for mark in marks if mark is not best)
+            best = best._replace(told=(*best.told, f"the best of {len(marks)}; the others: {others}"))
+        if best.entry in joined.late and not best.days:
+            best = best._replace(told=(*best.told, "Canvas marks it as late, its time does not, or there is no deadline"))
+        found.append(best)
+    return found
+
+
+def _mark(student, entry, result, override, late, when):
+    tasks, remarks, told = [], [], []
+    for task in result["tasks"]:
+        if task["id"] in override.points:
+            points = override.points[task["id"]]
+            remarks.append(f"{task['id']}: your instructor gives {points:g} points in place of {task['points']:g}.")
+            told.append(remarks[-1].replace("your instructor gives", "overridden,"))
+            task = task | {"points": points}
+        tasks.append(task)
+    remarks += override.comments
+    total = sum(task["points"] for task in tasks)
+    days = override.days if override.days is not None else late.days(when) if late and when else 0
+    lost = late.lost(total, days) if late and days else 0
+    if days:
+        remarks.append(f"{days} day{'s' * (days > 1)} late: {lost:g} of {total:g} points are lost.")
+    total = round(total - lost, 2)
+    return Mark(student, entry, result | {"tasks": tasks, "remarks": remarks, "total": total}, total, days, tuple(told))
+
+
+def needs_a_look(marks, joined, looks, identical=()):
+    """(name, sentences) of what somebody should look at. looks : function (result) -> sentences.  identical : lists of
+    entries whose files are the same."""
+    said = {}
+    for mark in marks:
+        said.setdefault(mark.entry, []).extend([*looks(mark.result), *mark.told])
+    for entry in joined.unknown:
+        said.setdefault(entry, []).append("nobody in the roster has this name")
+    for entry, why in joined.ignored.items():
+        said.setdefault(entry, []).append(f"not looked at: {why}")
+    for group in identical:
+        for entry in group:
+            said.setdefault(entry, []).append(f"the same file as {', '.join(e for e in group if e != entry)}")
+    for student in joined.missing:
+        said.setdefault(student, []).append("in the roster, and handed in nothing")
+    return [(name, whys) for name, whys in sorted(said.items()) if whys]

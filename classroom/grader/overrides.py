@@ -1,0 +1,68 @@
+"""What whoever marks decides: other points, comments and days late, in one file that grading reads and never changes.
+
+CSV with the columns of ``COLUMNS``, a row a decision. ``task`` is a task's id, ``days late``, or empty where there is
+a comment only.
+"""
+
+import csv
+import math
+import unicodedata
+from typing import NamedTuple
+
+COLUMNS = "student", "task", "points", "comment"
+FILE, DAYS = "overrides.csv", "days late"
+
+
+class Override(NamedTuple):
+    """points : dict, task's id -> points.  comments : what the student is told.  days : late, or None."""
+
+    points: dict
+    comments: list
+    days: int | None
+
+
+NONE = Override({}, [], None)
+
+
+def read(path, ids):
+    """Overrides by student, of a file; one with the columns alone is made where there is none. ``ids``: of the tasks."""
+    if not path.exists():
+        path.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
+        return {}
+    found = {}
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        table = csv.DictReader(file)
+        if set(COLUMNS) - set(table.fieldnames or ()):
+            raise ValueError(f"{path}: found columns {', '.join(table.fieldnames or ())}, expected {', '.join(COLUMNS)}")
+        for row in table:
+            row = {column: (row[column] or "").strip() for column in COLUMNS}
+            if any(row.values()):
+                _take(found, row, ids, f"{path}, line {table.line_num}")
+    return found
+
+
+def _take(found, row, ids, where):
+    student, task, points, comment = (row[column] for column in COLUMNS)
+    if not student:
+        raise ValueError(f"{where}: no student")
+    if task and task != DAYS and task not in ids:
+        raise ValueError(f"{where}: found the task {task!r}, expected {', '.join(ids)}, {DAYS!r} or nothing")
+    student = unicodedata.normalize("NFC", student)
+    old = found.get(student, NONE)
+    new = Override(dict(old.points), [*old.comments, *([comment] if comment else [])], old.days)
+    if points:
+        new = _with_points(new, task, points, where)
+    found[student] = new
+
+
+def _with_points(override, task, text, where):
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not task or not math.isfinite(number) or number < 0 or (task == DAYS and number % 1):
+        raise ValueError(f"{where}: found the points {text!r} for {task or 'no task'}, expected a number from 0 on, and "
+                         "the id of a task")
+    if task == DAYS:
+        return override._replace(days=int(number))
+    return override._replace(points=override.points | {task: number})

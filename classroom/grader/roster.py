@@ -1,0 +1,166 @@
+"""Who is in the class, by a CSV file of Moodle, of Canvas or of your own; and whose submission is whose.
+
+Moodle names what it hands out in bulk ``<full name>_<number>_assignsubmission_file``, with ``Participant <number>`` in
+its grading worksheet; Canvas ``<lastfirst>_[LATE_]<user's ID>_<number>_<file>``. Everything else is taken for an id, a
+name or an address. Names are compared without case, blanks and the two ways in which Unicode writes an accent.
+"""
+
+import csv
+import re
+import unicodedata
+from pathlib import Path
+from typing import NamedTuple
+
+#: Columns that tell who somebody is, the first that is there is the id; as Moodle, Canvas and people name them.
+_IDS = ("student id", "id number", "sis user id", "sis login id", "username", "identifier", "id", "email address", "email")
+_NAMES = ("full name", "name", "student")
+_FIRST, _LAST = ("first name", "firstname"), ("last name", "surname", "lastname")
+_MOODLE = re.compile(r"(?P<name>.+)_(?P<number>\d+)_assignsubmission_(?P<kind>[a-z]+)(_|$)")
+_CANVAS = re.compile(r"(?P<name>[^_]+)_(?P<late>LATE_)?(?P<number>\d+)_(?P<upload>\d+)_")
+
+
+class Student(NamedTuple):
+    """id : unique.  name : to be read.  row : of the file, column -> text.  keys : by what somebody may be called."""
+
+    id: str
+    name: str
+    row: dict
+    keys: frozenset
+
+
+class Roster(NamedTuple):
+    """columns : of the file.  students : in its order.  others : rows that are no student, such as Canvas' second."""
+
+    columns: tuple
+    students: tuple
+    others: tuple = ()
+
+
+class Entry(NamedTuple):
+    """A submission's name, taken apart.
+
+    keys : that may be in a roster, the surest first.  system : "moodle", "canvas" or "".  late : whether Canvas marked
+    it.  ignored : why it is no submission, or None.
+    """
+
+    keys: tuple
+    system: str
+    late: bool
+    ignored: str | None
+
+
+class Joined(NamedTuple):
+    """student : entry -> id.  ignored : entry -> why.  unknown : entries of nobody in the roster.  missing : ids in
+    the roster without an entry.  late : entries that Canvas marked as late."""
+
+    student: dict
+    ignored: dict
+    unknown: list
+    missing: list
+    late: set
+
+
+def plain(text):
+    """The text without case and blanks, its accents in one piece."""
+    return "".join(unicodedata.normalize("NFC", text).casefold().split())
+
+
+def _letters(text):
+    """Letters and digits alone."""
+    return "".join(c for c in plain(text) if c.isalnum())
+
+
+def read(path):
+    """The :class:`Roster` of a CSV file; ValueError where it is none, or an id stands there twice."""
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"roster: {path} is not UTF-8; save it as CSV UTF-8") from None
+    table = csv.DictReader(text.splitlines(), dialect=_dialect(text))
+    columns = tuple(table.fieldnames or ())
+    by_name = {column.strip().casefold(): column for column in columns}
+    ids = [by_name[name] for name in _IDS if name in by_name] or [by_name[name] for name in _NAMES if name in by_name]
+    if not ids:
+        raise ValueError(f"roster: {path} has the columns {', '.join(columns) or '(none)'}; expected one of "
+                         f"{', '.join((*_IDS, *_NAMES))}")
+    students, others, seen = [], [], {}
+    for number, row in enumerate(table, 2):
+        row = {column: (row[column] or "").strip() for column in columns}
+        id = next((row[column] for column in ids if row[column]), "")
+        if not id or row.get(by_name.get("student", ""), "").casefold() == "points possible":
+            others.append(row)
+            continue
+        id = unicodedata.normalize("NFC", id)
+        if plain(id) in seen:
+            raise ValueError(f"roster: {path}, line {number}: {id} stands in line {seen[plain(id)]} as well")
+        seen[plain(id)] = number
+        students.append(_student(id, row, by_name, ids))
+    if not students:
+        raise ValueError(f"roster: {path} has no students")
+    return Roster(columns, tuple(students), tuple(others))
+
+
+def _dialect(text):
+    first = text.partition("\n")[0]
+    return csv.excel if first.count(",") >= max(first.count(";"), first.count("\t")) else type(
+        "Dialect", (csv.excel,), {"delimiter": ";" if first.count(";") >= first.count("\t") else "\t"})
+
+
+def _student(id, row, by_name, ids):
+    def first(names):
+        return next((row[by_name[name]] for name in names if name in by_name and row[by_name[name]]), "")
+
+    full, given, family = first(_NAMES), first(_FIRST), first(_LAST)
+    if "," in full:  # Canvas: Last, First
+        family, given = (part.strip() for part in full.split(",", 1))
+        full = f"{given} {family}"
+    full = unicodedata.normalize("NFC", full or f"{given} {family}".strip() or id)
+    keys = {plain(row[column]) for column in ids} | {plain(full), _letters(family + given)} - {""}
+    return Student(id, full, row, frozenset(keys - {""}))
+
+
+def entry(name):
+    """The :class:`Entry` that a file or folder of this name is."""
+    moodle, canvas = _MOODLE.match(name), _CANVAS.match(name)
+    if moodle:
+        ignored = None if moodle["kind"] == "file" else f"Moodle's folder of {moodle['kind']}"
+        return Entry((f"participant{moodle['number']}", plain(moodle["name"])), "moodle", False, ignored)
+    if canvas:
+        return Entry((canvas["number"], canvas["name"].casefold()), "canvas", bool(canvas["late"]), None)
+    return Entry((plain(name), _letters(name)), "", False, None)
+
+
+def join(names, roster=None):
+    """Whose the entries of these names are, a :class:`Joined`.
+
+    Without a roster everybody is who the name says. With one, a key that two students share is nobody's.
+    """
+    owners = {}
+    for student in roster.students if roster else ():
+        for key in student.keys:
+            owners.setdefault(key, set()).add(student.id)
+    joined = Joined({}, {}, [], [], set())
+    for name in names:
+        found = entry(name)
+        if found.ignored:
+            joined.ignored[name] = found.ignored
+            continue
+        if found.late:
+            joined.late.add(name)
+        owner = next((id for key in found.keys if len(owners.get(key, ())) == 1 for id in owners[key]), None)
+        if roster and owner is None:
+            joined.unknown.append(name)
+        joined.student[name] = owner or _said(name, found)
+    joined.missing[:] = [s.id for s in roster.students if s.id not in joined.student.values()] if roster else []
+    return joined
+
+
+def _said(name, found):
+    """Who a name says that it is."""
+    if found.system == "moodle":
+        match = _MOODLE.match(name)
+        return unicodedata.normalize("NFC", f"{match['name']}_{match['number']}")
+    if found.system == "canvas":
+        match = _CANVAS.match(name)
+        return unicodedata.normalize("NFC", f"{match['name']}_{match['number']}")
+    return unicodedata.normalize("NFC", name)

@@ -1,0 +1,114 @@
+"""Which submissions are alike: the lines that two of them share, once names of variables and layout do not count.
+
+Lines of the notebook that was handed out do not count, nor do lines that many have: right answers are alike. What the
+report shows is a reason to ask, and no proof.
+"""
+
+import contextlib
+import difflib
+import html
+import io
+import itertools
+import json
+import keyword
+import os
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+from .grader.feedback import page
+from .grader.roster import join
+from .grader.submissions import find_submissions, open_folder, read
+
+_MANY = 0.2  # of the submissions, but of three at least: what so many wrote is no sign
+_LEAST = 5  # lines
+_SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def lines(source):
+    """(normalised, as written) lines of code: names that are not called or attributes become one letter, strings and
+    comments go."""
+    found, written = {}, source.splitlines()
+    try:
+        tokens = [t for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type not in _SKIPPED]
+    except (tokenize.TokenError, SyntaxError):
+        return [("".join(line.split()), line) for line in written if line.strip()]
+    for before, token, after in zip([None, *tokens], tokens, [*tokens[1:], None]):
+        kept = token.string
+        if token.type == tokenize.STRING:
+            continue
+        if token.type == tokenize.NAME and not keyword.iskeyword(kept):
+            called = after is not None and after.string in ("(", ".")
+            kept = kept if called or (before is not None and before.string == ".") else "v"
+        found.setdefault(token.start[0], []).append(kept)
+    return [(" ".join(parts), written[number - 1]) for number, parts in sorted(found.items())]
+
+
+def source_of(data):
+    """The code of a notebook's or Python file's bytes; "" where it is neither."""
+    try:
+        cells = json.loads(data)["cells"]
+        return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    except (ValueError, TypeError, KeyError, RecursionError):
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return ""
+
+
+def pairs(sources, handed_out, threshold):
+    """(share, one, other, shared lines) of pairs that share at least this part of the shorter one, most first.
+
+    sources : dict, name -> code.  handed_out : code that does not count.
+    """
+    given = {normal for normal, _ in lines(handed_out)}
+    code = {name: [line for line in lines(source) if line[0] not in given] for name, source in sources.items()}
+    having = Counter(itertools.chain(*({normal for normal, _ in found} for found in code.values())))
+    common = {normal for normal, number in having.items() if number > max(3, _MANY * len(code))}
+    code = {name: [line for line in found if line[0] not in common] for name, found in code.items()}
+    holders = {}
+    for name, found in code.items():
+        for normal in {normal for normal, _ in found}:
+            holders.setdefault(normal, []).append(name)
+    meetings = Counter(itertools.chain(*(itertools.combinations(names, 2) for names in holders.values())))
+    for (one, other), number in meetings.items():
+        if number >= min(_LEAST, len(code[one]), len(code[other])):
+            share, shared = _shared(code[one], code[other])
+            if share >= threshold and len(shared) >= _LEAST:
+                yield share, one, other, shared
+
+
+def _shared(one, other):
+    matcher = difflib.SequenceMatcher(None, [normal for normal, _ in one], [normal for normal, _ in other], False)
+    shared = [(one[m.a + k][1], other[m.b + k][1]) for m in matcher.get_matching_blocks() for k in range(m.size)]
+    return len(shared) / max(1, min(len(one), len(other))), shared
+
+
+def _sources(submissions):
+    """Name -> code of what can be read in the folder."""
+    folder, sources = open_folder(submissions), {}
+    try:
+        for submission in find_submissions(folder):
+            with contextlib.suppress(ValueError):
+                sources[submission.student] = source_of(read(folder, submission))
+    finally:
+        os.close(folder)
+    return sources
+
+
+def run(submissions, handed_out, out, threshold=0.8):
+    """The command ``similar``: a page with the pairs; exit code 0."""
+    sources = _sources(submissions)
+    whose = join(list(sources)).student
+    notebooks = [handed_out] if Path(handed_out).is_file() else sorted(Path(handed_out).glob("*.ipynb"))
+    given = "\n".join(source_of(Path(path).read_bytes()) for path in notebooks)
+    found = sorted((pair for pair in pairs(sources, given, threshold) if whose.get(pair[1]) != whose.get(pair[2], 0)),
+                   key=lambda pair: (-pair[0], pair[1:3]))
+    parts = ["<h1>Alike</h1>", f"<p>{len(found)} pairs of {len(sources)} submissions share at least {threshold:.0%} of the "
+             "shorter one's lines, names of variables and what was handed out not counted. A reason to ask, no proof.</p>"]
+    for share, one, other, shared in found:
+        text = "\n".join(a if a.strip() == b.strip() else f"{a}\n    | {b.strip()}" for a, b in shared)
+        parts.append(f"<h2>{html.escape(one)} and {html.escape(other)}: {share:.0%}</h2><pre>{html.escape(text)}</pre>")
+    Path(out).write_text(page("Alike", parts), encoding="utf-8")
+    print(f"{len(found)} pairs of {len(sources)} submissions are alike: {out}")
+    return 0

@@ -1,0 +1,85 @@
+"""Tasks of your own: a folder with one Python file a task, and what is tried before one is handed out.
+
+A file has one subclass of :class:`classroom.tasks.task.Task`, whose id begins with ``own-``; ``classroom/example``
+has one to begin with.
+"""
+
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from lnlib.exercises.run import here, verdict
+from lnlib.mistakes.change import function_of
+
+from .task import TASKS
+
+_DRAWS = 5
+
+
+def load(folder):
+    """Ids of the tasks in this folder, which :func:`classroom.tasks.draw` knows from now on."""
+    files = sorted(Path(folder).glob("*.py"))
+    if not files:
+        raise ValueError(f"tasks: found {folder}, expected a folder with a Python file for each task")
+    return [_load(file) for file in files]
+
+
+def _load(file):
+    name = f"own_task_{hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    before = dict(TASKS)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"tasks: {file} raised {type(error).__name__}: {error}") from error
+    found = [id for id, task in TASKS.items() if task.__module__ == name]
+    if len(found) != 1 or not found[0].startswith("own-"):
+        TASKS.clear()
+        TASKS.update(before)
+        raise ValueError(f"tasks: {file} has the tasks {', '.join(found) or '(none)'}, expected one, whose id begins "
+                         "with own-")
+    return found[0]
+
+
+def try_out(id):
+    """Raise ValueError, which says what is wrong, unless in some draws of a task of your own the solution passes every
+    check, neither the stub nor the public example's answer passes one, and every mistake fails one."""
+    for seed in range(_DRAWS):
+        try:
+            task = TASKS[id](Random(f"{seed}/{id}"))
+            problem = next(_problems(task), None)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            raise ValueError(f"tasks: {id}, drawn by {seed}: {problem}")
+
+
+def _problems(task):
+    arguments, shown = task.shown()
+    if not isinstance(arguments, tuple):
+        yield f"its example is {task.example}, expected arguments in brackets, with a comma after a single one"
+    stub = function_of(task.stub, task.name, {"np": np})
+    for number, check in enumerate(task.checks):
+        message = _failed(task, number, task.function())
+        if message:
+            yield f"its solution fails the check {check.title!r}: {message}"
+        for words, answer in ("stub", stub), ("answer to the public example", lambda *args: shown):
+            if not _failed(task, number, answer):
+                yield f"the {words} passes the check {check.title!r}"
+    for mistake in task.mistakes:
+        if not any(_failed(task, number, task.function(mistake)) for number in range(len(task.checks))):
+            yield f"no check fails where {mistake.wrong}"
+
+
+def _failed(task, number, answer):
+    """What a check says against an answer, None if nothing."""
+    with np.errstate(all="ignore"):
+        try:
+            return verdict(task.checks[number], np.random.default_rng((7, number)), here(answer))
+        except NotImplementedError:
+            return "not written"

@@ -1,0 +1,159 @@
+"""A class from assignment to files for upload: variants, shards, a Dask cluster, likeness, what the code gives away."""
+
+import csv
+import importlib.util
+import json
+
+import pytest
+from test_grading import ROOT, python, sandbox  # noqa: F401  sandbox is a fixture
+
+from classroom import assignment, guess, key, rehearse, similar
+
+EXAMPLE = ROOT / "classroom" / "example"
+STUDENTS = "s1", "s2", "s3"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A variant of one task for each of three students; s1 and s2 hand in theirs, s3 hands in s1's."""
+    place = tmp_path_factory.mktemp("class")
+    (place / "roster.csv").write_text("Student ID,Name\ns1,Ann\ns2,Ben\ns3,Cara\n")
+    assignment.write((9,), place / "hw", title="Homework 1", per_student=place / "roster.csv")
+    (place / "in").mkdir()
+    for student, whose in zip(STUDENTS, ("s1", "s2", "s1")):
+        text = (place / f"hw/instructor/solutions/{whose}.ipynb").read_text()
+        (place / "in" / f"{student}.ipynb").write_text(text)
+    return place
+
+
+def command(place, *words):
+    run = python("-m", "classroom", *words, cwd=place)
+    assert run.returncode == 0, run.stderr
+    return run
+
+
+KEY = "--assignment", "hw/instructor/assignment.json"
+
+
+@pytest.fixture(scope="module")
+def graded(sandbox, made):  # noqa: F811
+    command(made, "grade", "in", *KEY, "--out", "graded")
+    return made / "graded"
+
+
+def table(path):
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def test_a_variant_is_worth_points_to_its_own_student_alone(graded):
+    assert [(row["student"], row["total"]) for row in table(graded / "points.csv")][:2] == [("s1", "4"), ("s2", "4")]
+    assert float(table(graded / "points.csv")[2]["total"]) < 4
+    assert table(graded / "gradebook.csv")[0] == {"Student ID": "s1", "Name": "Ann", "Homework 1": "4"}
+    whys = {(row["student"], row["why"]) for row in table(graded / "needs-a-look.csv")}
+    assert ("s1", "the same file as s3") in whys and ("s3", "the same file as s1") in whys
+    assert not (graded / "inputs").exists() and 'href="feedback/s1.html"' in (graded / "index.html").read_text()
+
+
+def test_shards_give_the_same_table(graded):
+    place = graded.parent
+    for number in 1, 2:
+        command(place, "grade", "in", *KEY, "--out", f"shard{number}", "--shard", f"{number}/2")
+        assert not (place / f"shard{number}" / "points.csv").exists()
+    command(place, "merge", "in", *KEY, "--out", "merged", "--from", "shard1", "shard2")
+    for name in ("points.csv", "needs-a-look.csv", "gradebook.csv", "statistics.html"):
+        assert (place / "merged" / name).read_bytes() == (graded / name).read_bytes(), name
+    half = python("-m", "classroom", "merge", "in", *KEY, "--out", "half", "--from", "shard1", cwd=place)
+    assert half.returncode == 1 and [row["state"] for row in table(place / "half" / "points.csv")] == [
+        "graded", "not judged", "graded"]
+
+
+_CLUSTER = """
+import json, os, signal, sys, threading, time
+from dask.distributed import LocalCluster
+from classroom import __main__
+
+if __name__ == "__main__":
+    with LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address=None) as cluster:
+        def kill():
+            time.sleep(0.5)
+            os.kill(next(iter(cluster.workers.values())).pid, signal.SIGKILL)
+        if sys.argv[1] == "kill":
+            threading.Thread(target=kill, daemon=True).start()
+        code = __main__.main(["grade", "in", *sys.argv[3:], "--out", sys.argv[2], "--dask", cluster.scheduler_address])
+    sys.exit(code)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["all live", "kill"])
+def test_a_cluster_gives_the_same_table(graded, what):
+    if importlib.util.find_spec("distributed") is None:
+        pytest.skip("dask.distributed is not installed; see requirements-dask.txt")
+    place = graded.parent
+    (place / "cluster.py").write_text(_CLUSTER)
+    run = python("cluster.py", what, f"dask-{what[:3]}", *KEY, cwd=place)
+    assert run.returncode == 0, run.stderr
+    assert (place / f"dask-{what[:3]}" / "points.csv").read_bytes() == (graded / "points.csv").read_bytes()
+
+
+def test_without_dask_it_is_said(monkeypatch):
+    from classroom import spread
+    monkeypatch.setitem(__import__("sys").modules, "dask", None)
+    monkeypatch.setitem(__import__("sys").modules, "dask.distributed", None)
+    with pytest.raises(ValueError, match="dask: found no package dask.distributed; requirements-dask.txt"):
+        spread.by_dask("tcp://nowhere:1", "assignment.json")
+
+
+def test_the_repository_alone_finds_what_it_draws_and_no_task_of_your_own(made, tmp_path):
+    found, = guess.guess(made / "hw/students/s2.ipynb")
+    loaded = key.load(made / "hw/instructor/assignment.json")
+    assert found.solution == loaded.of("s2").tasks[0].solution and found.solution != loaded.of("s1").tasks[0].solution
+    own = assignment.write((), tmp_path / "own", tasks=EXAMPLE)
+    cells = json.loads((own / "students/assignment.ipynb").read_text())
+    text = json.dumps(cells).replace("own-softmax-backward", "own-softmax")  # not one that the repository has
+    (tmp_path / "a.ipynb").write_text(text)
+    assert [(one.draws, one.solution) for one in guess.guess(tmp_path / "a.ipynb")] == [(0, None)]
+    assert guess.run([made / "hw/students/s2.ipynb"], draws=1) == 0
+
+
+HANDED_OUT = "import numpy as np\n\n\ndef f(x):\n    raise NotImplementedError\n"
+ONE = HANDED_OUT + """
+def f(x):
+    # my own idea
+    total = np.zeros(3)
+    for row in x:
+        total = total + row * 2
+    mean = total / len(x)
+    scaled = np.sqrt(mean) + 1
+    return scaled - mean
+"""
+COPY = ONE.replace("total", "s").replace("mean", "m").replace("# my own idea", "'''Written by me.'''")
+OTHER = HANDED_OUT + """
+def f(x):
+    w = x.sum(axis=0)
+    k = np.array([1, 2, 3])
+    y = np.linalg.norm(w, axis=-1)
+    if y > 2:
+        y = y - 2
+    return k * y
+"""
+
+
+def test_a_copy_with_other_names_is_found_and_shown():
+    sources = {"ann": ONE, "ben": COPY, "cara": OTHER, "dan": HANDED_OUT, "eve": HANDED_OUT, "broken": "def f(:\n"}
+    (share, one, other, shared), = similar.pairs(sources, HANDED_OUT, 0.8)
+    assert (share, one, other) == (1.0, "ann", "ben")
+    assert ("    total = np.zeros(3)", "    s = np.zeros(3)") in shared and len(shared) == 6
+    # What many wrote is no sign.
+    many = {f"student {k}": COPY for k in range(8)}
+    assert not list(similar.pairs(many | {"x": OTHER}, HANDED_OUT, 0.8))
+
+
+def test_the_report_of_likeness(tmp_path):
+    (tmp_path / "in").mkdir()
+    for name, code in {"ann": ONE, "ben": COPY, "<b>": OTHER}.items():
+        (tmp_path / "in" / f"{name}.ipynb").write_bytes(rehearse.notebook(code))
+    (tmp_path / "out.ipynb").write_bytes(rehearse.notebook(HANDED_OUT))
+    assert similar.run(tmp_path / "in", tmp_path / "out.ipynb", tmp_path / "alike.html") == 0
+    text = (tmp_path / "alike.html").read_text()
+    assert "<h2>ann and ben: 100%</h2>" in text and "<b>" not in text and "<script" not in text

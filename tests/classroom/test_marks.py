@@ -1,0 +1,244 @@
+"""From results to marks: rosters and names of Moodle and Canvas, overrides, late rules, tables, pages, the zip."""
+
+import csv
+import io
+import multiprocessing
+import os
+import re
+import zipfile
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from classroom.grader import archive, feedback, late, overrides, pages, place, points
+from classroom.grader import marks as settling
+from classroom.grader import roster as rosters
+
+MOODLE = ("Identifier,Full name,Email address,Status,Grade,Maximum Grade,Last modified (submission),Feedback comments\n"
+          'Participant 101,Ann Smith,ann@x.org,,,10,"Friday, 20 November 2026, 11:59 PM",\n'
+          'Participant 102,José Díaz,jose@x.org,,,10,"Sunday, 22 November 2026, 9:00 AM",\n'
+          "Participant 103,Cara Lee,cara@x.org,,,10,-,\n")
+CANVAS = ("Student,ID,SIS User ID,SIS Login ID,Section,Homework 1 (77),Final Score\n"
+          "    Points Possible,,,,,10,(read only)\n"
+          '"Smith, Ann",4001,s1,ann,A,,50\n"Díaz, José",4002,s2,jose,A,,60\n')
+TASKS = (SimpleNamespace(id="a", points=6, title="A", checks=(1, 2)), SimpleNamespace(id="b", points=4, title="B", checks=(1,)))
+
+
+def roster(tmp_path, text):
+    path = tmp_path / "roster.csv"
+    path.write_text(text, encoding="utf-8")
+    return rosters.read(path)
+
+
+def result(*got):
+    tasks = [{"id": task.id, "of": task.points, "points": number, "example": None, "diagnosis": None,
+              "checks": [("one", None if number else "wrong")]} for task, number in zip(TASKS, got)]
+    seen = {"note": None, "output": "", "printed": 0}
+    return {"state": "graded", "tasks": tasks, "errors": [], "missing": {}, "proposed": {}, "taken": {}, "twice": [],
+            **seen, "public": seen}
+
+
+def rows(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+# ---- Whose it is --------------------------------------------------------------------------------------------------
+
+def test_a_download_of_moodle(tmp_path):
+    names = ["Ann Smith_101_assignsubmission_file", "Jose\u0301 Di\u0301az_102_assignsubmission_file_hw.ipynb",
+             "Ann Smith_101_assignsubmission_onlinetext", "Nobody_999_assignsubmission_file"]
+    joined = rosters.join(names, roster(tmp_path, MOODLE))
+    assert joined.student == {names[0]: "Participant 101", names[1]: "Participant 102", names[3]: "Nobody_999"}
+    assert list(joined.ignored) == [names[2]] and "onlinetext" in joined.ignored[names[2]]
+    assert joined.unknown == [names[3]] and joined.missing == ["Participant 103"]
+    alone = rosters.join(names)
+    assert alone.student[names[1]] == "José Díaz_102" and not alone.unknown and not alone.missing
+
+
+def test_a_download_of_canvas(tmp_path):
+    names = ["smithann_4001_900_hw-1.ipynb", "díazjosé_LATE_4002_901_hw.ipynb", "smithann_4009_902_hw.ipynb"]
+    who = roster(tmp_path, CANVAS)
+    joined = rosters.join(names, who)
+    # By the number first, by the name where the number is nobody's.
+    assert list(joined.student.values()) == ["s1", "s2", "s1"] and joined.late == {names[1]}
+    assert [student.name for student in who.students] == ["Ann Smith", "José Díaz"] and len(who.others) == 1
+
+
+def test_names_that_are_typed(tmp_path):
+    who = roster(tmp_path, "Name;Student ID\nJosé;s1\nAnn Smith;s2\nAnn Smith;s3\n")
+    names = ["Jose\u0301", "S2", "ann  smith", "s3"]
+    joined = rosters.join(names, who)
+    assert joined.student == {"Jose\u0301": "s1", "S2": "s2", "ann  smith": "ann  smith", "s3": "s3"}
+    assert joined.unknown == ["ann  smith"]  # there are two
+    # Without a roster, the two ways to write an accent are one student.
+    assert len(set(rosters.join(["Jose\u0301", "José"]).student.values())) == 1
+
+
+@pytest.mark.parametrize("text, says", [
+    ("a,b\n1,2\n", "has the columns a, b; expected one of"), ("Student ID\n", "has no students"),
+    ("Student ID\nx\nX\n", "line 3: X stands in line 2 as well")])
+def test_a_roster_that_is_none(tmp_path, text, says):
+    with pytest.raises(ValueError, match=f"roster: .*{says}"):
+        roster(tmp_path, text)
+    (tmp_path / "latin.csv").write_bytes("Name\nJosé\n".encode("latin-1"))
+    with pytest.raises(ValueError, match="is not UTF-8"):
+        rosters.read(tmp_path / "latin.csv")
+
+
+# ---- Late, overrides, the best of several ----------------------------------------------------------------------------
+
+def test_days_late_and_what_they_cost():
+    rule = late.rule("2026-11-20T23:59", "10% per day, at most 25%")
+    deadline = rule.deadline
+    assert [rule.days(deadline + timedelta(hours=h)) for h in (-5, 0, 1, 24, 25)] == [0, 0, 1, 1, 2]
+    assert [rule.lost(8, days) for days in (0, 1, 2, 3, 9)] == [0, 0.8, 1.6, 2, 2]
+    points_a_day = late.rule("2026-11-20", "1.5 points per day")
+    assert points_a_day.deadline.hour == 23 and [points_a_day.lost(4, days) for days in (1, 2, 3)] == [1.5, 3, 4]
+    assert late.rule("2026-11-20").lost(8, 3) == 0
+
+
+@pytest.mark.parametrize("deadline, rule, name", [("tomorrow", None, "deadline"), ("2026-11-20", "much", "late")])
+def test_rules_that_are_none(deadline, rule, name):
+    with pytest.raises(ValueError, match=f"{name}: found"):
+        late.rule(deadline, rule)
+
+
+def test_moodle_knows_when(tmp_path):
+    times = [late.handed_in(student.row) for student in roster(tmp_path, MOODLE).students]
+    assert times[0] == datetime(2026, 11, 20, 23, 59).astimezone() and times[2] is None
+
+
+def settled(tmp_path, graded, text="", **more):
+    path = tmp_path / overrides.FILE
+    path.write_text(",".join(overrides.COLUMNS) + "\n" + text, encoding="utf-8")
+    changed = overrides.read(path, ["a", "b"])
+    joined = rosters.join([entry for entry, _ in graded], more.pop("who", None))
+    return settling.settle(graded, joined, changed, **more), joined
+
+
+def test_overrides_and_comments_are_kept_and_shown(tmp_path):
+    text = "ann,a,6,See me\nann,,,Well done\nben,days late,2,\n"
+    rule, now = late.rule("2026-11-20", "10% per day"), datetime(2026, 11, 1).astimezone()
+    found, _ = settled(tmp_path, [("ann", result(2, 4)), ("ben", result(6, 4))], text, late=rule,
+                       times={"ann": now, "ben": now})
+    ann, ben = found
+    assert ann.total == 10 and ann.result["remarks"] == [
+        "a: your instructor gives 6 points in place of 2.", "See me", "Well done"]
+    assert ben.total == 8 and ben.days == 2 and "2 of 10 points are lost" in ben.result["remarks"][0]
+    page = feedback.feedback("ann", ann.result, SimpleNamespace(tasks=TASKS))
+    assert "<li>Well done</li>" in page and "ann: 10 of 10 points" in page
+    table = rows(points.points_csv(found, SimpleNamespace(tasks=TASKS), late=True))
+    assert [(row["a"], row["days late"], row["total"]) for row in table] == [("6", "0", "10"), ("6", "2", "8")]
+    assert "Well done" in table[0]["comment"]
+
+
+def test_without_a_file_one_is_made(tmp_path):
+    assert overrides.read(tmp_path / "o.csv", ["a"]) == {} == overrides.read(tmp_path / "o.csv", ["a"])
+    assert (tmp_path / "o.csv").read_text() == "student,task,points,comment\n"
+
+
+@pytest.mark.parametrize("row, says", [("ann,c,1,", "the task 'c'"), ("ann,a,many,", "the points 'many'"),
+                                       ("ann,a,-1,", "the points '-1'"), (",a,1,", "no student"), ("ann,,1,", "no task")])
+def test_overrides_that_are_none(tmp_path, row, says):
+    with pytest.raises(ValueError, match=f"line 2: .*{says}"):
+        settled(tmp_path, [], row + "\n")
+
+
+def test_the_best_of_several_counts(tmp_path):
+    who = roster(tmp_path, CANVAS)
+    graded = [("smithann_4001_1_hw.ipynb", result(2, 0)), ("smithann_4001_2_hw-1.ipynb", result(2, 4))]
+    rule, day = late.rule("2026-11-20", "50% per day"), datetime(2026, 11, 20, 12).astimezone()
+    times = {graded[0][0]: day, graded[1][0]: day + timedelta(days=1)}
+    (mark,), joined = settled(tmp_path, graded, who=who, times=times)
+    assert (mark.student, mark.total, mark.entry) == ("s1", 6, graded[1][0]) and "the best of 2" in mark.told[0]
+    (mark,), _ = settled(tmp_path, graded, who=who, late=late.rule("2026-11-20", "90% per day"), times=times)
+    assert (mark.total, mark.entry) == (2, graded[0][0])  # what is late costs more than it brings
+    look = dict(settling.needs_a_look([mark], joined, lambda result: [], [[name for name, _ in graded]]))
+    assert look["s2"] == ["in the roster, and handed in nothing"]
+    assert f"the same file as {graded[1][0]}" in look[graded[0][0]]
+    assert rule.lost(6, 1) == 3
+
+
+# ---- For other systems, and pages -----------------------------------------------------------------------------------
+
+def test_what_moodle_and_canvas_take_back(tmp_path):
+    who = roster(tmp_path, MOODLE)
+    entry = "Ann Smith_101_assignsubmission_file"
+    found, _ = settled(tmp_path, [(entry, result(3, 4))], "Participant 101,,,Good\n", who=who)
+    name, text = points.for_import(found, who, "Homework 1")
+    assert name == "moodle.csv" and text.splitlines()[0] == MOODLE.splitlines()[0]
+    assert [(row["Grade"], row["Feedback comments"]) for row in rows(text)] == [("7", "Good"), ("", ""), ("", "")]
+    who = roster(tmp_path, CANVAS)
+    found, _ = settled(tmp_path, [("smithann_4001_1_hw.ipynb", result(3, 4))], who=who)
+    name, text = points.for_import(found, who, "Homework 1")
+    assert name == "canvas.csv" and text.splitlines()[:2] == [
+        "Student,ID,SIS User ID,SIS Login ID,Section,Homework 1 (77)", "    Points Possible,,,,,10"]
+    assert [row["Homework 1 (77)"] for row in rows(text)] == ["10", "7", ""]
+    who = roster(tmp_path, "Email\nann@x.org\n")
+    assert points.for_import([], who, "HW") == ("gradebook.csv", "Email,HW\nann@x.org,\n")
+
+
+def test_the_zip_has_moodles_folders(tmp_path):
+    entries = ["Ann Smith_101_assignsubmission_file", "Ben_102_assignsubmission_file_hw.ipynb"]
+    found, _ = settled(tmp_path, [(entry, result(1, 1)) for entry in entries])
+    page = tmp_path / "page.html"
+    page.write_text("x")
+    contents = []
+    for _ in range(2):
+        archive.feedback_zip(tmp_path / "feedback.zip", found, dict.fromkeys(entries, page))
+        contents.append((tmp_path / "feedback.zip").read_bytes())
+    with zipfile.ZipFile(tmp_path / "feedback.zip") as file:
+        assert file.namelist() == ["Ann Smith_101_assignsubmission_file_/feedback.html",
+                                   "Ben_102_assignsubmission_file_/feedback.html"]
+    assert contents[0] == contents[1]
+
+
+def test_pages_on_the_class(tmp_path):
+    found, _ = settled(tmp_path, [("<ann>", result(6, 4)), ("ben", result(0, 4)), ("cara", result(0, 0))])
+    sheet = SimpleNamespace(tasks=TASKS)
+    index, statistics = pages.index(found, sheet), pages.class_statistics(found, sheet)
+    assert "&lt;ann&gt;" in index and f'href="feedback/{feedback.file_name("<ann>")}.html"' in index
+    assert "mean 4.67, median 4, 1 with all, 1 with none" in statistics and "1 of 3" in statistics
+    assert [int(n) for n in re.findall(r"<td>(\d+)</td>", statistics)][:10] == [1, 0, 0, 0, 1, 0, 0, 0, 0, 1]
+    for page in (index, statistics):
+        assert "<script" not in page and "<ann>" not in page and "http" not in page.replace("http-equiv", "")
+
+
+# ---- The folder ----------------------------------------------------------------------------------------------------
+
+def _try(out, found):
+    try:
+        with place.held(out):
+            found.put("held")
+    except ValueError as error:
+        found.put(str(error))
+
+
+def test_a_folder_is_one_graders(tmp_path):
+    context, out = multiprocessing.get_context("spawn"), tmp_path / "out"
+    with place.held(out):
+        found = context.Queue()
+        other = context.Process(target=_try, args=(out, found))
+        other.start()
+        assert "a grader is at work" in found.get(timeout=60)
+        other.join()
+        with place.held(out, ".lock-1-of-2"):
+            pass
+    with place.held(out):
+        assert not out.stat().st_mode & 0o077
+
+
+def test_inputs_are_one_seed_a_grading(tmp_path):
+    first = place.inputs(tmp_path)
+    assert first == place.inputs(tmp_path) and not (tmp_path / "inputs").stat().st_mode & 0o077
+    place.forget_inputs(tmp_path)
+    seeds = {first, place.inputs(tmp_path)}
+    assert len(seeds) == 2 and min(seeds) > 2**97 and os.listdir(tmp_path) == ["inputs"]  # one in 2**31 is below
+
+
+def test_pages_of_those_who_left_go(tmp_path):
+    for name in ("a.html", "b.html", "notes.txt"):
+        (tmp_path / name).write_text("")
+    place.keep_only(tmp_path, {"a.html"})
+    assert sorted(os.listdir(tmp_path)) == ["a.html", "notes.txt"]

@@ -95,6 +95,7 @@ def parser():
     rehearse = commands.add_parser("rehearse", help="grade made-up submissions, hostile ones among them, twice")
     rehearse.add_argument("--students", type=int, default=200)
     rehearse.add_argument("--hostile", type=_share, default=0.1, help="share of hostile ones (default: %(default)s)")
+    rehearse.add_argument("--turns", type=int, default=2, help="gradings that are compared (default: %(default)s)")
     rehearse.add_argument("--jobs", type=int, help="submissions at a time (default: number of cores)")
     return found
 

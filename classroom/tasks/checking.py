@@ -1,5 +1,7 @@
 """Graded tasks of chapters 4 and 5: is this gradient right, and if not, which mistake is it?"""
 
+import functools
+
 import numpy as np
 
 from lnlib.exercises.expect import expect
@@ -47,9 +49,13 @@ class GradientCheck(_OfGradient):
 
     id, minutes, points = "ch04-gradient-check", 30, 6
 
+    @functools.cached_property
+    def example(self):
+        """As of every task."""
+        return self.example_of(1)
+
     def draw(self, random):
         norm, given, signature = self.choose(random)
-        self.example = self.example_of(1)
         self.statement = (
             f"{norms.definition(norm)}\n\nWrite `gradient_is_right({signature})`. It is given `dx` that somebody's "
             "backward returned for this normalisation, and says whether that is the gradient of the loss "
@@ -130,6 +136,11 @@ class ReadTheMistake(_OfGradient):
 
     id, minutes, points = "ch05-read-the-mistake", 35, 5
 
+    @functools.cached_property
+    def example(self):
+        """As of every task."""
+        return self.example_of(2)
+
     def draw(self, random):
         norm, given, signature = self.choose(random)
         self.words = {
@@ -145,7 +156,6 @@ class ReadTheMistake(_OfGradient):
         random.shuffle(names)
         self.order = [word for word in self.words if word != "right"]
         random.shuffle(self.order)  # who counts the calls must not know which word it is, if it is not 'right'
-        self.example = self.example_of(2)
         table = "\n".join(f"- `{name!r}`: {self.words[name]};" for name in names)
         self.statement = (
             f"{norms.definition(norm)}\n\n`dx` is what somebody's backward returned for this normalisation and the "

@@ -11,7 +11,7 @@ import cases
 import numpy as np
 import pytest
 
-from lnlib import cpu, gpu, layernorm, reference
+from lnlib import cpu, gpu, layernorm, reference, sharded
 from lnlib.gradcheck import central_difference, complex_step
 from lnlib.symbolic import to_numpy
 
@@ -21,6 +21,25 @@ def backend(module, **options):
     def results(a, eps):
         y, *gradients = cases.run(module, *a, eps, **options)
         return {"y": y, **named(gradients)}
+    return results
+
+
+def cut_among_three(module, axis, **options):
+    """Rows (axis 0) or features (1) on three ranks, of which the first has the least."""
+    def results(a, eps):
+        x, dy = (v.reshape(-1, v.shape[-1]) for v in (a.x, a.dy))
+        length = x.shape[axis]
+
+        def program(part):
+            at, of = ((part,), slice(None)) if axis == 0 else ((slice(None), part), part)
+            y, cache = yield from module.layer_norm_forward(x[at], a.gamma[of], a.beta[of], eps, **options)
+            return y, *(yield from module.layer_norm_backward(dy[at], cache))
+
+        found = sharded.simulate([program(part) for part in sharded.widths(length // 8, length // 2 - length // 8,
+                                                                           length - length // 2)])
+        y, dx = (np.concatenate([r[k] for r in found], axis).reshape(a.x.shape) for k in (0, 1))
+        sums = found[0][2:] if axis == 0 else [np.concatenate([r[k] for r in found]) for k in (2, 3)]
+        return {"y": y, **named((dx, *sums))}
     return results
 
 
@@ -132,6 +151,12 @@ IMPLEMENTATIONS = {
                                   skip=("65536 rows", "2x128x1024")),  # minutes, in an interpreter
     "GPU backend, precise": Implementation(backend(gpu, precise=True), rounded_once, ("float32", "float16"),
                                            size=70_000, skip=("65536 rows", "2x128x1024")),
+    "rows sharded": Implementation(cut_among_three(sharded.rows, 0), recentred, cases.DTYPES),
+    "features sharded": Implementation(cut_among_three(sharded.features, 1), recentred, cases.DTYPES),
+    "rows sharded, precise": Implementation(cut_among_three(sharded.rows, 0, precise=True), rounded_once,
+                                            ("float32", *cases.HALVES)),
+    "features sharded, precise": Implementation(cut_among_three(sharded.features, 1, precise=True), rounded_once,
+                                                ("float32", *cases.HALVES)),
     "step by step": Implementation(steps, rounded_mean, ("float64", "float32"), skip=NOT_RECENTRED),
     "SymPy": Implementation(sympy, rounded_mean, D=(2, 8), size=1000, skip=NOT_RECENTRED),
     "complex step": Implementation(by(complex_step), complex_stepped, size=512),

@@ -12,8 +12,7 @@ import numpy as np
 
 
 def _block(x, start, width):
-    # A copy in order: NumPy adds blocks of one shape and layout in one order, wherever they were cut from.
-    return np.ascontiguousarray(x[:, start:start + width], np.float64)
+    return np.asarray(x[:, start:start + width], np.float64)
 
 
 def _parts(columns, width, block, make):

@@ -47,8 +47,10 @@ def launch(arguments, ranks, timeout=60.0):
                           start_new_session=True) as process:
         try:
             out, err = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:  # Ctrl-C as well, which a session of its own does not hear
             end(process)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
             raise TimeoutError(f"timeout: found {ranks} processes still running after {timeout:g} s, expected them to "
                                f"end: {' '.join(arguments)}") from None
     return subprocess.CompletedProcess(command, process.returncode, out, err)

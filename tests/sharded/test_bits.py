@@ -5,7 +5,7 @@ import pytest
 from ranks import numbers, program, whole
 
 from lnlib import layernorm
-from lnlib.sharded import SUM, RankError, cut, simulate, widths
+from lnlib.sharded import SUM, RankError, cut, features, simulate, widths
 from lnlib.sharded.groups import merge, merge_upstream, products, quadruples, quintuples, tree
 from lnlib.sharded.simulator import ORDERS
 
@@ -54,9 +54,11 @@ def test_rows_sharded_y_and_dx_are_those_of_one_process():
 @pytest.mark.parametrize("parts", [widths(5, 0, 9, 2, 44), cut(60, 3), cut(60, 4)])
 def test_all_ranks_have_the_same_bits(order, parts):
     """dgamma and dbeta of rows; of features the statistics, which every rank merges for itself."""
-    arrays = numbers(60, 60, 1e3, "float64")
+    arrays = x, gamma, beta, _ = numbers(60, 60, 1e3, "float64")
     results = simulate([program("rows", part, *arrays) for part in parts], order=order)
     assert len({b"".join(bits(r[3:])) for r in results}) == 1
+    results = simulate([features.layer_norm_forward(x[:, part], gamma[part], beta[part]) for part in parts])
+    assert len({cache.rstd.tobytes() for _, cache in results}) == 1
 
 
 def test_the_ring_adds_another_order_in_every_part_of_a_message():

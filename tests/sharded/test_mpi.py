@@ -139,6 +139,24 @@ def test_a_hang_is_ended_and_leaves_nobody():
 
 
 @needs_mpi
+@pytest.mark.slow
+def test_an_interrupt_ends_all(monkeypatch):
+    """What was started is in a session of its own, and does not hear Ctrl-C."""
+    communicate, interrupts = subprocess.Popen.communicate, iter([KeyboardInterrupt])
+
+    def interrupted(self, *arguments, **options):
+        for interrupt in interrupts:
+            time.sleep(1)  # the ranks have started
+            raise interrupt
+        return communicate(self, *arguments, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        start("sleeps", 2)
+
+
+@needs_mpi
+@pytest.mark.slow
 def test_the_demo_shows_the_same_as_the_simulator():
     """With two ranks there is one order only, so that every digit and every bit must agree."""
     command = [sys.executable, "-m", "lnlib.sharded", "demo", "-n", "2"]
@@ -174,13 +192,14 @@ def test_where_there_is_no_mpi_a_sentence_says_so(platform, words, monkeypatch, 
 
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(command.demo, "demo", lambda job: [f"{job.ranks} ranks"])
     assert words in launch.missing()
     with pytest.raises(RuntimeError, match=words):
         launch.launch(["file.py"], 2)
     assert command.main(["faults"]) == 2 and words in capsys.readouterr().err
     assert command.main(["demo", "-n", "1"]) == 0
     shown = capsys.readouterr()
-    assert shown.err.startswith("simulated: ") and shown.out.startswith("1 ranks; ")
+    assert shown.err.startswith("simulated: ") and shown.out == "1 ranks\n"
 
 
 def test_arguments_of_launch_and_of_the_command(capsys):

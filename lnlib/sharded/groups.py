@@ -15,11 +15,11 @@ def _block(x, start, width):
     return np.asarray(x[:, start:start + width], np.float64)
 
 
-def _parts(columns, width, block, make):
+def _parts(columns, shape, block, make):
     """``make(start, width)`` of each block, stacked: (blocks, rows, columns); none of a shard without features."""
-    starts = range(0, width[1], block or max(width[1], 1))
-    made = [make(start, block or width[1]) for start in starts]
-    return np.stack(made) if made else np.empty((0, width[0], columns))
+    rows, width = shape
+    made = [make(start, block or width) for start in range(0, width, block or max(width, 1))]
+    return np.stack(made) if made else np.empty((0, rows, columns))
 
 
 def centred(x):

@@ -178,6 +178,8 @@ def test_parameters_that_drifted_apart_and_rows_that_do_not_fit():
         simulate([features.layer_norm_forward(a, gamma, beta) for a in (x, x[1:])])
     with pytest.raises(RankError, match="^block: found None on rank 0 and 128 on rank 1"):
         simulate([features.rms_norm_forward(x, gamma, reproducible=flag) for flag in (False, True)])
+    with pytest.raises(RankError, match="^precise: found False on rank 0 and True on rank 1"):
+        simulate([features.layer_norm_forward(x, gamma, beta, precise=flag) for flag in (False, True)])
     with pytest.raises(RankError, match="^ranks 0, 1: ValueError: x: found no features on any rank"):
         simulate([features.layer_norm_forward(x[:, :0], gamma[:0], beta[:0]) for _ in "ab"])
 

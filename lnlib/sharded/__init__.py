@@ -19,8 +19,8 @@ runs in a simulator, in one process and with NumPy alone, and under MPI (``mpi4p
 * **Bits** are the same on all ranks. With ``reproducible=True`` they are the same for every number of ranks, too.
 * **Errors.** What is wrong on one rank is one :class:`~lnlib.sharded.messages.RankError` on all of them, with rank
   and argument, and never a hang: before each message ranks tell each other in 16 bytes what they are about to do.
-* **Range.** All arithmetic is in float64, so that float32 rows never leave it. Rows of float64 beyond
-  1e150, which :mod:`lnlib.layernorm` does again, scaled, are not done again here: y is 0 or NaN.
+* **Range.** All arithmetic is in float64, so that float32 rows never leave it. Rows of float64 whose squares do are
+  done again, scaled, on all ranks at once. A dy whose products with gamma leave the range gives NaN or Inf.
 
 To be read in this order:
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import contract, layernorm
-from .groups import merge, merge_upstream, products, quadruples, quintuples, tree
+from .groups import merge, merge_upstream, products, quadruples, quintuples, squares, tree
 from .messages import GATHER, SAME
 from .rows import DTYPES, require_blocks
 
@@ -87,14 +87,48 @@ def _joined(join, parts, block):
 
 
 @np.errstate(all="ignore")
-def _normalised(x, rows, gamma, beta, eps, statistics, precise, block, kind):
-    """y and the cache, from the (n, m, r, S) of the whole rows; ``rows`` are those of x, and are overwritten."""
+def _out_of_range(n, S, eps):
+    """The rows that are to be done again, scaled: the same on all ranks, because the bits of S are."""
+    smallest, largest = contract.RANGE["float64"]
+    var_eps = S / n + eps
+    return ~((smallest < var_eps) & (var_eps < largest))[:, 0]
+
+
+@np.errstate(all="ignore")
+def _exponents(rows, eps):
+    """The e with M <= 2**e of each row, (1, rows); M is the largest of this rank's |x| and of the root of eps."""
+    M = np.maximum(np.abs(rows).max(axis=-1, initial=0), max(math.sqrt(eps), 5e-324))
+    return np.frexp(M)[1].astype(np.int64)[None]
+
+
+def _statistics(rows, eps, block, bring, join):
+    """The numbers of the whole rows, a column each, and e of each row: ``rows`` out of range become 2**-e times so much.
+
+    Where there are any (or NaN), two more messages, of those rows.
+    """
+    statistics = _joined(join, (yield GATHER, bring(rows, block)), block)
+    e = np.zeros((len(rows), 1), np.int64)
+    redo = _out_of_range(statistics[0], statistics[-1], eps)
+    if redo.any():
+        e[redo, 0] = (yield GATHER, _exponents(rows[redo], eps)).max(axis=0)
+        rows[redo] = np.ldexp(rows[redo], -e[redo])
+        again = _joined(join, (yield GATHER, bring(rows[redo], block)), block)
+        for column, new in zip(statistics, again):
+            column[redo] = new
+    return statistics, e
+
+
+@np.errstate(all="ignore")
+def _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, kind):
+    """y and the cache, from the (n, m, r, S) of the whole rows; ``rows``, those of x times 2**-e, are overwritten."""
     n, m, r, S = statistics
     compute = np.dtype(np.float64) if precise else contract.COMPUTE_DTYPE[x.dtype.name]
-    rstd = 1 / np.sqrt(S / n + eps)
+    scaled = 1 / np.sqrt(S / n + np.ldexp(eps, -2 * e))
+    constant = (S == 0) & (eps > 0)  # all there is below the root is eps, which may be nothing, scaled
+    rstd = np.where(constant, 1 / np.sqrt(np.float64(eps)), np.ldexp(scaled, -e))
     rows -= m
     rows -= r
-    rows *= rstd
+    rows *= np.where(constant, 1, scaled)
     xhat = rows.astype(compute)
     y = (gamma.astype(compute) * xhat + beta.astype(compute)).astype(x.dtype).reshape(x.shape)
     D = int(n[0, 0]) if len(n) else 0
@@ -111,8 +145,8 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, reproducible=
     common, block = _common(x, gamma, eps, precise, reproducible, block)
     yield SAME, common
     rows = _rows(x)
-    parts = yield GATHER, quadruples(rows, block)
-    return _normalised(x, rows, gamma, beta, eps, _joined(merge, parts, block), precise, block, FeaturesCache)
+    statistics, e = yield from _statistics(rows, eps, block, quadruples, merge)
+    return _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, FeaturesCache)
 
 
 def rms_norm_forward(x, gamma, eps=1e-5, *, reproducible=False, block=BLOCK, finite=False):
@@ -125,9 +159,8 @@ def rms_norm_forward(x, gamma, eps=1e-5, *, reproducible=False, block=BLOCK, fin
     common, block = _common(x, gamma, eps, False, reproducible, block)
     yield SAME, common
     rows = _rows(x)
-    parts = yield GATHER, products(rows, rows, block)
-    n, S = _joined(np.add, parts, block)
-    return _normalised(x, rows, gamma, beta, eps, (n, 0 * n, 0 * n, S), False, block, RMSFeaturesCache)
+    (n, S), e = yield from _statistics(rows, eps, block, squares, np.add)
+    return _normalised(x, rows, gamma, beta, eps, (n, 0 * n, 0 * n, S), e, False, block, RMSFeaturesCache)
 
 
 @np.errstate(all="ignore")

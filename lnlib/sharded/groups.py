@@ -70,6 +70,11 @@ def products(a, b, block=None):
     return _parts(2, a.shape, block, make)
 
 
+def squares(x, block=None):
+    """(n, sum of x * x) of every row for each block of features: (blocks, rows, 2)."""
+    return products(x, x, block)
+
+
 def _meet(a, b):
     """The larger and the smaller of two groups, their count, the smaller's share, and how far its mean is away."""
     larger = (a[..., 0] > b[..., 0]) | ((a[..., 0] == b[..., 0]) & (a[..., 1] <= b[..., 1]))

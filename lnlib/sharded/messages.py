@@ -47,8 +47,8 @@ class Step(NamedTuple):
 
     @property
     def digest(self):
-        """8 bytes, as an integer, that differ if anything told of the step does."""
-        told = repr((sorted(self.terms.items()), self.error)).encode()
+        """8 bytes, as an integer, that differ if ``terms`` do; a step that failed has none."""
+        told = repr(sorted(self.terms.items())).encode()
         return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "little", signed=True)
 
     @property

@@ -58,8 +58,9 @@ def run(how, ranks, *arrays, **options):
 
 def hold(how, rows, D, ratio, ranks, norm="layer", block=None):
     arrays, rounded, owed = judged(rows, D, ratio, norm)
-    for parts in cuts(rows if how == "rows" else D, ranks):
-        results = whole(how, simulate([program(how, part, *arrays, norm=norm) for part in parts]))
+    length = rows if how == "rows" else D
+    for parts in [cut(length, ranks, block)] if block else cuts(length, ranks):
+        results = whole(how, simulate([program(how, part, *arrays, norm=norm, block=block) for part in parts]))
         found = distances(results, rounded)
         assert all(found[name] <= BAR * owed[name] for name in found), (parts, found, owed)
 
@@ -69,6 +70,13 @@ def hold(how, rows, D, ratio, ranks, norm="layer", block=None):
 @pytest.mark.parametrize("D, ranks", [(8, 3), (8, 8), (1000, 4)])
 def test_as_exact_as_one_process(how, ratio, D, ranks):
     hold(how, SHAPES[D], D, ratio, ranks)
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("how, block", [("rows", 5), ("features", 128)])
+def test_fixed_blocks_are_as_exact(how, block, norm):
+    for ranks in (1, 3, 12):
+        hold(how, 12, 1000, 10, ranks, norm, block)
 
 
 @pytest.mark.slow
@@ -122,6 +130,31 @@ def test_constant_rows_and_constant_upstream_give_exact_zeros(dtype, ranks):
     x, dy = numbers(5, 700, 1.0, dtype)[0], np.full_like(dy, 0.1)
     _, _, dx, *_ = run("features", ranks, x, one, zero, dy)
     assert not dx.any()
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("eps", [0.0, 1e-5])
+def test_rows_whose_squares_leave_the_range_are_done_again(norm, eps):
+    """Scaled by 2**k, with eps scaled by 2**2k, a row has the same xhat, and dx is 2**-k times as large.
+
+    In another row all is as before, to the bit. NaN stays in its own. A product with a power of two rounds nothing; the
+    statistics are rounded as they are in range, a few u, but for what of eps is left: 2**-53 of it or less.
+    """
+    x, gamma, beta, dy = numbers(6, 40, 3.0, "float64")
+    wanted = run("features", 3, x, gamma, beta, dy, norm=norm, eps=0.0)
+    wide, k = x.copy(), np.array([0, 700, 1020, -800, 0, 0] if eps == 0 else [0, 700, 1020, 600, 0, 0])[:, None]
+    wide = np.ldexp(wide, k)
+    wide[5, 7] = np.nan
+    y, xhat, dx, *_ = run("features", 3, wide, gamma, beta, dy, norm=norm, eps=eps)
+    plain = run("features", 3, x, gamma, beta, dy, norm=norm, eps=eps)
+    assert np.isnan(y[5]).all() and np.isnan(dx[5]).all()
+    assert [a[[0, 4]].tobytes() for a in (y, xhat, dx)] == [a[[0, 4]].tobytes() for a in plain[:3]]
+    for found, exact in zip((xhat, np.ldexp(dx, k)), (wanted[1], wanted[2])):
+        assert np.allclose(found[1:4], exact[1:4], rtol=1e-14, atol=1e-15)
+    big = np.full((2, 40), 1.7e308)
+    found = run("features", 3, big, gamma, beta, dy[:2], norm=norm, eps=1e-5)
+    for value, one in zip(found, single(big, gamma, beta, dy[:2], norm=norm, eps=1e-5)):  # constant rows
+        assert np.allclose(value, one, rtol=1e-12, atol=1e-320)
 
 
 @pytest.mark.parametrize("how", ["rows", "features"])

@@ -88,6 +88,16 @@ def test_same_names_what_differs():
         simulate([say((SAME, {"D": 3})), say((SAME, {}))])
 
 
+def test_what_is_gathered_may_differ_in_its_first_axis_only():
+    for shape in ((2, 3), (1, 4), (1, 3, 1)):
+        programs = [say((GATHER, np.ones(s))) for s in ((1, 3), shape)]
+        if shape == (2, 3):
+            assert simulate(programs)[0][0].shape == (3, 3)
+        else:
+            with pytest.raises(RankError, match=r"^operation: found gather of float64 \(any, 3\) on rank 0 and "):
+                simulate(programs)
+
+
 def test_errors_of_several_ranks_and_the_cause():
     def divides():
         yield SUM, 1 // 0

@@ -56,6 +56,13 @@ def results(comm):
     def merged():
         return (yield merge, quadruples_of(comm.rank))
 
+    for bad in ((None, merged()), (comm, None), (comm, [1])):  # what a table of bad calls holds, where there is MPI
+        try:
+            mpi.run(*bad)
+        except TypeError as error:
+            assert ": found " in str(error)
+        else:
+            raise AssertionError(bad)
     total = mpi.run(comm, merged())
     return found, comm.allgather(digest([total])), [total[:, 0].tolist(), (total[:, 1] + total[:, 2]).tolist()]
 

@@ -28,16 +28,16 @@ def _shard(text):
 
 def _add_grading(command):
     """The arguments that grade and merge share."""
-    command.add_argument("submissions", help="a folder of notebooks, or of folders with one notebook: one a student; a "
-                                             "bulk download of Moodle or Canvas, unpacked, is one")
+    command.add_argument("submissions", help="a folder of notebooks, or of folders with one notebook: one a student; "
+                                             "a bulk download of Moodle or Canvas, unpacked, is one")
     command.add_argument("--assignment", required=True, help="the private assignment.json")
     command.add_argument("--out", required=True, help="where points, feedback and results go; overrides.csv in it is "
                                                       "yours: points and comments that grading keeps")
-    command.add_argument("--roster", help="CSV of the class: ids, names, and what Moodle or Canvas take back (default: "
-                                          "the one of --per-student)")
+    command.add_argument("--roster", help="CSV of the class: ids, names, and what Moodle or Canvas take back "
+                                          "(default: the one of --per-student)")
     command.add_argument("--deadline", help="such as 2026-11-20T23:59; files have the time that the download kept")
-    command.add_argument("--late", metavar="RULE", help="such as '10%% per day' (of the points reached) or '1 point per "
-                                                        "day, at most 5 points'")
+    command.add_argument("--late", metavar="RULE", help="such as '10%% per day' (of the points reached) or '1 point "
+                                                        "per day, at most 5 points'")
     command.add_argument("--wall", type=int, default=60, help="seconds for a submission (default: %(default)s)")
     command.add_argument("--call", type=int, default=10, help="seconds for a call, or a cell (default: %(default)s)")
 
@@ -50,9 +50,9 @@ def parser():
 
     new = commands.add_parser(
         "assignment", help="write an assignment: for students, for you, for nbgrader",
-        description="Write an assignment. The tasks are drawn by public code, so whoever has this repository finds the "
-                    "solution of a task by a loop over seeds that compares texts, in seconds, and the seed being private "
-                    "does not help. What helps: tasks of your own (--tasks), which no public code draws, and asking "
+        description="Write an assignment. The tasks are drawn by public code, so whoever has this repository finds "
+                    "the solution of a task by a loop over seeds that compares texts, in seconds, and the seed being "
+                    "private does not help. What helps: tasks of your own (--tasks), which no public code draws, and asking "
                     "students about what they handed in. --per-student keeps them from handing on solutions.")
     new.add_argument("--chapters", type=_chapters, default=[], help="numbers, such as 3,4")
     new.add_argument("--out", required=True, help="a new folder")
@@ -63,8 +63,9 @@ def parser():
     new.add_argument("--title", default="Assignment", help="of the notebook (default: %(default)s)")
 
     grade = commands.add_parser("grade", help="grade a folder of submissions, each in a sandbox",
-                                description="Grade a folder of submissions. Hidden inputs are drawn from a new seed of "
-                                            "128 bits for each grading. After an interruption the same command goes on.")
+                                description="Grade a folder of submissions. Hidden inputs are drawn from a new seed "
+                                            "of 128 bits for each grading. After an interruption the same command "
+                                            "goes on.")
     _add_grading(grade)
     grade.add_argument("--jobs", type=int, help="submissions at a time (default: number of cores)")
     grade.add_argument("--again", action="store_true", help="grade those with a stored result, too")
@@ -81,14 +82,15 @@ def parser():
 
     similar = commands.add_parser("similar", help="which submissions are alike, and in which lines")
     similar.add_argument("submissions", help="as for grade")
-    similar.add_argument("--handed-out", required=True, help="the notebook that students got, or the folder students/")
+    similar.add_argument("--handed-out", required=True, help="the notebook that students got, or students/")
     similar.add_argument("--out", default="alike.html", help="a page (default: %(default)s)")
-    similar.add_argument("--threshold", type=_share, default=0.8, help="share of the shorter one (default: %(default)s)")
+    similar.add_argument("--threshold", type=_share, default=0.8,
+                         help="share of the shorter one's lines (default: %(default)s)")
 
     guess = commands.add_parser(
         "guess", help="solutions found with this repository alone, to see what a private seed hides: nothing",
-        description="Draw tasks until text and stub are those of the notebook, as any student with this repository can. "
-                    "Tasks of your own are not drawn by it.")
+        description="Draw tasks until text and stub are those of the notebook, as any student with this repository "
+                    "can. Tasks of your own are not drawn by it.")
     guess.add_argument("notebooks", nargs="+", help="notebooks as students get them")
     guess.add_argument("--draws", type=int, default=20000, help="of each task, at most (default: %(default)s)")
 

@@ -49,14 +49,17 @@ nbgrader/     PRIVATE: a course folder for nbgrader, with solutions and hidden t
               there; `python -m classroom grade` takes the same notebooks and keeps its tests to itself.
 """
 _OWN = """\
-              Your own tasks are found by a variable beside PYTHONPATH: LN_TASKS=<folder of this file>/instructor/tasks
+              Your own tasks are found by a variable beside PYTHONPATH:
+                  LN_TASKS=<folder of this file>/instructor/tasks
 """
 _README_EACH = """{title}
 
 students/     A notebook for each student, named by the id in the roster: everybody gets their own.
-instructor/   PRIVATE: solutions, the roster, and assignment.json with the seed, which `python -m classroom grade` needs.
+instructor/   PRIVATE: solutions, the roster, and assignment.json with the seed, which
+              `python -m classroom grade` needs.
               Whoever has it can draw every variant with its solutions again.
-              Own variants keep students from handing on a solution. They do not hide one: the code that draws is public.
+              Own variants keep students from handing on a solution. They do not hide one:
+              the code that draws is public.
 nbgrader hands one notebook to all, so there is no source for it here.
 """
 _CONFIG = """c = get_config()

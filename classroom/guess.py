@@ -1,7 +1,7 @@
 """What the repository alone tells about a notebook: for each of its tasks, the draw whose text is the same.
 
-This is what a student can do who has this repository and no key: draw task after task until text and stub are those of
-the notebook, and take the solution. It needs neither the private seed nor the way in which seeds are made.
+This is what a student can do who has this repository and no key: draw task after task until text and stub are those
+of the notebook, and take the solution. It needs neither the private seed nor the way in which seeds are made.
 """
 
 import json

@@ -60,8 +60,8 @@ def for_student(seed, student):
 
 def text(title, name, seed, chapters, ids, tasks, prints=None):
     """The text of assignment.json; ``prints`` of variants for each student, else ``tasks`` are everybody's."""
-    key = {"format": _FORMAT, "title": title, "name": name, "seed": seed, "chapters": sorted(set(chapters)), "own": ids,
-           "tasks": [{"id": task.id, "name": task.name, "points": task.points, "minutes": task.minutes,
+    key = {"format": _FORMAT, "title": title, "name": name, "seed": seed, "chapters": sorted(set(chapters)),
+           "own": ids, "tasks": [{"id": task.id, "name": task.name, "points": task.points, "minutes": task.minutes,
                       "fingerprint": fingerprint(task)} for task in tasks],
            "versions": {"python": platform.python_version(), "numpy": np.__version__, "lnlib": lnlib.__version__}}
     if prints is not None:

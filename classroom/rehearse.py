@@ -104,7 +104,7 @@ def surprises(graded, expected):
 
 
 def run(students=200, hostile=0.1, jobs=None, turns=2, chapters=(1, 3, 4)):
-    """The command ``rehearse``: exit code 0 if none is lost, all are as expected and the points the same each turn."""
+    """The command ``rehearse``: exit code 0 if none is lost, all are as expected, the points the same each turn."""
     if students < 1:
         raise ValueError(f"students: found {students}, expected 1 or more")
     drawn, seed = tasks.draw(chapters, 1), 1

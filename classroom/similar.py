@@ -104,11 +104,13 @@ def run(submissions, handed_out, out, threshold=0.8):
     given = "\n".join(source_of(Path(path).read_bytes()) for path in notebooks)
     found = sorted((pair for pair in pairs(sources, given, threshold) if whose.get(pair[1]) != whose.get(pair[2], 0)),
                    key=lambda pair: (-pair[0], pair[1:3]))
-    parts = ["<h1>Alike</h1>", f"<p>{len(found)} pairs of {len(sources)} submissions share at least {threshold:.0%} of the "
-             "shorter one's lines, names of variables and what was handed out not counted. A reason to ask, no proof.</p>"]
+    parts = ["<h1>Alike</h1>", f"<p>{len(found)} pairs of {len(sources)} submissions share at least {threshold:.0%} of "
+             "the shorter one's lines, names of variables and what was handed out not counted. A reason to ask, no "
+             "proof.</p>"]
     for share, one, other, shared in found:
         text = "\n".join(a if a.strip() == b.strip() else f"{a}\n    | {b.strip()}" for a, b in shared)
-        parts.append(f"<h2>{html.escape(one)} and {html.escape(other)}: {share:.0%}</h2><pre>{html.escape(text)}</pre>")
+        parts.append(f"<h2>{html.escape(one)} and {html.escape(other)}: {share:.0%}</h2>"
+                     f"<pre>{html.escape(text)}</pre>")
     Path(out).write_text(page("Alike", parts), encoding="utf-8")
     print(f"{len(found)} pairs of {len(sources)} submissions are alike: {out}")
     return 0

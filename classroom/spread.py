@@ -28,7 +28,8 @@ def by_dask(address, assignment):
     try:
         from dask.distributed import Client
     except ImportError:
-        raise ValueError("dask: found no package dask.distributed; requirements-dask.txt says how to install it") from None
+        raise ValueError("dask: found no package dask.distributed; requirements-dask.txt says how to install it"
+                         ) from None
     folder = Path(assignment).parent
     own = sorted((folder / key.OWN).glob("*.py"))
     files = {"assignment.json": Path(assignment).read_text(encoding="utf-8")} | {

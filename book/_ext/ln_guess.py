@@ -1,4 +1,4 @@
-"""The directive ``{guess-table}``: what a student with the repository and without the key finds out, tried at the build.
+"""The directive ``{guess-table}``: what a student with the repository and without the key finds, tried at the build.
 
 One student's variants of all tasks are drawn, as for a class, and of a task that is not in the repository.
 """
@@ -16,7 +16,7 @@ _SEED = 8  # of the variants: any will do, one keeps the page the same from buil
 class GuessTable(SphinxDirective):
     def run(self):
         rows = ["| task | draws until its text comes up | solution |", "|---|---|---|"]
-        rows += [f"| `{one.id}` | {f'{one.draws:,}' if one.solution else '-'} | {'found' if one.solution else 'not found'} |"
+        rows += [f"| `{one.id}` | {one.draws:,} | found |" if one.solution else f"| `{one.id}` | - | not found |"
                  for one in _guesses()]
         for path in sorted((ROOT / "classroom").rglob("*.py")):
             self.env.note_dependency(str(path))

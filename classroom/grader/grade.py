@@ -174,7 +174,8 @@ def _write(out, marks, assignment, grading, agreed, found, who, title, late):
         name, text = for_import(marks, who, title)
         write(out / name, text)
     if any(rosters.entry(mark.entry).system == "moodle" for mark in marks):
-        feedback_zip(out / "feedback.zip", marks, {mark.entry: out / "feedback" / names[mark.student] for mark in marks})
+        written = {mark.entry: out / "feedback" / names[mark.student] for mark in marks}
+        feedback_zip(out / "feedback.zip", marks, written)
     return len(look)
 
 

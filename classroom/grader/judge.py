@@ -35,8 +35,8 @@ ENDED = {"too slow": "during a check it took too long and was stopped",
 
 
 class Assignment(NamedTuple):
-    """tasks : as drawn.  seed : of the checks, new for each grading.  key : a text that changes with what is asked and
-    how it is judged."""
+    """tasks : as drawn.  seed : of the checks, new for each grading.  key : a text that changes with what is asked
+    and how it is judged."""
 
     tasks: tuple
     seed: int

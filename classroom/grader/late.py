@@ -5,7 +5,8 @@ import re
 from datetime import datetime
 from typing import NamedTuple
 
-_RULE = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>%|points?) (per|a) day(,? at most (?P<most>\d+(\.\d+)?) ?(%|points?))?")
+_RULE = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>%|points?) (per|a) day"
+                   r"(,? at most (?P<most>\d+(\.\d+)?) ?(%|points?))?")
 _TIMES = ("%A, %d %B %Y, %I:%M %p", "%A, %d %B %Y, %H:%M", "%d %B %Y, %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M")
 
 
@@ -43,8 +44,8 @@ def rule(deadline, text=None):
         return Late(when, 0.0, True, math.inf)
     found = _RULE.fullmatch(text.strip().lower())
     if not found:
-        raise ValueError(f"late: found {text!r}, expected a rule such as '10% per day', '2 points per day' or '10% per "
-                         "day, at most 50%'")
+        raise ValueError(f"late: found {text!r}, expected a rule such as '10% per day', '2 points per day' or '10% "
+                         "per day, at most 50%'")
     return Late(when, float(found["number"]), found["unit"] == "%", float(found["most"] or math.inf))
 
 

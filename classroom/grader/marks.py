@@ -7,8 +7,8 @@ from .overrides import NONE
 
 class Mark(NamedTuple):
     """student : id.  entry : name of the submission that counts.  result : its own, with the points that count, the
-    ``total`` and, as ``remarks``, sentences for the student.  total : less what being late costs.  days : late.  told : sentences
-    for the instructor."""
+    ``total`` and, as ``remarks``, sentences for the student.  total : less what being late costs.  days : late.
+    told : sentences for the instructor."""
 
     student: str
     entry: str
@@ -36,7 +36,8 @@ def settle(graded, joined, overrides=None, late=None, times=None):
             others = ", ".join(mark.entry for mark in marks if mark is not best)
             best = best._replace(told=(*best.told, f"the best of {len(marks)}; the others: {others}"))
         if best.entry in joined.late and not best.days:
-            best = best._replace(told=(*best.told, "Canvas marks it as late, its time does not, or there is no deadline"))
+            best = best._replace(told=(
+                *best.told, "Canvas marks it as late; its time does not, or no deadline is given"))
         found.append(best)
     return found
 
@@ -57,12 +58,13 @@ def _mark(student, entry, result, override, late, when):
     if days:
         remarks.append(f"{days} day{'s' * (days > 1)} late: {lost:g} of {total:g} points are lost.")
     total = round(total - lost, 2)
-    return Mark(student, entry, result | {"tasks": tasks, "remarks": remarks, "total": total}, total, days, tuple(told))
+    result |= {"tasks": tasks, "remarks": remarks, "total": total}
+    return Mark(student, entry, result, total, days, tuple(told))
 
 
 def needs_a_look(marks, joined, looks, identical=()):
-    """(name, sentences) of what somebody should look at. looks : function (result) -> sentences.  identical : lists of
-    entries whose files are the same."""
+    """(name, sentences) of what somebody should look at. looks : function (result) -> sentences.  identical : lists
+    of entries whose files are the same."""
     said = {}
     for mark in marks:
         said.setdefault(mark.entry, []).extend([*looks(mark.result), *mark.told])

@@ -25,7 +25,7 @@ NONE = Override({}, [], None)
 
 
 def read(path, ids):
-    """Overrides by student, of a file; one with the columns alone is made where there is none. ``ids``: of the tasks."""
+    """Overrides by student, of a file; one with the columns alone is made where there is none. ``ids``: of tasks."""
     if not path.exists():
         path.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
         return {}
@@ -33,7 +33,8 @@ def read(path, ids):
     with open(path, newline="", encoding="utf-8-sig") as file:
         table = csv.DictReader(file)
         if set(COLUMNS) - set(table.fieldnames or ()):
-            raise ValueError(f"{path}: found columns {', '.join(table.fieldnames or ())}, expected {', '.join(COLUMNS)}")
+            raise ValueError(f"{path}: found columns {', '.join(table.fieldnames or ())}, expected "
+                             f"{', '.join(COLUMNS)}")
         for row in table:
             row = {column: (row[column] or "").strip() for column in COLUMNS}
             if any(row.values()):
@@ -61,8 +62,8 @@ def _with_points(override, task, text, where):
     except ValueError:
         number = math.nan
     if not task or not math.isfinite(number) or number < 0 or (task == DAYS and number % 1):
-        raise ValueError(f"{where}: found the points {text!r} for {task or 'no task'}, expected a number from 0 on, and "
-                         "the id of a task")
+        raise ValueError(f"{where}: found the points {text!r} for {task or 'no task'}, expected a number from 0 on, "
+                         "and the id of a task")
     if task == DAYS:
         return override._replace(days=int(number))
     return override._replace(points=override.points | {task: number})

@@ -15,8 +15,8 @@ def index(marks, assignment):
     rows = []
     for mark in marks:
         name = f"{file_name(mark.student)}.html"
-        rows.append([_link(f"feedback/{name}", mark.student), *(f"{task['points']:g}" for task in mark.result["tasks"]),
-                     str(mark.days or ""), f"{mark.total:g}", html.escape(mark.result["state"]),
+        points = [f"{task['points']:g}" for task in mark.result["tasks"]]
+        rows.append([_link(f"feedback/{name}", mark.student), *points, str(mark.days or ""), f"{mark.total:g}", html.escape(mark.result["state"]),
                      _link(f"instructor/{name}", "details")])
     return page("Feedback", ["<h1>Feedback</h1>", _p("For the instructor. " + _link("statistics.html", "Statistics")),
                              _table(head, rows)])

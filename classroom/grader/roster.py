@@ -1,8 +1,8 @@
 """Who is in the class, by a CSV file of Moodle, of Canvas or of your own; and whose submission is whose.
 
-Moodle names what it hands out in bulk ``<full name>_<number>_assignsubmission_file``, with ``Participant <number>`` in
-its grading worksheet; Canvas ``<lastfirst>_[LATE_]<user's ID>_<number>_<file>``. Everything else is taken for an id, a
-name or an address. Names are compared without case, blanks and the two ways in which Unicode writes an accent.
+Moodle names what it hands out in bulk ``<full name>_<number>_assignsubmission_file``, with ``Participant <number>``
+in its grading worksheet; Canvas ``<lastfirst>_[LATE_]<user's ID>_<number>_<file>``. Everything else is taken for an
+id, a name or an address. Names are compared without case, blanks and the two ways in which Unicode writes an accent.
 """
 
 import csv
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 #: Columns that tell who somebody is, the first that is there is the id; as Moodle, Canvas and people name them.
-_IDS = ("student id", "id number", "sis user id", "sis login id", "username", "identifier", "id", "email address", "email")
+_IDS = ("student id", "id number", "sis user id", "sis login id", "username", "identifier", "id",
+        "email address", "email")
 _NAMES = ("full name", "name", "student")
 _FIRST, _LAST = ("first name", "firstname"), ("last name", "surname", "lastname")
 _MOODLE = re.compile(r"(?P<name>.+)_(?P<number>\d+)_assignsubmission_(?P<kind>[a-z]+)(_|$)")
@@ -39,8 +40,8 @@ class Roster(NamedTuple):
 class Entry(NamedTuple):
     """A submission's name, taken apart.
 
-    keys : that may be in a roster, the surest first.  system : "moodle", "canvas" or "".  late : whether Canvas marked
-    it.  ignored : why it is no submission, or None.
+    keys : that may be in a roster, the surest first.  system : "moodle", "canvas" or "".  late : whether Canvas
+    marked it.  ignored : why it is no submission, or None.
     """
 
     keys: tuple

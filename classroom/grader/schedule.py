@@ -52,8 +52,8 @@ def judge_apart(data, assignment, path, seconds, limits, agreed=None):
 
 
 class Job(NamedTuple):
-    """data : bytes handed in.  student, sheet : who did, and what is asked of them.  renamed : functions that count for
-    others.  path : where the result goes."""
+    """data : bytes handed in.  student, sheet : who did, and what is asked of them.  renamed : functions that count
+    for others.  path : where the result goes."""
 
     data: bytes
     student: str
@@ -65,9 +65,10 @@ class Job(NamedTuple):
 class Grading:
     """What is to be judged and what is known by now; ``graded`` is a dict of entry -> result.
 
-    Results are stored in ``results`` as they come, by the hash of submission, assignment, limits and judging code, and
-    taken from there the next time, unless ``again``. ``report`` is called with (number done, number, entry, state).
-    ``agreed``: dict, entry -> the renamed functions that count, as in :mod:`.matches`. ``students``: dict, entry -> who.
+    Results are stored in ``results`` as they come, by the hash of submission, assignment, limits and judging code,
+    and taken from there the next time, unless ``again``. ``report`` is called with (number done, number, entry,
+    state). ``agreed``: dict, entry -> the renamed functions that count, as in :mod:`.matches`. ``students``: dict,
+    entry -> who.
     """
 
     def __init__(self, folder, found, assignment, results, again=False, seconds=Seconds(), limits=Limits(),
@@ -110,8 +111,8 @@ class Grading:
             sheet = self._assignment.of(student)
         except KeyError:
             return self._finish(submission, nothing_ran(
-                self._assignment, "unknown student", "nobody in the roster has this name, so nobody knows which variant "
-                                                     "was theirs"))
+                self._assignment, "unknown student", "nobody in the roster has this name, so nobody knows which "
+                                                     "variant was theirs"))
         self._same.setdefault(hashlib.sha256(data).digest(), []).append(entry)
         renamed = self._agreed.get(cell(entry), {})
         settings = f"{sheet.key}/{self.seconds}/{self.limits}/{sorted(renamed.items()) or ''}"
@@ -162,7 +163,8 @@ def grade(submissions, assignment, out, jobs=None, again=False, seconds=Seconds(
     results.mkdir(parents=True, exist_ok=True)
     folder = open_folder(submissions)
     try:
-        grading = Grading(folder, find_submissions(folder), assignment, results, again, seconds, limits, report, agreed)
+        found = find_submissions(folder)
+        grading = Grading(folder, found, assignment, results, again, seconds, limits, report, agreed)
         run(grading.jobs(), grading.end, seconds, limits, jobs)
     finally:
         os.close(folder)

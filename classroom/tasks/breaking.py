@@ -128,7 +128,8 @@ class StatisticsOfParts(Task):
 
     @staticmethod
     def _example_of(*values):
-        return "(" + ", ".join(f"np.array({np.round(v, 12).tolist()})" if np.ndim(v) else str(v) for v in values) + ")"
+        sources = (f"np.array({np.round(v, 12).tolist()})" if np.ndim(v) else str(v) for v in values)
+        return f"({', '.join(sources)})"
 
     def cases(self):
         sizes = [(2, 5), (20, 40)] + [(2, 30)] * (0 if self.take_away else 2)
@@ -169,7 +170,8 @@ class StatisticsOfParts(Task):
             yield ("    squares = squares - shift**2 * n * n_part / left\n", "",
                    "the distance of the two means is left out")
             yield "n * n_part / left", "n_part", "the distance of the two means has the wrong weight"
-            yield ("shift**2 * n * n_part / left", f"(n_part * ({mean_part})**2 + left * mean_left**2 - n * ({mean})**2)",
+            yield ("shift**2 * n * n_part / left",
+                   f"(n_part * ({mean_part})**2 + left * mean_left**2 - n * ({mean})**2)",
                    "large squares of means are subtracted from one another")
         else:
             yield ("(n * shift).sum(axis=0) / total", "shift.mean(axis=0)",
@@ -264,8 +266,8 @@ class SumInBlocks(Task):
         self.statement = (
             "Floating-point sums depend on the order of their terms. Write `sum_in_blocks(terms)`, which adds the "
             f"{'squares of the numbers in the ' if squares else ''}rows of `terms` in this order, with B = {B}. "
-            f"{_BLOCKS[cut]}. The rows of a block are added in sequence, from its {'first' if upwards else 'last'} row "
-            f"to its {'last' if upwards else 'first'}. The sums of the blocks are then added {order.in_words(way)}.")
+            f"{_BLOCKS[cut]}. The rows of a block are added in sequence, from its {'first' if upwards else 'last'} "
+            f"row to its {'last' if upwards else 'first'}. The sums of the blocks are then added {order.in_words(way)}.")
         self.head = f'''def sum_in_blocks(terms):
     """Sum{' of squares' if squares else ''} over axis 0, in the order above, to the bit.
 
@@ -310,7 +312,8 @@ class SumInBlocks(Task):
         yield f"{B}", f"{2 * B}", "the blocks have another size"
         yield self.blocks, "[terms]", "all rows are added in one sequence"
         yield self.blocks, "[terms[b:b + 1] for b in range(len(terms))]", "there are no blocks"
-        yield f"block[::{1 if upwards else -1}]", f"block[::{-1 if upwards else 1}]", "a block is added from its other end"
+        yield (f"block[::{1 if upwards else -1}]", f"block[::{-1 if upwards else 1}]",
+               "a block is added from its other end")
         yield "total = rows[0]", "total = rows[0].astype(float)", "a running sum is wider than float32"
         if squares:
             yield "terms = terms * terms", "terms = terms", "the terms are not squared"

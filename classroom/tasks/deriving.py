@@ -193,5 +193,5 @@ class NormBackward(Task):
         if self.variant.affine != "none":
             yield f"g = ({self.g})", "g = dy", "gamma is missing in dx"
             yield "return dx, dgamma, dbeta", "return dx, dbeta, dgamma", "dgamma and dbeta are exchanged"
-            yield (*(("dy_parts * c / s", "dy_parts * c") if norm.affine == "group" else ("dy * (c / s)", "dy * (c)")),
-                   "dgamma is summed with c, not with c / s")
+            product = ("dy_parts * c / s", "dy_parts * c") if norm.affine == "group" else ("dy * (c / s)", "dy * (c)")
+            yield *product, "dgamma is summed with c, not with c / s"

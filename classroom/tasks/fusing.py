@@ -58,8 +58,8 @@ class BytesOfAKernel(Task):
             f"The rows of `x` are normalised{f' in {G} equal parts each' if G > 1 else ''}"
             f"{'' if kernel.centred else ', without subtracting a mean'}. {has}. The statistics "
             f"{'mean and 1 / s' if kernel.centred else '1 / s'} have {many}. "
-            f"{self._backward(kernel) if kernel.backward else self._forward(kernel)} x and everything of x's shape, but "
-            f"for a mask, have `itemsize` bytes a number; statistics have {kernel.statistic}{own}.\n\nWrite "
+            f"{self._backward(kernel) if kernel.backward else self._forward(kernel)} x and everything of x's shape, "
+            f"but for a mask, have `itemsize` bytes a number; statistics have {kernel.statistic}{own}.\n\nWrite "
             "`bytes_of_a_kernel(rows, D, itemsize)`, which returns how many bytes it reads and how many it writes.")
         self.head = '''def bytes_of_a_kernel(rows, D, itemsize):
     """Bytes that the fused kernel above reads, and bytes that it writes.
@@ -202,8 +202,8 @@ class SumInLanes(Task):
                             ("after", "what is left over is added after the lanes, one by one")):
             if other != rest:
                 mine, theirs = self.rests[rest], self.rests[other]
-                yield (f"{mine[0]}{self.joining}{mine[1]}\n    return", f"{theirs[0]}{self.joining}{theirs[1]}\n    return",
-                       says)
+                old, new = (f"{before}{self.joining}{after}\n    return" for before, after in (mine, theirs))
+                yield old, new, says
         if rest != "lanes":
             yield (f"    whole = len(x) // {lanes} * {lanes}", f"    whole = (len(x) - 1) // {lanes} * {lanes}",
                    "a last full step is treated as left over")
@@ -293,8 +293,8 @@ class WarpSums(Task):
 
 
 _CUTS = {"stride": ("the rows b, b + blocks, b + 2 blocks, ...", "range(b, len(dy), blocks)"),
-         "chunks": ("the rows from b * size up to, not including, (b + 1) * size, where size is rows / blocks rounded "
-                    "up; the last blocks may have fewer rows, or none, and then their sum is 0",
+         "chunks": ("the rows from b * size up to, not including, (b + 1) * size, where size is rows / blocks "
+                    "rounded up; the last blocks may have fewer rows, or none, and then their sum is 0",
                     "range(b * size, min((b + 1) * size, len(dy)))"),
          "even": ("the rows from b * rows / blocks, rounded down, up to, not including, (b + 1) * rows / blocks, "
                   "rounded down", "range(b * len(dy) // blocks, (b + 1) * len(dy) // blocks)")}
@@ -312,15 +312,15 @@ class SumsOverRows(Task):
         arrays, stay = ("dy, xhat", "they are") if what == "dgamma" else ("dy", "it is")
         self.example = f"({'np.float32([[1, 2], [3, 4], [5, 6]]), ' * (2 if what == 'dgamma' else 1)}2)"
         several = f", in {runs} running sums that start at 0: its k-th row, from k = 0 on, is added to the running " \
-                  f"sum k mod {runs}; at the end these are added one after the other, the first to the second, then " \
-                  "the third" if runs > 1 else ", one row after the other"
+                  f"sum k mod {runs}; at the end these are added one after the other, the first to the second, " \
+                  "then the third" if runs > 1 else ", one row after the other"
         self.statement = (
             f"A kernel on the GPU computes {what} in two stages. The term of a row is "
             f"{'dy * xhat' if what == 'dgamma' else 'its dy'}, rounded to float32. In the first stage block b, of "
-            f"`blocks`, has {_CUTS[cut][0]}. It adds their terms, from its {'first' if upwards else 'last'} row to its "
-            f"{'last' if upwards else 'first'}{several}. In the second stage the sums of the blocks are added "
-            f"{order.in_words(way)}. Every sum is float32.\n\nWrite `sums_over_rows({arrays}, blocks)`, which returns "
-            f"the sums of the blocks, and {what}.")
+            f"`blocks`, has {_CUTS[cut][0]}. It adds their terms, from its {'first' if upwards else 'last'} row to "
+            f"its {'last' if upwards else 'first'}{several}. In the second stage the sums of the blocks are added "
+            f"{order.in_words(way)}. Every sum is float32.\n\nWrite `sums_over_rows({arrays}, blocks)`, which "
+            f"returns the sums of the blocks, and {what}.")
         self.head = f'''def sums_over_rows({arrays}, blocks):
     """{what} in two stages, to the bit.
 

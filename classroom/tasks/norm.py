@@ -79,8 +79,8 @@ def definition(norm):
         G = norm.groups
         features = (f"part k has the features k, k + {G}, k + {2 * G}, ..." if norm.strided else
                     "each of neighbours")
-        text = (f"Each row of `x` (the last axis, D numbers) is cut into {G} parts of n = D / {G} numbers, {features}. "
-                "Each part $x_1, \\ldots, x_n$ is normalised alone:\n\n")
+        text = (f"Each row of `x` (the last axis, D numbers) is cut into {G} parts of n = D / {G} numbers, "
+                f"{features}. Each part $x_1, \\ldots, x_n$ is normalised alone:\n\n")
     else:
         text = "Each row of `x` (the last axis, n = D numbers $x_1, \\ldots, x_n$) is normalised alone:\n\n"
     centre = f"c_i = x_i - {_WEIGHTS[norm.centre][1]}" if norm.centred else "c_i = x_i"

@@ -51,8 +51,8 @@ def slips(way):
     """(old, new, says) of the mistakes that these lines invite."""
     others = {"sequence": ["backwards", 2], "backwards": ["sequence", 2], "halves": ["sequence", 2]}.get(
         way, ["sequence", "halves"])
-    says = {"sequence": "the sums are joined in sequence", "backwards": "the sums are joined from the last to the first",
-            "halves": "the sums are joined in halves", 2: "the sums are joined in pairs of neighbours"}
+    says = {"sequence": "the sums are joined in sequence",
+            "backwards": "the sums are joined from the last to the first", "halves": "the sums are joined in halves", 2: "the sums are joined in pairs of neighbours"}
     for other in others:
         yield joining(way), joining(other), says[other]
     if isinstance(way, int):

@@ -47,8 +47,8 @@ def _load(file):
 
 
 def try_out(id):
-    """Raise ValueError, which says what is wrong, unless in some draws of a task of your own the solution passes every
-    check, neither the stub nor the public example's answer passes one, and every mistake fails one."""
+    """Raise ValueError, which says what is wrong, unless in some draws of a task of your own the solution passes
+    every check, neither the stub nor the public example's answer passes one, and every mistake fails one."""
     for seed in range(_DRAWS):
         try:
             task = TASKS[id](Random(f"{seed}/{id}"))

@@ -22,8 +22,8 @@ TASKS = {}
 class Task:
     """One graded task: one function to write. A subclass is a task, an object of it a variant, drawn from ``random``.
 
-    A subclass has an ``id`` that begins with the chapter's number, or with ``own-``, ``minutes`` that a student needs, ``points``, a
-    whole number that is split evenly over the checks, and
+    A subclass has an ``id`` that begins with the chapter's number, or with ``own-``, ``minutes`` that a student needs,
+    ``points``, a whole number that is split evenly over the checks, and
 
     * ``draw(random)``, which sets ``variant``, what was drawn; ``statement``, Markdown with shapes and definitions;
       ``head`` and ``body``, the solution's source before and after the end of its docstring, without imports, NumPy

@@ -178,8 +178,8 @@ def _read(norm):
 def _unpacked(spread, v, n):
     """The sum of squares in a stored spread."""
     N = n + spread.more
-    return {"variance": lambda: v * N, "deviation": lambda: v * v * N, "squares": lambda: v, "precision": lambda: N / v,
-            "error": lambda: (v * v) * (N * n), "of the mean": lambda: v * (N * n)}[spread.kind]()
+    return {"variance": lambda: v * N, "deviation": lambda: v * v * N, "squares": lambda: v,
+            "precision": lambda: N / v, "error": lambda: (v * v) * (N * n), "of the mean": lambda: v * (N * n)}[spread.kind]()
 
 
 def _packed(spread, s, n):

@@ -1,4 +1,4 @@
-"""A class from assignment to files for upload: variants, shards, a Dask cluster, likeness, what the code gives away."""
+"""A class from assignment to files for upload: variants, shards, a cluster, likeness, what the code gives away."""
 
 import csv
 import importlib.util
@@ -79,7 +79,8 @@ if __name__ == "__main__":
             os.kill(next(iter(cluster.workers.values())).pid, signal.SIGKILL)
         if sys.argv[1] == "kill":
             threading.Thread(target=kill, daemon=True).start()
-        code = __main__.main(["grade", "in", *sys.argv[3:], "--out", sys.argv[2], "--dask", cluster.scheduler_address])
+        code = __main__.main(["grade", "in", *sys.argv[3:], "--out", sys.argv[2],
+                              "--dask", cluster.scheduler_address])
     sys.exit(code)
 """
 

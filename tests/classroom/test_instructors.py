@@ -86,7 +86,8 @@ def test_commands_are_understood():
 
 def test_the_example_gives_what_the_page_shows(tmp_path):
     files, points = re.findall(r"```text\n(.*?)```", TEXT, re.S)
-    new, grade = (shlex.split(commands(f"python -m classroom {command}")[0])[1:] for command in ("assignment", "grade"))
+    new, grade = (shlex.split(commands(f"python -m classroom {command}")[0])[1:]
+                  for command in ("assignment", "grade"))
     made = run(*new, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     there = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()]

@@ -15,14 +15,16 @@ from classroom.grader import archive, feedback, late, overrides, pages, place, p
 from classroom.grader import marks as settling
 from classroom.grader import roster as rosters
 
-MOODLE = ("Identifier,Full name,Email address,Status,Grade,Maximum Grade,Last modified (submission),Feedback comments\n"
+MOODLE = ("Identifier,Full name,Email address,Status,Grade,Maximum Grade,Last modified (submission),"
+          "Feedback comments\n"
           'Participant 101,Ann Smith,ann@x.org,,,10,"Friday, 20 November 2026, 11:59 PM",\n'
           'Participant 102,José Díaz,jose@x.org,,,10,"Sunday, 22 November 2026, 9:00 AM",\n'
           "Participant 103,Cara Lee,cara@x.org,,,10,-,\n")
 CANVAS = ("Student,ID,SIS User ID,SIS Login ID,Section,Homework 1 (77),Final Score\n"
           "    Points Possible,,,,,10,(read only)\n"
           '"Smith, Ann",4001,s1,ann,A,,50\n"Díaz, José",4002,s2,jose,A,,60\n')
-TASKS = (SimpleNamespace(id="a", points=6, title="A", checks=(1, 2)), SimpleNamespace(id="b", points=4, title="B", checks=(1,)))
+TASKS = (SimpleNamespace(id="a", points=6, title="A", checks=(1, 2)),
+         SimpleNamespace(id="b", points=4, title="B", checks=(1,)))
 
 
 def roster(tmp_path, text):
@@ -86,7 +88,7 @@ def test_a_roster_that_is_none(tmp_path, text, says):
         rosters.read(tmp_path / "latin.csv")
 
 
-# ---- Late, overrides, the best of several ----------------------------------------------------------------------------
+# ---- Late, overrides, the best of several ---------------------------------------------------------------------
 
 def test_days_late_and_what_they_cost():
     rule = late.rule("2026-11-20T23:59", "10% per day, at most 25%")
@@ -139,7 +141,8 @@ def test_without_a_file_one_is_made(tmp_path):
 
 
 @pytest.mark.parametrize("row, says", [("ann,c,1,", "the task 'c'"), ("ann,a,many,", "the points 'many'"),
-                                       ("ann,a,-1,", "the points '-1'"), (",a,1,", "no student"), ("ann,,1,", "no task")])
+                                       ("ann,a,-1,", "the points '-1'"), (",a,1,", "no student"),
+                                       ("ann,,1,", "no task")])
 def test_overrides_that_are_none(tmp_path, row, says):
     with pytest.raises(ValueError, match=f"line 2: .*{says}"):
         settled(tmp_path, [], row + "\n")
@@ -160,7 +163,7 @@ def test_the_best_of_several_counts(tmp_path):
     assert rule.lost(6, 1) == 3
 
 
-# ---- For other systems, and pages -----------------------------------------------------------------------------------
+# ---- For other systems, and pages --------------------------------------------------------------------------------
 
 def test_what_moodle_and_canvas_take_back(tmp_path):
     who = roster(tmp_path, MOODLE)

@@ -68,17 +68,26 @@ def test_shards_give_the_same_table(graded):
 
 
 _CLUSTER = """
-import json, os, signal, sys, threading, time
-from dask.distributed import LocalCluster
+import os, signal, sys, threading, time
+from dask.distributed import Client, LocalCluster
 from classroom import __main__
+
+
+def kill(cluster):
+    with Client(cluster.scheduler_address) as client:
+        while True:
+            busy = [address for address, tasks in client.processing().items() if tasks]
+            for nanny in cluster.workers.values():
+                if nanny.worker_address in busy:
+                    os.kill(nanny.pid, signal.SIGKILL)
+                    return print("killed while it judged", flush=True)
+            time.sleep(0.01)
+
 
 if __name__ == "__main__":
     with LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address=None) as cluster:
-        def kill():
-            time.sleep(0.5)
-            os.kill(next(iter(cluster.workers.values())).pid, signal.SIGKILL)
         if sys.argv[1] == "kill":
-            threading.Thread(target=kill, daemon=True).start()
+            threading.Thread(target=kill, args=(cluster,), daemon=True).start()
         code = __main__.main(["grade", "in", *sys.argv[3:], "--out", sys.argv[2],
                               "--dask", cluster.scheduler_address])
     sys.exit(code)
@@ -94,6 +103,7 @@ def test_a_cluster_gives_the_same_table(graded, what):
     (place / "cluster.py").write_text(_CLUSTER)
     run = python("cluster.py", what, f"dask-{what[:3]}", *KEY, cwd=place)
     assert run.returncode == 0, run.stderr
+    assert (what == "kill") == ("killed while it judged" in run.stdout)
     assert (place / f"dask-{what[:3]}" / "points.csv").read_bytes() == (graded / "points.csv").read_bytes()
 
 

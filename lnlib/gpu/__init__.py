@@ -12,6 +12,7 @@ run, slowly, in :mod:`lnlib.simt`. In the order of the chapters:
 * :mod:`~lnlib.gpu.launching`: :func:`launch`, one kernel on a GPU or interpreted, for those who write their own.
 * :mod:`~lnlib.gpu.backend`: the two functions themselves: arguments, what is launched, results.
 * :mod:`~lnlib.gpu.survey`: are they right here, and how fast? Not imported by itself.
+* ``lnlib.gpu.torch``: a function and a module for PyTorch's autograd, on CPU tensors too. Not imported by itself.
 """
 
 from . import devices, kernels, ladder, launching, plans, prepared, steps

@@ -20,7 +20,7 @@ from .grader.feedback import page
 from .grader.roster import join
 from .grader.submissions import find_submissions, open_folder, read
 
-_MANY = 0.2  # of the submissions, but of three at least: what so many wrote is no sign
+_MANY, _MOST = 0.2, 20  # of the submissions, but of three at least and so many at most: what more wrote is no sign
 _LEAST = 5  # lines
 _SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
@@ -64,7 +64,7 @@ def pairs(sources, handed_out, threshold):
     given = {normal for normal, _ in lines(handed_out)}
     code = {name: [line for line in lines(source) if line[0] not in given] for name, source in sources.items()}
     having = Counter(itertools.chain(*({normal for normal, _ in found} for found in code.values())))
-    common = {normal for normal, number in having.items() if number > max(3, _MANY * len(code))}
+    common = {normal for normal, number in having.items() if number > max(3, min(_MANY * len(code), _MOST))}
     code = {name: [line for line in found if line[0] not in common] for name, found in code.items()}
     holders = {}
     for name, found in code.items():

@@ -87,7 +87,7 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
             print(f"shard {shard[0]} of {shard[1]}: {len(grading.graded)} submissions; results: {out / 'results'}")
             return 0
         marks = sorted(settle(sorted(grading.graded.items()), found.joined, changed, rule, found.times))
-        number = _write(out, marks, assignment, grading, agreed, found, who, title, rule is not None)
+        number = _write(out, marks, assignment, grading, agreed, changed, found, who, title, rule is not None)
         states = [mark.result["state"] for mark in marks]
         if "not judged" not in states:
             place.forget_inputs(out)
@@ -153,7 +153,7 @@ def _sheet(assignment, student):
         return assignment
 
 
-def _write(out, marks, assignment, grading, agreed, found, who, title, late):
+def _write(out, marks, assignment, grading, agreed, changed, found, who, title, late):
     """All files but the results; how many names need a look."""
     for folder in "feedback", "instructor":
         (out / folder).mkdir(exist_ok=True)
@@ -165,7 +165,7 @@ def _write(out, marks, assignment, grading, agreed, found, who, title, late):
     for folder in "feedback", "instructor":
         place.keep_only(out / folder, set(names.values()))
     write(out / "points.csv", points_csv(marks, assignment, late))
-    look = needs_a_look(marks, found.joined, looks, grading.identical)
+    look = needs_a_look(marks, found.joined, looks, grading.identical, changed)
     write(out / "needs-a-look.csv", looks_csv(look))
     write(out / "matches.csv", matches.table(sorted(grading.graded.items()), agreed))
     write(out / "index.html", pages.index(marks, assignment))

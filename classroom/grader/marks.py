@@ -62,9 +62,9 @@ def _mark(student, entry, result, override, late, when):
     return Mark(student, entry, result, total, days, tuple(told))
 
 
-def needs_a_look(marks, joined, looks, identical=()):
+def needs_a_look(marks, joined, looks, identical=(), overrides=()):
     """(name, sentences) of what somebody should look at. looks : function (result) -> sentences.  identical : lists
-    of entries whose files are the same."""
+    of entries whose files are the same.  overrides : students who have some."""
     said = {}
     for mark in marks:
         said.setdefault(mark.entry, []).extend([*looks(mark.result), *mark.told])
@@ -77,4 +77,6 @@ def needs_a_look(marks, joined, looks, identical=()):
             said.setdefault(entry, []).append(f"the same file as {', '.join(e for e in group if e != entry)}")
     for student in joined.missing:
         said.setdefault(student, []).append("in the roster, and handed in nothing")
+    for student in set(overrides) - {mark.student for mark in marks}:
+        said.setdefault(student, []).append("in the file of overrides, and no student who handed in has this name")
     return [(name, whys) for name, whys in sorted(said.items()) if whys]

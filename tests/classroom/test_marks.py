@@ -160,6 +160,8 @@ def test_the_best_of_several_counts(tmp_path):
     look = dict(settling.needs_a_look([mark], joined, lambda result: [], [[name for name, _ in graded]]))
     assert look["s2"] == ["in the roster, and handed in nothing"]
     assert f"the same file as {graded[1][0]}" in look[graded[0][0]]
+    look = dict(settling.needs_a_look([mark], joined, lambda result: [], overrides={"s1", "Anne"}))
+    assert "no student who handed in" in look["Anne"][0] and "s1" not in look
     assert rule.lost(6, 1) == 3
 
 

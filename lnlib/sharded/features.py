@@ -102,9 +102,9 @@ def _exponents(rows, eps):
 
 
 def _statistics(rows, eps, block, bring, join):
-    """The numbers of the whole rows, a column each, and e of each row: ``rows`` out of range become 2**-e times so much.
+    """The numbers of the whole rows, a column each, and e of each row: ``rows`` out of range are multiplied by 2**-e.
 
-    Where there are any (or NaN), two more messages, of those rows.
+    Where there are any, or NaN, there are two more messages, of those rows.
     """
     statistics = _joined(join, (yield GATHER, bring(rows, block)), block)
     e = np.zeros((len(rows), 1), np.int64)

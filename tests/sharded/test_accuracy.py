@@ -137,10 +137,11 @@ def test_constant_rows_and_constant_upstream_give_exact_zeros(dtype, ranks):
 def test_rows_whose_squares_leave_the_range_are_done_again(norm, eps):
     """Scaled by 2**k, with eps scaled by 2**2k, a row has the same xhat, and dx is 2**-k times as large.
 
-    In another row all is as before, to the bit. NaN stays in its own. A product with a power of two rounds nothing; the
-    statistics are rounded as they are in range, a few u, but for what of eps is left: 2**-53 of it or less.
+    In other rows all is as before, to the bit, and NaN stays in its own. A power of two rounds nothing; statistics are
+    rounded as they are in range, a few u; of eps is left nothing.
     """
     x, gamma, beta, dy = numbers(6, 40, 3.0, "float64")
+    x[1, :13] = 0  # nothing but zeros on the first rank
     wanted = run("features", 3, x, gamma, beta, dy, norm=norm, eps=0.0)
     wide, k = x.copy(), np.array([0, 700, 1020, -800, 0, 0] if eps == 0 else [0, 700, 1020, 600, 0, 0])[:, None]
     wide = np.ldexp(wide, k)

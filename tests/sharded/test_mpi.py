@@ -98,12 +98,20 @@ def test_reproducible_bits_under_mpi_for_any_number_of_ranks():
 @several(2, slow=(3, 4, 7))
 def test_a_merge_of_many_rows_is_not_cut_inside_a_row(ranks):
     """The mean of the groups, weighted by their counts; float64 numbers near 100, a few merges: 1e-13 of them."""
-    _, digests, (counts, means) = found("results", ranks)
+    _, digests, (counts, means), _ = found("results", ranks)
     assert len({d for d, in digests}) == 1
     groups = np.array([under_mpi.quadruples_of(rank) for rank in range(ranks)])
     n = groups[:, :, 0]
     assert counts == n.sum(0).tolist()
     assert np.allclose(means, (n * groups[:, :, 1]).sum(0) / n.sum(0), rtol=1e-13)
+
+
+@needs_mpi
+@several(2, slow=(3, 4, 7, 8))
+def test_a_merge_keeps_the_order_of_ranks(ranks):
+    """Small whole numbers: every product is exact, however it is bracketed."""
+    wanted = functools.reduce(under_mpi.product, [under_mpi.matrix_of(rank) for rank in range(ranks)]).tolist()
+    assert found("results", ranks)[3] == [wanted] * ranks
 
 
 @needs_mpi

@@ -45,6 +45,15 @@ def quadruples_of(rank, rows=3000):
     return np.stack([np.full(rows, rank + 1.0), 100 + rng.standard_normal(rows), np.zeros(rows), rng.random(rows)], -1)
 
 
+def product(a, b):
+    """Matrices of two rows and columns, four numbers each: a merge for which the order of ranks counts."""
+    return (a.reshape(-1, 2, 2) @ b.reshape(-1, 2, 2)).reshape(-1, 4)
+
+
+def matrix_of(rank):
+    return np.tile([1.0, rank + 1, 1, 0], (5, 1))
+
+
 def results(comm):
     """{job: (digests of every rank, log of every rank)}, and the digests of a merge that the library orders."""
     found = {}
@@ -64,7 +73,12 @@ def results(comm):
         else:
             raise AssertionError(bad)
     total = mpi.run(comm, merged())
-    return found, comm.allgather(digest([total])), [total[:, 0].tolist(), (total[:, 1] + total[:, 2]).tolist()]
+
+    def multiplied():
+        return (yield product, matrix_of(comm.rank))
+
+    in_order = comm.allgather(mpi.run(comm, multiplied()).tolist())
+    return found, comm.allgather(digest([total])), [total[:, 0].tolist(), (total[:, 1] + total[:, 2]).tolist()], in_order
 
 
 def main(what):

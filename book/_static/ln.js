@@ -12,6 +12,17 @@ addEventListener("DOMContentLoaded", () => {
   asides.forEach((aside) => { aside.open = terms.every((term) => aside.textContent.toLowerCase().includes(term)); });
 });
 
+// The search shows where a page has the words: in its text, not in its lists of contents or between a formula's signs.
+addEventListener("DOMContentLoaded", () => {
+  if (typeof Search === "undefined") return;
+  const whole = Search.htmlToText;
+  Search.htmlToText = (source, anchor) => {
+    const page = new DOMParser().parseFromString(source, "text/html");
+    page.querySelectorAll("#jb-print-docs-body, nav, .ln-launch, .prev-next-area").forEach((part) => part.remove());
+    return whole(page.documentElement.outerHTML, anchor).replace(/\\[()[\]]/g, "").replace(/\s+/g, " ");
+  };
+});
+
 // A figure that is wider than a phone scrolls in its own box: the keyboard reaches it.
 addEventListener("DOMContentLoaded", () => {
   document.querySelectorAll("figure:has(img.ln-wide)").forEach((figure) => { figure.tabIndex = 0; });

@@ -72,6 +72,16 @@ def test_search_works_from_disk_and_from_a_server(browser, site, address):
             assert any("01-forward-pass" in link for link in links)
 
 
+def test_search_finds_words_in_the_text(browser, address):
+    """A term of the field is found, and what is shown of a page is its text, not its list of contents."""
+    with Visit(browser, f"{address}/search.html?q=catastrophic+cancellation") as visit:
+        visit.page.wait_for_selector("ul.search li p.context", timeout=10_000)
+        visit.page.wait_for_function("document.querySelector('#search-results').textContent.includes('finished')")
+        assert "07-computing-the-variance" in visit.page.locator("ul.search li a").first.get_attribute("href")
+        excerpts = visit.page.locator("p.context").all_text_contents()
+        assert "catastrophic cancellation" in excerpts[0] and not any("Contents" in text for text in excerpts)
+
+
 def test_dark_theme_inverts_line_figures_only(browser, site):
     url = (site / f"book/{CHAPTERS[0].stem}.html").as_uri()
     for theme, expected in (("dark", "invert(0.92) hue-rotate(180deg)"), ("light", "none")):

@@ -1,12 +1,16 @@
 """The build itself, on a book of one small chapter: failures stay failures, and lnlib's changes are noticed."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 
 import pytest
 from pages import ROOT
+
+pytest.importorskip("bs4")  # the environment of the book
+from bs4 import BeautifulSoup  # noqa: E402
 
 pytestmark = pytest.mark.site
 
@@ -27,24 +31,58 @@ import lnlib
 ```
 """
 
+#: What a front page says of its build
+FRONT = """\
+# Home
+
+{.ln-launch}
+[Start](one.md)
+
+```{only} live
+Run in place.
+```
+
+```{only} repository
+Open elsewhere.
+```
+
+```{try-exercise} easy
+Try this.
+```
+
+```{cite-this}
+```
+"""
+EXERCISE = """
+```{exercise-start} An easy one
+:label: ex-easy
+```
+```{code-cell} ipython3
+:tags: [exercise]
+def easy(): ...
+```
+```{exercise-end}
+```
+"""
+
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory):
     root = tmp_path_factory.mktemp("book")
-    for name in ("lnlib", "tools", "book/_ext", "book/_static"):
+    for name in ("lnlib", "tools", "book/_ext", "book/_static", "benchmarks/results/accuracy"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("_config.yml", "requirements.txt"):
+    for name in ("_config.yml", "requirements.txt", "CITATION.cff"):
         shutil.copy(ROOT / name, root)
     (root / "book/references.bib").write_text("")
     (root / "_toc.yml").write_text("format: jb-book\nroot: book/index\nchapters:\n  - file: book/one\n")
-    (root / "book/index.md").write_text("# Home\n")
+    (root / "book/index.md").write_text(FRONT)
     return root
 
 
 def build(root, code=None, more="", **variables):
     if code:
-        (root / "book/one.md").write_text(CHAPTER.format(code=code) + more)
-    environment = {k: v for k, v in os.environ.items() if k != "LN_REPOSITORY_URL"} | variables
+        (root / "book/one.md").write_text(CHAPTER.format(code=code) + EXERCISE + more)
+    environment = {k: v for k, v in os.environ.items() if k not in ("LN_REPOSITORY_URL", "LN_LIVE")} | variables
     return subprocess.run([sys.executable, "tools/build_book.py"], cwd=root, capture_output=True, text=True,
                           env=environment)
 
@@ -98,7 +136,21 @@ def test_what_is_wrong_fails_every_build(book, code, more, words):
         assert run.returncode != 0 and all(word in run.stdout + run.stderr for word in words)
 
 
-def test_repository_links_appear_when_the_address_is_known(book):
-    run = build(book, "print(1)", LN_REPOSITORY_URL="https://github.com/owner/book")
+def test_a_page_says_what_its_build_offers(book):
+    """A repository's address brings links, a preview picture and the address to cite; Python brings cells that run."""
+    front, picture = book / "_build/html/book/index.html", book / "_build/html/_static/preview.png"
+    build(book, "print(1)")
+    plain = front.read_text()
+    assert "Version 0.1.0" in plain and "layernormbackwards" in plain and not picture.exists()
+    assert not [said for said in ("Run in place", "Open elsewhere", "Try this", "og:image") if said in plain]
+
+    address = "https://github.com/owner/book"
+    run = build(book, LN_REPOSITORY_URL=address, LN_LIVE="1")
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "https://github.com/owner/book" in output(book)
+    full = front.read_text()
+    assert address in output(book) and f"url = {{{address}}}" in re.sub("<[^>]*>", "", full)
+    assert all(said in full for said in ("Run in place", "Open elsewhere", "Try this"))
+    assert 'content="https://owner.github.io/book/_static/preview.png"' in full and picture.read_bytes()[1:4] == b"PNG"
+    box = BeautifulSoup(full, "html.parser").select_one(".exercise#ex-easy")
+    assert [cell.get_text() for cell in box.select("div.cell .cell_input pre")][1] == "def easy(): ...\n"
+    assert "ex-easy" not in plain.replace("#ex-easy", "")

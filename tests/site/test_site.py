@@ -40,6 +40,25 @@ def test_every_page_is_there(html):
     assert {"index.html", "search.html", *(f"book/{path.stem}.html" for path in PAGES)} <= set(html)
 
 
+def test_the_front_page_offers_what_the_build_has(html, site):
+    live = (site / "_static/live").exists()
+    front = html["book/index.html"]
+    for said in ("Run in the browser", "Try it", 'id="ex-backward-dx"'):
+        assert (said in front) == live, said
+    assert "Open in Colab" not in front  # no repository is known
+    assert front.index("Start with chapter 1") < front.index("<figure") and front.count("sd-card-title") == 4
+
+
+def test_pages_describe_themselves(tags):
+    said = {name: {a.get("name") or a.get("property"): a["content"] for tag, a in found if tag == "meta" and "content" in a}
+            for name, found in tags.items() if name.startswith("book/")}
+    pages = {name: said[name] for name in (f"book/{path.stem}.html" for path in PAGES)}
+    assert len({meta["description"] for meta in pages.values()}) == len(pages)
+    for name, meta in pages.items():
+        assert 40 <= len(meta["description"]) <= 202 and meta["description"] == meta["og:description"], name
+        assert meta["og:title"] and "og:image" not in meta  # it needs the site's address
+
+
 def test_old_addresses_lead_to_the_pages(html):
     """A page that once was chapter 9 is found where it is now, without scripts too."""
     moved = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]["redirects"]
@@ -126,6 +145,14 @@ def test_site_is_light(site, record_property):
     book = sum(p.stat().st_size for p in site.rglob("*") if p.is_file())
     record_property("measured", f"book {book / 1e6:.1f} MB, largest chapter {chapter / 1e3:.0f} KB of HTML")
     assert chapter <= 400_000 and book <= 15_000_000
+
+
+def test_the_bibliography_is_labelled_as_the_text_cites(html):
+    entries = re.findall(r'<span class="label">(.*?)</span>\s*<p>(.*?)</p>', html["book/bibliography.html"], re.S)
+    labels = [re.sub("<[^>]*>", "", label) for label, _ in entries]
+    assert "[Ba et al., 2016]" in labels and len(set(labels)) == len(labels) >= 40
+    for label, text in entries:
+        assert len(re.findall(r'href="https?://(?:www\.)?arxiv', text)) <= 1, label
 
 
 def test_icons_are_in_the_small_font(site, html):

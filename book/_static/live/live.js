@@ -93,6 +93,11 @@ window.lnLive = (() => {
   // The row under the page's title
   const row = document.querySelector(".ln-launch");
   const all = button("Make this page live", () => { all.remove(); open(cells); });
+  const tryNow = () => button("Try an exercise now", () => {  // on the front page
+    const cell = cells.find((c) => c.exercise);
+    cell.box.closest(".exercise").scrollIntoView({ block: "nearest" });
+    if (!cell.editor) open([cell]);
+  });
   const answers = button("Download my answers", () => load().then(() => lnLive.download()));
   const forget = button("Forget my answers", () => {
     if (!confirm("Forget all your answers, on all pages of the book?")) return;
@@ -108,6 +113,7 @@ window.lnLive = (() => {
     } else {
       cells.forEach((cell) => cell.exercise && bar(cell));
       if ("whole" in here.dataset) row.append(all);
+      else if (row.closest(".ln-hero")) row.children[0].after(" ", tryNow());
       row.append(answers, forget);
     }
   }

@@ -12,7 +12,7 @@ import pytest
 from calls import CALLS
 from public import public
 
-from lnlib.sharded import RankError, simulate
+from lnlib.sharded import RankError, launch, simulate
 
 PUBLIC = public()
 
@@ -83,6 +83,8 @@ def test_every_parameter_has_its_bad_values():
 
 @pytest.mark.parametrize("name", CHECKED)
 def test_the_good_values_are_good(name):
+    if name == "sharded.launch.launch" and launch.missing():
+        pytest.skip(launch.missing())
     call(name, good(name))
 
 

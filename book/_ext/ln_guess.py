@@ -17,13 +17,14 @@ class GuessTable(SphinxDirective):
     def run(self):
         rows = ["| task | draws until its text comes up | solution |", "|---|---|---|"]
         rows += [f"| `{one.id}` | {one.draws:,} | found |" if one.solution else f"| `{one.id}` | - | not found |"
-                 for one in _guesses()]
+                 for one in guesses()]
         for path in sorted((ROOT / "classroom").rglob("*.py")):
             self.env.note_dependency(str(path))
         return self.parse_text_to_nodes("\n".join(rows))
 
 
-def _guesses():
+def guesses():
+    """What was found, a :class:`classroom.guess.Guess` a task."""
     if str(ROOT) not in sys.path:
         sys.path.append(str(ROOT))
     from classroom import assignment, guess

@@ -303,7 +303,8 @@ class _Programs:
 
 
 add("sharded", launch__missing={},
-    launch__launch={"arguments": several(("-c", "")), "ranks": count(1), "timeout": number(60.0, above=0)}, shards__cut={"count": count(3, 0), "ranks": count(2), "block": count(2)},
+    launch__launch={"arguments": several(("-c", "")), "ranks": count(1), "timeout": number(60.0, above=0)},
+    shards__cut={"count": count(3, 0), "ranks": count(2), "block": count(2)},
     shards__widths={"counts": arg((2, 3), {"negative": (2, -1), "float": (2.5,), "None": (None,), "text": ("x",)})},
     simulator__simulate={
         "programs": Arg(_Programs(), {"none": [], "None": None, "3": 3, "of numbers": [3], "text": "xy"}),

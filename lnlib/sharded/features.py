@@ -101,6 +101,11 @@ def _exponents(rows, eps):
     return np.frexp(M)[1].astype(np.int64)[None]
 
 
+@np.errstate(all="ignore")
+def _scaled(rows, e):
+    return np.ldexp(rows, e)
+
+
 def _statistics(rows, eps, block, bring, join):
     """The numbers of the whole rows, a column each, and e of each row: ``rows`` out of range are multiplied by 2**-e.
 
@@ -111,7 +116,7 @@ def _statistics(rows, eps, block, bring, join):
     redo = _out_of_range(statistics[0], statistics[-1], eps)
     if redo.any():
         e[redo, 0] = (yield GATHER, _exponents(rows[redo], eps)).max(axis=0)
-        rows[redo] = np.ldexp(rows[redo], -e[redo])
+        rows[redo] = _scaled(rows[redo], -e[redo])
         again = _joined(join, (yield GATHER, bring(rows[redo], block)), block)
         for column, new in zip(statistics, again):
             column[redo] = new

@@ -115,6 +115,7 @@ def merge_upstream(a, b):
     return np.stack([n, large[1], large[2] + d * share, X, (large[4] + small[4]) + d * (small[3] - share * X)], -1)
 
 
+@np.errstate(all="ignore")
 def tree(join, parts):
     """All parts joined, neighbours first: (parts, ...) to (...). The order depends on the number of parts alone."""
     while len(parts) > 1:

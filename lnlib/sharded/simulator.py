@@ -34,6 +34,7 @@ def _ring(join, arrays):
 ORDERS = {"tree": _tree, "chain": _chain, "ring": _ring}
 
 
+@np.errstate(all="ignore")  # NaN and Inf are data, and pass silently
 def _reply(steps, order, piece):
     """What all ranks receive."""
     operation, arrays = steps[0].operation, [step.content for step in steps]

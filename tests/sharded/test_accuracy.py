@@ -52,7 +52,7 @@ def cuts(count, ranks):
 
 def run(how, ranks, *arrays, **options):
     """All results of an even cut among so many ranks, put together."""
-    parts = cut(arrays[0].shape[0 if how == "rows" else 1], ranks)
+    parts = cut(arrays[0].shape[0 if how == "rows" else 1], ranks, options.get("block") or 1)
     return whole(how, simulate([program(how, part, *arrays, **options) for part in parts]))
 
 
@@ -189,6 +189,20 @@ def test_nan_stays_in_its_row(how):
     y, xhat, dx, *_ = run(how, 3, x, gamma, beta, dy)
     for a in (y, xhat, dx):
         assert np.isnan(a[2]).all() and np.isfinite(np.delete(a, 2, 0)).all()
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("how, block", [("rows", None), ("rows", 2), ("features", None), ("features", 8)])
+def test_whatever_numpy_is_told_to_raise_numbers_pass_silently(how, block, norm):
+    """Inf less Inf, Inf over Inf, sums that overflow, squares that vanish: data, in x and in dy."""
+    x, gamma, beta, dy = numbers(6, 40, 0.0, "float64")
+    x[0, 3], x[1], x[2], x[2, 5] = np.inf, 1e-200, np.ldexp(x[2], 900), 1e-200
+    dy[3, ::2], dy[4, 1::2], dy[5] = np.inf, -np.inf, 1.7e308
+    for eps in (0.0, 1e-5):
+        with np.errstate(all="raise"):
+            y, xhat, dx, *_ = run(how, 3, x, gamma, beta, dy, norm=norm, eps=eps, block=block)
+        assert np.isfinite(y[3:]).all() and not np.isfinite(dx[3]).any()
+        assert norm == "rms" or np.isnan(y[0]).all()  # without a mean, Inf makes zeros of the others
 
 
 @pytest.mark.parametrize("how", ["rows", "features"])

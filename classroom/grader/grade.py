@@ -91,6 +91,8 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
         states = [mark.result["state"] for mark in marks]
         if "not judged" not in states:
             place.forget_inputs(out)
+    for entry, why in found.joined.ignored.items():
+        print(f"not looked at: {entry}, {why}")
     return _summary(out, marks, states, number)
 
 
@@ -120,6 +122,7 @@ class _Found:
             self.times = {one.student: _time(one, folder) for one in self._found if one.path}
         finally:
             os.close(folder)
+        self.called = {student.id: student.name for student in who.students} if who else {}
         by_id = {student.id: lateness.handed_in(student.row) for student in who.students} if who else {}
         for entry in self.times:  # Moodle knows better than the clock of a download
             self.times[entry] = by_id.get(self.joined.student[entry]) or self.times[entry]
@@ -160,15 +163,16 @@ def _write(out, marks, assignment, grading, agreed, changed, found, who, title, 
     names = {mark.student: f"{file_name(mark.student)}.html" for mark in marks}
     for mark in marks:
         name, sheet = names[mark.student], _sheet(assignment, mark.student)
-        write(out / "feedback" / name, feedback(mark.student, mark.result, sheet))
-        write(out / "instructor" / name, details(mark.student, mark.result, sheet))
+        called = found.called.get(mark.student, mark.student)
+        write(out / "feedback" / name, feedback(called, mark.result, sheet))
+        write(out / "instructor" / name, details(called, mark.result, sheet))
     for folder in "feedback", "instructor":
         place.keep_only(out / folder, set(names.values()))
-    write(out / "points.csv", points_csv(marks, assignment, late))
+    write(out / "points.csv", points_csv(marks, assignment, late, found.called))
     look = needs_a_look(marks, found.joined, looks, grading.identical, changed)
     write(out / "needs-a-look.csv", looks_csv(look))
     write(out / "matches.csv", matches.table(sorted(grading.graded.items()), agreed))
-    write(out / "index.html", pages.index(marks, assignment))
+    write(out / "index.html", pages.index(marks, assignment, found.called))
     write(out / "statistics.html", pages.class_statistics(marks, assignment))
     if who:
         name, text = for_import(marks, who, title)

@@ -70,8 +70,6 @@ def needs_a_look(marks, joined, looks, identical=(), overrides=()):
         said.setdefault(mark.entry, []).extend([*looks(mark.result), *mark.told])
     for entry in joined.unknown:
         said.setdefault(entry, []).append("nobody in the roster has this name")
-    for entry, why in joined.ignored.items():
-        said.setdefault(entry, []).append(f"not looked at: {why}")
     for group in identical:
         for entry in group:
             said.setdefault(entry, []).append(f"the same file as {', '.join(e for e in group if e != entry)}")

@@ -9,14 +9,14 @@ _BARS = 10
 _BAR = 20  # rem
 
 
-def index(marks, assignment):
-    """A table of all students, with links to their pages."""
+def index(marks, assignment, names):
+    """A table of all students, with links to their pages. ``names``: dict, id -> name."""
     head = ["student", *(task.id for task in assignment.tasks), "days late", "total", "state", "for you"]
     rows = []
     for mark in marks:
         name = f"{file_name(mark.student)}.html"
         points = [f"{task['points']:g}" for task in mark.result["tasks"]]
-        rows.append([_link(f"feedback/{name}", mark.student), *points, str(mark.days or ""), f"{mark.total:g}", html.escape(mark.result["state"]),
+        rows.append([_link(f"feedback/{name}", names.get(mark.student, mark.student)), *points, str(mark.days or ""), f"{mark.total:g}", html.escape(mark.result["state"]),
                      _link(f"instructor/{name}", "details")])
     return page("Feedback", ["<h1>Feedback</h1>", _p("For the instructor. " + _link("statistics.html", "Statistics")),
                              _table(head, rows)])

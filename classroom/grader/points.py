@@ -6,15 +6,17 @@ import io
 from .text import cell
 
 
-def points_csv(marks, assignment, late=False):
-    """The points as text: student, a column for each task, days late if asked for, total, state; and the comments, if
-    there are any."""
+def points_csv(marks, assignment, late=False, names=None):
+    """The points as text: student, name if ``names`` (id -> name) are known, a column for each task, days late if asked
+    for, total, state; and the comments, if there are any."""
     remarks = any(mark.result["remarks"] for mark in marks)
-    rows = [["student", *(task.id for task in assignment.tasks), *["days late"] * late, "total", "state",
+    named = bool(names)
+    rows = [["student", *["name"] * named, *(task.id for task in assignment.tasks), *["days late"] * late, "total", "state",
              *["comment"] * remarks]]
     for mark in marks:
         points = [f"{task['points']:g}" for task in mark.result["tasks"]]
-        rows.append([cell(mark.student), *points, *[mark.days] * late, f"{mark.total:g}", mark.result["state"],
+        name = cell((names or {}).get(mark.student, ""))
+        rows.append([cell(mark.student), *[name] * named, *points, *[mark.days] * late, f"{mark.total:g}", mark.result["state"],
                      *[cell(" ".join(mark.result["remarks"]))] * remarks])
     return _text(rows)
 

@@ -157,6 +157,9 @@ def test_a_copy_with_other_names_is_found_and_shown():
     (share, one, other, shared), = similar.pairs(sources, HANDED_OUT, 0.8)
     assert (share, one, other) == (1.0, "ann", "ben")
     assert ("    total = np.zeros(3)", "    s = np.zeros(3)") in shared and len(shared) == 6
+    long = HANDED_OUT + "".join(f"a{k} = np.full({k}, 0)\n" for k in range(6))
+    stubs = {"dan": long, "eve": long}
+    assert list(similar.pairs(stubs, "", 0.8)) and not list(similar.pairs(stubs, long, 0.8))
     # What many wrote is no sign.
     many = {f"student {k}": COPY for k in range(8)}
     assert not list(similar.pairs(many | {"x": OTHER}, HANDED_OUT, 0.8))

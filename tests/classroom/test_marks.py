@@ -132,7 +132,9 @@ def test_overrides_and_comments_are_kept_and_shown(tmp_path):
     assert "<li>Well done</li>" in page and "ann: 10 of 10 points" in page
     table = rows(points.points_csv(found, SimpleNamespace(tasks=TASKS), late=True))
     assert [(row["a"], row["days late"], row["total"]) for row in table] == [("6", "0", "10"), ("6", "2", "8")]
-    assert "Well done" in table[0]["comment"]
+    assert "Well done" in table[0]["comment"] and "name" not in table[0]
+    table = rows(points.points_csv(found, SimpleNamespace(tasks=TASKS), names={"ann": "=Ann"}))
+    assert [row["name"] for row in table] == ["'=Ann", ""]
 
 
 def test_without_a_file_one_is_made(tmp_path):
@@ -196,14 +198,15 @@ def test_the_zip_has_moodles_folders(tmp_path):
     with zipfile.ZipFile(tmp_path / "feedback.zip") as file:
         assert file.namelist() == ["Ann Smith_101_assignsubmission_file_/feedback.html",
                                    "Ben_102_assignsubmission_file_/feedback.html"]
+        assert {one.date_time[0] for one in file.infolist()} == {1980}  # not the clock's
     assert contents[0] == contents[1]
 
 
 def test_pages_on_the_class(tmp_path):
     found, _ = settled(tmp_path, [("<ann>", result(6, 4)), ("ben", result(0, 4)), ("cara", result(0, 0))])
     sheet = SimpleNamespace(tasks=TASKS)
-    index, statistics = pages.index(found, sheet), pages.class_statistics(found, sheet)
-    assert "&lt;ann&gt;" in index and f'href="feedback/{feedback.file_name("<ann>")}.html"' in index
+    index, statistics = pages.index(found, sheet, {"ben": "Ben B."}), pages.class_statistics(found, sheet)
+    assert "&lt;ann&gt;" in index and ">Ben B.</a>" in index and f'href="feedback/{feedback.file_name("<ann>")}.html"' in index
     assert "mean 4.67, median 4, 1 with all, 1 with none" in statistics and "1 of 3" in statistics
     assert [int(n) for n in re.findall(r"<td>(\d+)</td>", statistics)][:10] == [1, 0, 0, 0, 1, 0, 0, 0, 0, 1]
     for page in (index, statistics):

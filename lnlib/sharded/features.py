@@ -96,7 +96,7 @@ def _out_of_range(n, S, eps):
 
 @np.errstate(all="ignore")
 def _exponents(rows, eps):
-    """The e with M <= 2**e of each row, (1, rows); M is the largest of this rank's |x| and of the root of eps."""
+    """The e with M <= 2**e of each row, (1, rows); M is this rank's largest size, or the root of eps."""
     M = np.maximum(np.abs(rows).max(axis=-1, initial=0), max(math.sqrt(eps), 5e-324))
     return np.frexp(M)[1].astype(np.int64)[None]
 

@@ -55,17 +55,21 @@ const LnFigure = (() => {
   // The drawing: everything but the handles is drawn anew for each state, which keeps a figure one function.
   class Drawing {
     constructor(parent, width, height, label) {
-      Object.assign(this, { width, height });
+      Object.assign(this, { width, height, labels: [], marks: [], segments: [] });
       this.svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, parent, SVG);
       this.layer = element("g", {}, this.svg, SVG);
       this.handles = element("g", { class: "ln-handles" }, this.svg, SVG);
     }
 
-    clear() { this.layer.replaceChildren(); }
+    clear() {
+      this.layer.replaceChildren();
+      Object.assign(this, { labels: [], marks: [], segments: [] });
+    }
 
     add(tag, attributes) { return element(tag, attributes, this.layer, SVG); }
 
     line(points, colour, { width = 2, dash = "none", ...more } = {}) {
+      if (points.length === 2) this.segments.push(points);
       this.add("polyline", { points: written(points), fill: "none", stroke: COLOURS[colour] || colour,
         "stroke-width": width, "stroke-dasharray": dash, ...more });
     }
@@ -80,7 +84,10 @@ const LnFigure = (() => {
       this.add("polygon", { points: written(tip), fill: COLOURS[colour] || colour });
     }
 
-    marker(kind, place, colour) { drawMarker(this.layer, kind, place, colour); }
+    marker(kind, place, colour) {
+      this.marks.push(place);
+      drawMarker(this.layer, kind, place, colour);
+    }
 
     // The place, or the nearest one that is `margin` from the edges: names of things near an edge stay readable.
     inside([x, y], margin = 12, high = margin) {
@@ -89,12 +96,63 @@ const LnFigure = (() => {
 
     text([x, y], string, kind) { write(this.add("text", { x, y, class: kind }), string); }
 
+    // A name for the point `at`, if possible `toward` there. placeLabels() finds it a place.
+    label(at, string, { toward = [1, -1], small = false, optional = false } = {}) {
+      this.labels.push({ at, string, toward, small, optional });
+    }
+
+    // The collision step: each name in turn takes the cheapest place around its point, inside the picture and off the
+    // names before it; near, in the wanted direction, and off markers and lines costs least. Sizes are estimates, so
+    // that a picture does not depend on fonts.
+    placeLabels() {
+      const taken = [], touches = (a, b) => Math.abs(a[0] - b[0]) < a[2] + b[2] && Math.abs(a[1] - b[1]) < a[3] + b[3];
+      const onLine = (box, [a, b]) => [0, 1, 2, 3, 4, 5, 6, 7, 8].some(k =>
+        touches(box, [a[0] + (b[0] - a[0]) * k / 8, a[1] + (b[1] - a[1]) * k / 8, 0, 0]));
+      for (const { at, string, toward, small, optional } of this.labels.toSorted((a, b) => a.optional - b.optional)) {
+        const size = small ? 14.5 : 17, letters = string.replace(/[{}[\]\u0302]/g, "").length;
+        const half = [letters * size * 0.29 + 4, size * 0.62], first = Math.atan2(toward[1], toward[0]);
+        let best = { cost: Infinity };
+        for (const radius of optional ? [14, 24] : [15, 22, 32, 46, 64, 90, 125])
+          for (let k = 0; k < 16; k++) {
+            const turned = Math.ceil(k / 2), angle = first + (k % 2 ? 1 : -1) * turned * Math.PI / 8;
+            const wanted = [at[0] + (radius + half[0] - 8) * Math.cos(angle), at[1] + radius * Math.sin(angle)];
+            const box = [...this.inside(wanted, half[0] + 2, half[1] + 2), ...half];
+            const cost = radius / 15 + turned / 4 + 4 * this.marks.filter(p => touches(box, [...p, 6, 6])).length
+              + 0.7 * this.segments.filter(s => onLine(box, s)).length;
+            if (cost < best.cost && !taken.some(other => touches(box, other))) best = { cost, box };
+          }
+        if (!best.box) continue;
+        taken.push(best.box);
+        this.text(best.box.slice(0, 2), string, small ? "ln-small ln-centred" : "ln-centred");
+      }
+    }
+
+    // Dragging beside the handles turns what is seen: turn(right, down) in units of the picture.
+    onTurn(begin, turn) {
+      let last = null;
+      this.svg.classList.add("ln-turns");
+      this.svg.addEventListener("pointerdown", event => {
+        if (event.target.closest(".ln-handles")) return;
+        this.svg.setPointerCapture(event.pointerId);
+        last = [event.clientX, event.clientY];
+        begin();
+      });
+      this.svg.addEventListener("pointermove", event => {
+        if (!last || !this.svg.hasPointerCapture(event.pointerId)) return;
+        const scale = this.svg.getScreenCTM().a;
+        turn((event.clientX - last[0]) / scale, (event.clientY - last[1]) / scale);
+        last = [event.clientX, event.clientY];
+      });
+      for (const end of ["pointerup", "pointercancel"]) this.svg.addEventListener(end, () => { last = null; });
+    }
+
     // A place to drag with mouse or finger. Only it keeps a touch from scrolling the page.
-    handle(move) {
+    handle(move, begin = () => {}) {
       const circle = element("circle", { r: 17 }, this.handles, SVG);
       circle.addEventListener("pointerdown", event => {
         circle.setPointerCapture(event.pointerId);
         event.preventDefault();
+        begin();
       });
       circle.addEventListener("pointermove", event => {
         if (!circle.hasPointerCapture(event.pointerId)) return;
@@ -106,12 +164,19 @@ const LnFigure = (() => {
   }
 
   // A slider with its name before it and its value after it. words(value) is what a screen reader says.
-  function slider(parent, name, { min, max, step, words }, changed) {
+  // begin() is called once for each movement of it, before the first change.
+  function slider(parent, name, { min, max, step, words }, changed, begin = () => {}) {
     const row = element("div", { class: "ln-slider" }, parent), named = element("label", {}, row);
     write(element("span", {}, named), name);
     const input = element("input", { type: "range", min, max, step }, named);
     const shown = element("output", {}, row);
-    input.addEventListener("input", () => changed(Number(input.value)));
+    let moving = false;
+    input.addEventListener("input", () => {
+      if (!moving) begin();
+      moving = true;
+      changed(Number(input.value));
+    });
+    input.addEventListener("change", () => { moving = false; });
     return value => {
       input.value = value;
       shown.textContent = words(value);
@@ -123,6 +188,28 @@ const LnFigure = (() => {
     const made = write(element("button", { type: "button" }, parent), name);
     made.addEventListener("click", pressed);
     return made;
+  }
+
+  // Between two states, numbers and arrays of them by name, a part of the way.
+  const between = (a, b, way) => (typeof b === "number" ? a + way * (b - a)
+    : Array.isArray(b) ? b.map((v, i) => between(a[i], v, way))
+      : Object.fromEntries(Object.keys(b).map(key => [key, between(a[key], b[key], way)])));
+
+  // Draws a state: at once, or by a movement of 200 ms from what is drawn, where the reader has nothing against it.
+  function mover(draw) {
+    let shown = null, frame = 0;
+    return (state, smooth) => {
+      cancelAnimationFrame(frame);
+      const from = shown, target = structuredClone(state), start = performance.now();
+      const moves = smooth && from && !matchMedia("(prefers-reduced-motion: reduce)").matches;
+      const step = now => {
+        const way = moves ? Math.min(1, Math.max(0, now - start) / 200) : 1;
+        shown = way < 1 ? between(from, target, way) : target;
+        draw(shown);
+        if (way < 1) frame = requestAnimationFrame(step);
+      };
+      step(start);
+    };
   }
 
   // build(parts) sets up one figure and returns the function that draws its state.
@@ -140,5 +227,5 @@ const LnFigure = (() => {
     }
   }
 
-  return { COLOURS, Drawing, button, element, key, number, slider, start, write };
+  return { COLOURS, Drawing, button, element, key, mover, number, slider, start, write };
 })();

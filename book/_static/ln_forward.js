@@ -3,17 +3,23 @@
 "use strict";
 
 LnFigure.start("forward", ({ picture, panel, label, say }) => {
-  const { Drawing, button, element, number, slider, write } = LnFigure;
+  const { Drawing, button, element, mover, number, slider, write } = LnFigure;
   const { View, drag, length, mean, normalise, times } = LnSpace;
   const EPS = 0.01, LIMIT = 2;
-  const START = { x: [0.3, 1.4, 0.4], gamma: [0.7, 1.7, 0.9], elevation: 35 };
-  const state = structuredClone(START);
-  const view = new View([190, 195], 54);  // at any turn, x and y are at most 2 sqrt(3) from the centre
+  const START = { x: [0.3, 1.4, 0.4], gamma: [0.7, 1.7, 0.9], elevation: 35, turn: 20 };
+  const state = structuredClone(START), view = new View([190, 195]);
+  let ghost = null;  // the state before the last change
+  const remember = () => { ghost = structuredClone(state); };
   const drawing = new Drawing(picture, 380, 390, label);
 
   const moveX = drawing.handle(place => {
     state.x = drag(state.x, view.under(place, state.x), LIMIT);
-    render();
+    render("drag");
+  }, remember);
+  drawing.onTurn(remember, (right, down) => {
+    state.turn += right / 2;
+    state.elevation = Math.max(0, Math.min(90, state.elevation + down / 2));
+    render("drag");
   });
 
   const sliders = element("div", { class: "ln-sliders" }, panel), show = { x: [], gamma: [] };
@@ -21,12 +27,12 @@ LnFigure.start("forward", ({ picture, panel, label, say }) => {
   for (const i of [0, 1, 2])
     for (const [name, [sign, range]] of Object.entries(SLIDERS))
       show[name].push(slider(sliders, `{${sign}}${"₁₂₃"[i]}`, { ...range, step: 0.05, words: number },
-        value => { state[name][i] = value; render(); }));
-  const showView = slider(panel, "View, side to above", { min: 0, max: 90, step: 1, words: v => `${v}\u00b0` },
-    value => { state.elevation = value; render(); });
+        value => { state[name][i] = value; render(); }, remember));
+  const showView = slider(panel, "Tilt", { min: 0, max: 90, step: 1, words: v => `${v}\u00b0` },
+    value => { state.elevation = Number(value); render(); }, remember);
 
-  const set = (name, change) => () => { state[name] = change(state[name]); render(); };
-  const buttons = element("div", { class: "ln-buttons" }, panel);
+  const set = (name, change) => () => { remember(); state[name] = change(state[name]); render("smooth"); };
+  const buttons = element("div", { class: "ln-buttons ln-story" }, panel);
   // A shift that would push a number out of its slider is off, so that it never bends the row.
   const shifts = [["{x} + 0.3", 0.3], ["{x} \u2212 0.3", -0.3]].map(([name, by]) => {
     const shift = x => x.map(v => Number((v + by).toFixed(9)));
@@ -34,7 +40,7 @@ LnFigure.start("forward", ({ picture, panel, label, say }) => {
   });
   button(buttons, "{x} / 2", set("x", x => times(x, 1 / 2)));
   button(buttons, "{\u03b3} = 1", set("gamma", () => [1, 1, 1]));
-  button(buttons, "Start again", () => { Object.assign(state, structuredClone(START)); render(); });
+  button(buttons, "Start again", () => { Object.assign(state, structuredClone(START)); ghost = null; render("smooth"); });
 
   const table = element("table", { class: "ln-table" }, panel);
   write(element("caption", {}, table), "Numbers");
@@ -48,13 +54,25 @@ LnFigure.start("forward", ({ picture, panel, label, say }) => {
     return [0, 1, 2].map(() => element("td", {}, row));
   });
 
-  function render() {
-    const { x, gamma } = state, { mu, c, variance, s, xhat } = normalise(x, EPS);
-    const stretch = p => p.map((v, i) => gamma[i] * v), y = stretch(xhat);
-    view.elevation = state.elevation;
+  // Where a row, its moves and its ellipse lie, and at what size they all fit.
+  const points = ({ x, gamma }) => {
+    const { c, xhat } = normalise(x, EPS);
+    return { x, c, xhat, y: xhat.map((v, i) => gamma[i] * v) };
+  };
+  const radius = Math.sqrt(3), angles = Array.from({ length: 24 }, (_, i) => i * Math.PI / 12);
+  const spread = ({ x, gamma }) => [...Object.values(points({ x, gamma })), ...angles.map(angle => LnSpace.around(angle)
+    .map((v, i) => radius * Math.max(1, gamma[i]) * v))];
+
+  const draw = shown => {
+    const { gamma } = shown, { x, c, xhat, y } = points(shown), stretch = p => p.map((v, i) => gamma[i] * v);
+    Object.assign(view, { elevation: shown.elevation, turn: shown.turn, scale: shown.scale });
     drawing.clear();
     view.ground(drawing, 2.6);
-    const at = p => view.at(p), radius = Math.sqrt(3);
+    const at = p => view.at(p);
+    if (ghost) {
+      const old = points(ghost), faint = { width: 2, "stroke-opacity": 0.45 };
+      drawing.line([old.x, old.c, old.xhat, old.y].map(at), "grey", faint);
+    }
     drawing.line(view.circle(radius), "currentColor", { width: 1.2 });
     drawing.line(view.circle(radius, stretch), "pink", { dash: "7 3" });
     drawing.arrow(at(x), at(c), "orange", { dash: "5 3" });
@@ -63,14 +81,26 @@ LnFigure.start("forward", ({ picture, panel, label, say }) => {
     drawing.arrow(at(xhat), at(y), "green");
     drawing.marker("triangle", at(x), "orange");
     [c, xhat, y].forEach((p, i) => drawing.marker(Object.values(MARKS)[i][0], at(p), Object.values(MARKS)[i][1]));
-    const beside = (p, dx, dy, string) =>
-      drawing.text(drawing.inside([at(p)[0] + dx, at(p)[1] + dy]), string, "ln-centred");
-    beside(x, -14, -8, "{x}");
-    beside(c, -10, 16, "{c}");
-    beside(xhat, 8, 18, "{x\u0302}");
-    beside(y, 14, -10, "{y}");
+    drawing.label(at(x), "{x}", { toward: [-1, -0.6] });
+    drawing.label(at(y), "{y}", { toward: [1, -0.7] });
+    drawing.label(at(xhat), "{x\u0302}", { toward: [0.4, 1] });
+    drawing.label(at(c), "{c}", { toward: [-0.6, 1] });
+    const half = (a, b) => at(a).map((v, i) => (v + at(b)[i]) / 2);
+    for (const [a, b, name] of [[x, c, "centre"], [c, xhat, "scale"], [xhat, y, "stretch"]])
+      if (Math.hypot(at(a)[0] - at(b)[0], at(a)[1] - at(b)[1]) > 34)
+        drawing.label(half(a, b), name, { toward: [1, 0.3], small: true });
+    drawing.placeLabels();
     moveX(at(x));
+  };
+  const move = mover(draw);
 
+  function render(how) {
+    const { x, gamma } = state, { mu, variance, s } = normalise(x, EPS), { c, xhat, y } = points(state);
+    Object.assign(view, { elevation: state.elevation, turn: state.turn });
+    // What a finger holds must not slip: a drag makes the picture smaller only where a row would leave it.
+    view.fit(how === "drag" ? [x, y] : spread(state), 50, how === "drag" ? state.scale : 76);
+    state.scale = view.scale;
+    move(state, how === "smooth");
     for (const name of ["x", "gamma"]) show[name].forEach((shown, i) => shown(state[name][i]));
     showView(state.elevation);
     [c, xhat, y].forEach((p, i) => cells[i].forEach((td, j) => { td.textContent = number(p[j]); }));

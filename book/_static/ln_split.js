@@ -3,22 +3,28 @@
 "use strict";
 
 LnFigure.start("split", ({ picture, panel, label, say }) => {
-  const { Drawing, button, element, number, slider, write } = LnFigure;
+  const { Drawing, button, element, mover, number, slider, write } = LnFigure;
   const { UP, View, dot, drag, length, normalise, sum, times, unit } = LnSpace;
   const EPS = 0.02, LIMIT = 2;
-  const START = { x: [1.25, 1.6, 0.15], g: [0.65, 2, -0.2], elevation: 38 };
-  const state = structuredClone(START);
-  const view = new View([190, 195], 54);  // at any turn, x is at most LIMIT sqrt(3) from the centre
+  const START = { x: [1.25, 1.6, 0.15], g: [0.65, 2, -0.2], elevation: 38, turn: 20 };
+  const state = structuredClone(START), view = new View([190, 195]);
+  let ghost = null;  // the state before the last change
+  const remember = () => { ghost = structuredClone(state); };
   const drawing = new Drawing(picture, 380, 390, label);
 
   const moveX = drawing.handle(place => {
     state.x = drag(state.x, view.under(place, state.x), LIMIT);
-    render();
-  });
+    render("drag");
+  }, remember);
   const moveG = drawing.handle(place => {
     const { xhat } = normalise(state.x, EPS), tip = view.under(place, sum(xhat, state.g));
     state.g = drag(state.g, sum(tip, times(xhat, -1)), LIMIT);
-    render();
+    render("drag");
+  }, remember);
+  drawing.onTurn(remember, (right, down) => {
+    state.turn += right / 2;
+    state.elevation = Math.max(0, Math.min(90, state.elevation + down / 2));
+    render("drag");
   });
 
   const sliders = element("div", { class: "ln-sliders" }, panel), show = { x: [], g: [] };
@@ -28,18 +34,19 @@ LnFigure.start("split", ({ picture, panel, label, say }) => {
       show[name].push(slider(sliders, `{${name}}${"₁₂₃"[i]}`, range, value => {
         state[name][i] = value;
         render();
-      }));
-  const showView = slider(panel, "View, side to above", { min: 0, max: 90, step: 1, words: v => `${v}\u00b0` },
-    value => { state.elevation = value; render(); });
+      }, remember));
+  const showView = slider(panel, "Tilt", { min: 0, max: 90, step: 1, words: v => `${v}\u00b0` },
+    value => { state.elevation = Number(value); render(); }, remember);
 
-  const set = g => () => { state.g = g(normalise(state.x, EPS)); render(); };
-  const buttons = element("div", { class: "ln-buttons" }, panel);
+  const set = g => () => { remember(); state.g = g(normalise(state.x, EPS)); render("smooth"); };
+  const buttons = element("div", { class: "ln-buttons ln-story" }, panel);
   button(buttons, "{g} along [1]", set(() => [1, 1, 1]));
   const needXhat = [
     button(buttons, "{g} along {x\u0302}", set(({ xhat }) => times(unit(xhat), 1.5))),
     button(buttons, "{g} at right angles", set(({ xhat: [a, b, c] }) => times(unit([b - c, c - a, a - b]), 1.5))),
   ];
-  button(buttons, "Start again", () => { Object.assign(state, structuredClone(START)); render(); });
+  button(buttons, "small {x}", () => { remember(); state.x = [0.6, 0.65, 0.7]; render("smooth"); });
+  button(buttons, "Start again", () => { Object.assign(state, structuredClone(START)); ghost = null; render("smooth"); });
 
   const table = element("table", { class: "ln-table" }, panel);
   write(element("caption", {}, table), "Lengths");
@@ -48,7 +55,7 @@ LnFigure.start("split", ({ picture, panel, label, say }) => {
   const cells = ["along [1]", "along {x\u0302}", "the rest"].map((name, i) => {
     const row = element("tr", {}, table);
     const th = element("th", { scope: "row" }, row);
-    LnFigure.key(th, ...(i < 2 ? ["dashed", "orange"] : ["solid", "green"]));
+    LnFigure.key(th, ...[["dashed", "orange"], ["dashed", "pink"], ["solid", "green"]][i]);
     write(element("span", {}, th), name);
     return [element("td", {}, row), element("td", {}, row)];
   });
@@ -69,17 +76,23 @@ LnFigure.start("split", ({ picture, panel, label, say }) => {
     return { end, direction, size, cut: part < 1 };
   }
 
-  function render() {
-    const { x, g } = state, { mu, c, variance, s, xhat } = normalise(x, EPS);
-    const flat = sum(g, times(UP, -dot(g, UP)));
-    const dx = times(sum(flat, times(xhat, -dot(g, xhat) / 3)), 1 / s);
-    const before = parts(g, xhat), after = parts(dx, xhat);
-    view.elevation = state.elevation;
+  function backward({ x, g }) {
+    const row = normalise(x, EPS), flat = sum(g, times(UP, -dot(g, UP)));
+    return { ...row, flat, dx: times(sum(flat, times(row.xhat, -dot(g, row.xhat) / 3)), 1 / row.s) };
+  }
+
+  const draw = shown => {
+    const { x, g } = shown, { c, xhat, flat, dx } = backward(shown), before = parts(g, xhat);
+    Object.assign(view, { elevation: shown.elevation, turn: shown.turn, scale: shown.scale });
     drawing.clear();
     view.ground(drawing, 2.4);
     drawing.line(view.circle(Math.sqrt(3)), "currentColor", { width: 1.2 });
     const at = p => view.at(p), from = at(xhat);
     const tip = sum(xhat, g), foot = sum(xhat, flat), left = sum(xhat, before.rest);
+    if (ghost) {
+      const old = backward(ghost), start = at(old.xhat), faint = { width: 2, "stroke-opacity": 0.45 };
+      for (const way of [ghost.g, old.dx]) drawing.line([start, reach(start, at(sum(old.xhat, way))).end], "grey", faint);
+    }
     drawing.line([at(x), at(c)], "grey", { width: 1.5, dash: "4 3" });
     drawing.line([view.centre, at(c)], "grey", { width: 1 });
     drawing.line([from, at(foot)], "grey", { width: 1 });
@@ -87,30 +100,37 @@ LnFigure.start("split", ({ picture, panel, label, say }) => {
     const seen = reach(from, at(tip));
     drawing.arrow(from, seen.end, "currentColor");
     drawing.line([at(tip), at(foot)], "orange", { dash: "7 4", width: 2.5 });
-    drawing.line([at(foot), at(left)], "orange", { dash: "7 4", width: 2.5 });
+    drawing.line([at(foot), at(left)], "pink", { dash: "7 4", width: 2.5 });
     drawing.line([from, at(left)], "green", { width: 1.5 });
     const arrow = reach(from, at(sum(xhat, dx)));
     drawing.arrow(from, arrow.end, "green", { width: 4.5 });
     drawing.marker("triangle", at(x), "orange");
     drawing.marker("dot", at(c), "blue");
     drawing.marker("square", from, "green");
-    drawing.text(drawing.inside([at(x)[0] + 10, at(x)[1] - 6]), "{x}");
-    drawing.text(drawing.inside([at(c)[0] - 14, at(c)[1] + 2]), "{c}", "ln-centred");
-    drawing.text([from[0] - 11, from[1] + 15], "{x\u0302}", "ln-centred");
-    const small = "ln-small ln-centred";
+    drawing.label(at(x), "{x}", { toward: [1, -0.6] });
+    drawing.label(from, "{x\u0302}", { toward: [-0.6, 1] });
+    drawing.label(at(c), "{c}", { toward: [-1, 0] });
     // The name of g stands beyond its tip; that of dx beside its tip, on the side away from g.
     const g1 = seen.direction, d1 = arrow.direction, side = d1[0] * g1[1] - d1[1] * g1[0] < -1e-9 ? -1 : 1;
-    if (seen.size > 4) drawing.text(drawing.inside(seen.end.map((v, i) => v + 14 * g1[i])), "{g}", "ln-centred");
-    const beside = [arrow.end[0] + 16 * side * d1[1], arrow.end[1] - 16 * side * d1[0]];
-    if (arrow.cut) drawing.text(drawing.inside(beside, 60, 14), `{dx}, length ${number(length(dx))}`, "ln-centred");
-    else if (arrow.size > 4) drawing.text(drawing.inside(beside), "{dx}", "ln-centred");
-    if (Math.hypot(at(tip)[0] - at(foot)[0], at(tip)[1] - at(foot)[1]) > 30)
-      drawing.text(drawing.inside([at(foot)[0] + 33, 0.7 * at(tip)[1] + 0.3 * at(foot)[1]], 28), "along [1]", small);
-    if (view.sine > 0.15 && Math.hypot(at(left)[0] - at(foot)[0], at(left)[1] - at(foot)[1]) > 25)
-      drawing.text(drawing.inside([(at(foot)[0] + at(left)[0]) / 2 + 18, (at(foot)[1] + at(left)[1]) / 2 + 18], 28),
-        "along {x\u0302}", small);
+    if (seen.size > 4) drawing.label(seen.end, "{g}", { toward: g1 });
+    if (arrow.size > 4) drawing.label(arrow.end, arrow.cut ? `{dx}, length ${number(length(dx))}` : "{dx}",
+      { toward: [side * d1[1], -side * d1[0]] });
+    const half = (a, b) => at(a).map((v, i) => (v + at(b)[i]) / 2), far = (a, b) => Math.hypot(at(a)[0] - at(b)[0], at(a)[1] - at(b)[1]);
+    if (far(tip, foot) > 25) drawing.label(half(tip, foot), "along [1]: lost", { toward: [1, 0], small: true });
+    if (far(foot, left) > 25) drawing.label(half(foot, left), "along {x\u0302}: nearly lost", { toward: [1, 1], small: true });
+    drawing.placeLabels();
     moveX(at(x));
     moveG(seen.end);
+  };
+  const move = mover(draw);
+
+  function render(how) {
+    const { x, g } = state, { mu, variance, s, xhat, dx } = backward(state), before = parts(g, xhat), after = parts(dx, xhat);
+    Object.assign(view, { elevation: state.elevation, turn: state.turn });
+    // What a finger holds must not slip: a drag makes the picture smaller only where a row would leave it.
+    view.fit(how === "drag" ? [x] : [x, xhat, sum(xhat, g), sum(xhat, dx)], 40, how === "drag" ? state.scale : 70);
+    state.scale = view.scale;
+    move(state, how === "smooth");
     for (const made of needXhat) made.disabled = length(xhat) < 1e-9;
 
     for (const name of ["x", "g"]) show[name].forEach((shown, i) => shown(state[name][i]));

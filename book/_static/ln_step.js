@@ -13,7 +13,7 @@ const LnStep = (() => {
 })();
 
 LnFigure.start("step", ({ picture, panel, label, say }) => {
-  const { Drawing, button, element, number, slider } = LnFigure;
+  const { Drawing, button, element, number, slider, write } = LnFigure;
   const { STEPS, U, X, central, phi, slope, third } = LnStep;
   const state = { k: 1 };
   const drawing = new Drawing(picture, 400, 430, label);
@@ -32,11 +32,12 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
   button(buttons, "Start again", () => { state.k = 1; render(); });
   const table = element("table", { class: "ln-table" }, panel);
   element("caption", {}, table).textContent = "The slope, and its error";
-  const rows = [["chord", "solid", "blue"], ["tangent", "dashed", "currentColor"], ["error", "solid", "transparent"]];
+  const rows = [["chord", "solid", "blue"], ["tangent", "dashed", "currentColor"], ["error", "square", "blue"],
+    ["{φ}({x})", "dot", "orange"]];
   const cells = rows.map(([name, dash, colour]) => {
     const row = element("tr", {}, table), th = element("th", { scope: "row" }, row);
     LnFigure.key(th, dash, colour);
-    th.append(name);
+    write(element("span", {}, th), name);
     return element("td", {}, row);
   });
 
@@ -74,12 +75,14 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
     }
     for (const [k, name] of [[0, "1"], [8, "2⁻⁸"], [16, "2⁻¹⁶"], [24, "2⁻²⁴"]])
       drawing.text([across(2 ** -k), 410], name, "ln-small ln-centred");
-    drawing.text([216, 424], "step {h}", "ln-small ln-centred");
+    drawing.text([216, 421], "step {h}", "ln-small ln-centred");
     drawing.text([46, 229], "relative error", "ln-small");
     for (const line of [truncation, rounding]) {
       const shown = STEPS.filter(s => line(s) > 1e-8 && line(s) < 1.5);
       drawing.line(shown.map(s => [across(s), down(line(s))]), "currentColor", { width: 1.2 });
     }
+    drawing.text([across(2 ** -13), down(0.1)], "rounding", "ln-small");
+    drawing.text([384, down(3e-7)], "truncation", "ln-small ln-end");
     drawing.line(STEPS.map(s => [across(s), down(error(s))]), "blue", { width: 1.2, dash: "3 3" });
     drawing.line([[across(h), 246], [across(h), 400]], "grey", { width: 6, "stroke-opacity": 0.35 });
     const fill = LnFigure.COLOURS.blue;
@@ -95,6 +98,7 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
     showStep(-state.k);
     cells[0].textContent = number(central(h), 6);
     cells[1].textContent = number(slope, 6);
+    cells[3].textContent = number(phi(X), 6);
     const found = error(h), shown = found.toExponential(0).replace("-", "\u2212");
     cells[2].textContent = shown;
     const verdict = large > 10 * small ? "the function bends between the two ends."

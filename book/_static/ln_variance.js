@@ -81,9 +81,10 @@ LnFigure.start("variance", ({ picture, panel, label, say }) => {
     drawing.line([[across(limit), down(1)], [across(limit), 396]], "currentColor", { width: 1, dash: "3 3" });
     for (const [offset, name] of [[10, "10"], [100, "100"], [limit, "1/√u"], [1e6, "10⁶"]])
       drawing.text([across(offset), 408], name, "ln-small ln-centred");
-    drawing.text([216, 424], "offset / {σ}", "ln-small ln-centred");
+    drawing.text([216, 421], "offset / {σ}", "ln-small ln-centred");
     drawing.text([46, 176], "relative error", "ln-small");
     drawing.text([386, 176], "marks: naive is negative", "ln-small ln-end");
+    drawing.text([52, 212], "line: {u} (offset/{σ})²", "ln-small");
     METHODS.forEach(([, method, colour, , dash]) => {
       const points = OFFSETS.map(offset => {
         const x = row(offset, state.seed), v = exact(x), found = method(x);

@@ -11,7 +11,7 @@ It knows no normalisation: a task is to it a thing with checks. In the order in 
   example is judged, here and in the students' notebook.
 - :mod:`.notebook`: a submission in its sandbox, whose functions are called over a pipe; :mod:`.wire` is what that
   carries. ``child.py``, ``forms.py``, which reads notebooks, Python and zips, and ``probe.py`` run inside.
-- :mod:`.sandbox`, :mod:`.launch`, :mod:`.kernel`, :mod:`.cgroup`: a process that sees neither network nor files nor
-  other processes.
+- :mod:`.sandbox`, :mod:`.launch`, :mod:`.kernel`: a process that sees neither network nor files nor other processes.
+  :mod:`.cgroup` counts its memory, :mod:`.core` gives it a core of its own.
 - :mod:`.hostile`: submissions that do harm, or try to.
 """

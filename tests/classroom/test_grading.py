@@ -336,6 +336,37 @@ def test_a_control_group_is_made_where_it_can_be(tmp_path, monkeypatch):
     assert cgroup.make(launch.Limits()) is None and (own / "cgroup.procs").read_text() == str(os.getpid())
 
 
+_CORES = """
+import os, sys
+from classroom.grader import core
+ends = []
+for _ in range(int(sys.argv[1])):
+    end, told = os.pipe()
+    if os.fork() == 0:
+        try:
+            core.take()
+            os.write(told, repr(sorted(os.sched_getaffinity(0))).encode())
+            os.read(0, 1)  # until all have spoken
+        finally:
+            os._exit(0)
+    os.close(told)
+    ends.append(end)
+    print(os.read(end, 999).decode(), flush=True)
+for _ in ends:
+    os.wait()
+"""
+
+
+def test_judges_have_a_core_each_as_long_as_there_are_some(tmp_path):
+    cores = sorted(os.sched_getaffinity(0))
+    for _ in range(2):  # those that have ended have given theirs back
+        with subprocess.Popen([sys.executable, "-c", _CORES, str(len(cores) + 1)], text=True, cwd=ROOT,
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              env=os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}) as run:
+            found = [json.loads(run.stdout.readline()) for _ in range(len(cores) + 1)]
+        assert found == [*([core] for core in cores), cores]
+
+
 _LIBRARIES = {
     "numpy": "a = np.ones((99, 99)); np.linalg.svd(a); np.save('a.npy', a); np.load('a.npy', mmap_mode='r').sum()",
     "sympy": "import sympy as sp\nx = sp.Symbol('x')\nsp.lambdify(x, sp.integrate(sp.sin(x) * sp.exp(x), x))(1.0)",

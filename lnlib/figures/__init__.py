@@ -5,7 +5,8 @@
 * :mod:`~lnlib.figures.deriving`: losses, rows in three dimensions, the paths to xhat.
 * :mod:`~lnlib.figures.checking`: steps and tolerances of gradient checks, mutants against checks.
 * :mod:`~lnlib.figures.breaking`: errors over offsets, maps of correct digits, sums over rows.
-* :mod:`~lnlib.figures.fusing`: rooflines, memory and times; what GPU threads do, from the log of :mod:`lnlib.simt`.
+* :mod:`~lnlib.figures.fusing`: rooflines, memory and times; what GPU threads do, from the log of
+  :mod:`lnlib.simt`; what processes send each other.
 * :mod:`~lnlib.figures.narrow`: each figure once more, for a phone; the build of the book asks for it.
 * :mod:`~lnlib.figures.front`: the front page's.
 * :mod:`~lnlib.figures.measured`: what a reader measured, beside what is stored.

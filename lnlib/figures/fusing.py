@@ -1,9 +1,10 @@
-"""Figures of the part Fuse: rooflines, memory and times; what GPU threads do, from the log of :mod:`lnlib.simt`."""
+"""Figures of the part Fuse: rooflines, memory and times; what GPU threads do, from the log of :mod:`lnlib.simt`; what
+processes send each other."""
 
 import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
 from .style import COLOURS, DASHES, SIZE, apart, draw_lines, figure, key_below, styles, with_key
 
@@ -234,3 +235,55 @@ def partial_traffic(predicted, counted, others):
     ax.set(xlabel="partial sums per row, $G / N$", ylabel="bytes per element", ylim=(0, None))
     ax.set_xticks(list(counted), [f"1/{round(1 / ratio)}" if ratio < 1 else "1" for ratio in counted])
     return with_key(fig)
+
+
+def errors_by_ratio(ratios, errors):
+    """Error of xhat over the ratio of the rows; errors: name of a way to the statistics -> error for each, maybe inf."""
+    fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")
+    looks = zip(errors.items(), (*COLOURS.values(), "black"), "os^vDP", ("-", "--", "-", "-", ":", ":"))
+    for i, ((name, values), colour, marker, dash) in enumerate(looks):
+        # Some lines lie on each other: dotted ones over solid ones, and markers in turns.
+        ax.plot(ratios, np.where(np.isfinite(values), values, np.nan), color=colour, marker=marker, linestyle=dash,
+                markersize=6, markevery=(i // 2 % 2, 2), label=name)
+    ax.set(xlabel=r"ratio $|\mu| / \sigma$", ylabel=r"relative error of $\hat x$", ylim=(1e-8, 1))
+    ax.set(xticks=np.logspace(0, 6, 4), yticks=np.logspace(-8, 0, 5))
+    return with_key(fig)
+
+
+def two_cuts(rows, features, counts):
+    """Who has what if x is cut by rows, above, or by features: a colour a rank; black: what no rank has alone.
+
+    rows, features: of x. counts: {"rows": of each rank, "features": of each rank}.
+    """
+    fig, axes = figure(5.2, 5.2, 1, 2)
+    colours, half = list(COLOURS.values()), 0.5
+    for ax, (how, numbers) in zip(axes, counts.items()):
+        by_rows, edges = how == "rows", np.append(0, np.cumsum(numbers))
+        for rank, (start, stop) in enumerate(zip(edges, edges[1:])):
+            along = (0, start, features, stop - start) if by_rows else (start, 0, stop - start, rows)
+            beside = (features + half, start, 1, stop - start) if by_rows else (start, rows + half, stop - start, 1)
+            for left, top, width, height in (along, beside):
+                ax.add_patch(Rectangle((left, top), width, height, facecolor=colours[rank], edgecolor="white", alpha=0.8))
+            ax.text(along[0] + along[2] / 2, along[1] + along[3] / 2, str(rank), ha="center", va="center", color="white",
+                    fontsize=SIZE)
+        shared = (0, rows + half, features, 1) if by_rows else (features + half, 0, 1, rows)
+        ax.add_patch(Rectangle(shared[:2], *shared[2:], color="black"))
+        ax.text(features + 1.8, rows / 2, r"$\mu, s, \overline{g}, \overline{g \hat x}$", va="center", fontsize=SIZE)
+        ax.text(features / 2, rows + 1.9, r"$d\gamma, d\beta$", ha="center", va="top", fontsize=SIZE)
+        ax.text(-half, rows / 2, "$x$", ha="right", va="center", fontsize=SIZE)
+        ax.set(xlim=(-1.5, features + 6.5), ylim=(rows + 3.4, -0.3), aspect="equal")
+        ax.set_title(f"cut by {how}", fontsize=SIZE)
+        ax.axis("off")
+    own, sent = Patch(color=colours[0], alpha=0.8), Patch(color="black")
+    return key_below(fig, [own, sent], ["rank 0's", "a sum over ranks"])
+
+
+def times_of_cuts(D, panels):
+    """Modelled times over the number of features, both logarithmic; panels: title -> {name: seconds for each D}."""
+    fig, axes = figure(5.2, 2.6 * len(panels) + 0.5, 1, len(panels), xscale="log", yscale="log")
+    apart(fig)
+    for ax, (title, times) in zip(np.atleast_1d(axes), panels.items()):
+        draw_lines(ax, D, {name: 1e6 * np.asarray(seconds) for name, seconds in times.items()}, "os^", markersize=5)
+        ax.set(ylabel="µs, modelled", xlabel="$D$" if ax is np.atleast_1d(axes)[-1] else "")
+        ax.set_title(title, fontsize=SIZE)
+    return with_key(fig, 3)

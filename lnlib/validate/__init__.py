@@ -8,7 +8,8 @@ In the order in which to read it:
 - :mod:`~lnlib.validate.settings`: what the caller says about the target.
 - :mod:`~lnlib.validate.cases`: what is tried.
 - :mod:`~lnlib.validate.targets`, :mod:`~lnlib.validate.adapters`, :mod:`~lnlib.validate.torch_adapter`,
-  :mod:`~lnlib.validate.jax_adapter`: targets of several kinds, each made to look the same.
+  :mod:`~lnlib.validate.jax_adapter`, :mod:`~lnlib.validate.device_adapter`: targets of several kinds, each made to
+  look the same.
 - :mod:`~lnlib.validate.tolerance`, :mod:`~lnlib.validate.judge`: what rounding may do, and the distance from the exact
   result.
 - :mod:`~lnlib.validate.checks`: what is asked of a target in a case.

@@ -1,11 +1,12 @@
 """From the shell: ``python -m lnlib.validate package.module:name --kind rms_norm --framework torch --json out.json``.
 
-The name is that of a layer norm, or two, ``module:forward,backward``. Exit code 0: all properties held; 1: some failed;
-2: it could not be run.
+The name is that of a layer norm (in PyTorch also a module, or a class of modules), or two,
+``module:forward,backward``. Exit code 0: all properties held; 1: some failed; 2: it could not be run.
 """
 
 import argparse
 import importlib
+import operator
 import os
 import sys
 from pathlib import Path
@@ -31,6 +32,7 @@ def parser():
     made.add_argument("--most-rows", type=int, help="the most rows that the target takes")
     made.add_argument("--accumulate", choices=DTYPES, help="the dtype of the target's arithmetic and sums")
     made.add_argument("--double-backward", action="store_true", help="its gradient can be differentiated again")
+    made.add_argument("--nested", action="store_true", help="its second derivative can be differentiated, too")
     made.add_argument("--device", help="where the arrays are put, as the framework writes it")
     made.add_argument("--json", type=Path, help="a file for the report as JSON")
     made.add_argument("--html", type=Path, help="a file for the report as a page")
@@ -46,7 +48,7 @@ def find(name):
     if not names:
         raise ValueError(f"target: found {name!r}, expected package.module:name")
     sys.path.insert(0, os.getcwd())
-    found = [getattr(importlib.import_module(module), part) for part in names.split(",")]
+    found = [operator.attrgetter(part)(importlib.import_module(module)) for part in names.split(",")]
     return found[0] if len(found) == 1 else tuple(found)
 
 

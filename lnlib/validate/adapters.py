@@ -17,7 +17,7 @@ class NumPyPair:
 
     layouts = LAYOUTS
     able = ()
-    lacks = ("one gradient alone, gradients that add up, a second derivative: functions on NumPy arrays have none",)
+    lacks = ("one gradient alone, gradients that add up, a second derivative: a pair of functions has none",)
 
     def __init__(self, target, settings):
         pair = contract.require_several("target", target)
@@ -31,19 +31,26 @@ class NumPyPair:
         return [self._backward(*call) for call in reversed(started)][::-1]
 
     def _forward(self, case):
-        arrays = {name: laid_out(a, case.dtype, case.layout) for name, a in named(case, self.settings).items()}
-        before = {name: a.tobytes() for name, a in arrays.items()}
+        arrays = {name: self.put(a, case.dtype, case.layout) for name, a in named(case, self.settings).items()}
+        before = {name: self.get(name, a).tobytes() for name, a in arrays.items()}
         result = of_target(self.forward, *(a for name, a in arrays.items() if name != "dy"),
                            *eps_of(case, self.settings))
         y, saved = parts_of("forward", result, ("y", "what backward needs"))
-        return arrays, before, np.array(y), saved
+        return arrays, before, self.get("y", y), saved
+
+    def put(self, array, dtype, layout):
+        return laid_out(array, dtype, layout)
+
+    def get(self, name, array):
+        """What is compared: a copy, which a later call cannot change."""
+        return None if array is None else np.array(array)
 
     def _backward(self, arrays, before, y, saved):
         names = self.settings.tensors[1:]
         result = parts_of("backward", of_target(self.backward, arrays["dy"], saved), names)
-        tensors = {"y": y, **{name: None if a is None else np.array(a) for name, a in zip(names, result)}}
+        tensors = {"y": y, **{name: self.get(name, a) for name, a in zip(names, result)}}
         return Outcome(tensors, {name: a.dtype.name for name, a in tensors.items() if a is not None},
-                       tuple(name for name, a in arrays.items() if a.tobytes() != before[name]))
+                       tuple(name for name, a in arrays.items() if self.get(name, a).tobytes() != before[name]))
 
 
 _VIEWS = {
@@ -79,5 +86,8 @@ def adapt(target, settings):
     if settings.framework == "torch":
         from .torch_adapter import TorchFunction
         return TorchFunction(target, settings)
-    from .jax_adapter import JaxFunction
-    return JaxFunction(target, settings)
+    if settings.framework == "jax":
+        from .jax_adapter import JaxFunction
+        return JaxFunction(target, settings)
+    from .device_adapter import DevicePair
+    return DevicePair(target, settings)

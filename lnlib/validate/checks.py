@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .cases import draw
-from .judge import BY_ROW, Verdict, judge, second_derivative, truth
+from .cases import draw, drawer
+from .judge import BY_ROW, Verdict, judge, second_derivative, third_derivative, truth
 from .targets import Raised, TargetError
 
 #: How often a call is repeated where the same answer is wanted.
@@ -121,7 +121,7 @@ def same_bits(one, other):
 
 def any_order(target, case):
     """Two forwards, then the backward of the second and that of the first."""
-    other = draw(case.property, (3, case.x.shape[-1]), case.dtype, offset=-2.5, eps=case.eps)
+    other = drawer(target.settings)(case.property, (3, case.x.shape[-1]), case.dtype, case.eps, offset=-2.5)
     outcomes = target.calls([case, other])
     return compare(outcomes[0], case, target.settings) + compare(outcomes[1], other, target.settings)
 
@@ -154,16 +154,26 @@ def right_second_derivative(target, case):
     return found
 
 
+def right_nested_derivatives(target, case):
+    """The gradient of the product of u and the gradient of <v, dx>: what saved statistics without a graph get wrong."""
+    v, u = (draw(name, case.x.shape, case.dtype, offset=0.0, sigma=1.0).x for name in ("v", "u"))
+    exact, slack = third_derivative(case, v, u, target.settings)
+    wrong = np.linalg.norm(target.third(case, v, u) - exact)
+    sentence = ("the third derivative, the gradient of <u, gradient of <v, dx>> with respect to x, is wrong by "
+                f"{wrong / np.linalg.norm(exact):.2g} of its size")
+    return [] if wrong <= slack else [Finding("", None, sentence)]
+
+
 #: The check of a property; of all others it is :func:`right_numbers`.
 CHECKS = {"NaN stays in its row": rows_apart, "shapes and dtypes of results": results_alike,
           "arguments unchanged": arguments_kept, "the same answer twice": repeatable, "calls in any order": any_order,
           "one gradient alone": one_gradient_alone, "gradients add up": gradients_add_up,
-          "the second derivative": right_second_derivative}
+          "the second derivative": right_second_derivative, "nested derivatives": right_nested_derivatives}
 
 
 #: Properties that say nothing where the numbers are wrong in the plainest way of asking for them.
 ON_TOP = ("memory in any order", "NaN stays in its row", "calls in any order", "one gradient alone", "gradients add up",
-          "the second derivative")
+          "the second derivative", "nested derivatives")
 
 
 def plain(case):

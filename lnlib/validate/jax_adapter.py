@@ -18,7 +18,7 @@ class JaxFunction:
     def __init__(self, target, settings):
         self.function = contract.require_callable("target", target)
         self.settings = settings
-        self.able += ("the second derivative",) * settings.double_backward
+        self.able += ("the second derivative",) * settings.double_backward + ("nested derivatives",) * settings.nested
 
     def _arguments(self, case):
         made = {name: jnp.asarray(a, dtype=case.dtype) for name, a in named(case, self.settings).items()}
@@ -54,13 +54,29 @@ class JaxFunction:
     def second(self, case, v):
         """The gradients of the product of v and dx with respect to x, gamma and dy."""
         with _wide(case):
-            arguments, dy = self._arguments(case)
-
-            def product(x, gamma, dy):
-                dx, = jax.vjp(lambda x: self._y(case)(*(arguments | {"x": x, "gamma": gamma}).values()), x)[1](dy)
-                return (jnp.asarray(v, dx.dtype) * dx).sum()
-            found = of_target(jax.jit(jax.grad(product, argnums=(0, 1, 2))), arguments["x"], arguments["gamma"], dy)
+            found = of_target(jax.jit(jax.grad(self._product(case, v), argnums=(0, 1, 2))), *self._differentiated(case))
             return [np.asarray(a, np.float64) for a in found]
+
+    def third(self, case, v, u):
+        """The gradient with respect to x of the product of u and the gradient of <v, dx>."""
+        with _wide(case):
+            def product(*arguments):
+                dx = jax.grad(self._product(case, v))(*arguments)
+                return (jnp.asarray(u, dx.dtype) * dx).sum()
+            return np.asarray(of_target(jax.jit(jax.grad(product)), *self._differentiated(case)), np.float64)
+
+    def _differentiated(self, case):
+        arguments, dy = self._arguments(case)
+        return arguments["x"], arguments["gamma"], dy
+
+    def _product(self, case, v):
+        """The function (x, gamma, dy) -> <v, dx>."""
+        others = self._arguments(case)[0]
+
+        def product(x, gamma, dy):
+            dx, = jax.vjp(lambda x: self._y(case)(*(others | {"x": x, "gamma": gamma}).values()), x)[1](dy)
+            return (jnp.asarray(v, dx.dtype) * dx).sum()
+        return product
 
 
 def _wide(case):

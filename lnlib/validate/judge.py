@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import reference
-from ..layernorm import layer_norm_double_backward, layer_norm_forward
 from ..rounding import find
-from .tolerance import allowed, allowed_twice, conditions, owed
+from .tolerance import allowed, allowed_thrice, allowed_twice, conditions, owed
 
 BY_ROW = "y", "dx"
 
@@ -51,7 +50,7 @@ def _truth(rms, eps, dtype, accumulate, shape, *arrays):
     x, dy = x.reshape(-1, D), dy.reshape(-1, D)
     exact = reference.rms_norm(x, gamma, dy, eps) if rms else reference.layer_norm(x, gamma, beta, dy, eps)
     wide = {name: reference.to_float64(value) for name, value in exact._asdict().items()}
-    slack = allowed(wide, x, gamma, 0 * beta if rms else beta, dy, dtype, accumulate, rms)
+    slack = allowed(wide, x, gamma, beta, dy, dtype, accumulate, rms)
     tensors = {name: wide[name] for name in ("y", "dx", "dgamma", "dbeta")}
     return Truth(tensors, owed(exact, conditions(exact, gamma, dy), dtype), slack)
 
@@ -78,8 +77,35 @@ def judge(name, value, case, settings, rows=slice(None)):
                    float(shares.max(initial=0)), at)
 
 
+def twice(v, x, gamma, dy, eps, rms):
+    r"""The gradients of <v, dx> with respect to x, gamma and dy, and r; x may be complex.
+
+    They are those of :func:`lnlib.layernorm.layer_norm_double_backward`; of RMS norm, whose dx = r (g - xhat mean(g xhat))
+    is the same formula, with nothing centred. Arguments are not checked: these are the judge's own.
+    """
+    def mean(a):
+        return a.mean(axis=-1, keepdims=True)
+
+    c, v, g = (a if rms else a - mean(a) for a in (x, v, gamma * dy))
+    r = 1 / np.sqrt(mean(c * c) + eps)
+    xhat = c * r
+    vx, gx = mean(v * xhat), mean(g * xhat)
+    Jv = r * (v - xhat * vx)
+    return (-r**2 * (xhat * mean(v * g) + v * gx + g * vx - 3 * xhat * vx * gx),
+            (dy * Jv).sum(axis=tuple(range(dy.ndim - 1))), gamma * Jv), r
+
+
 def second_derivative(case, v, settings):
     """The gradients of <v, dx> with respect to x, gamma and dy in float64, each with the error allowed to its L2 norm."""
-    _, cache = layer_norm_forward(case.x, case.gamma, case.beta, case.eps)
-    right = layer_norm_double_backward(v, case.dy, cache)
-    return zip(right, allowed_twice(case, v, cache, settings.accumulated_in(case.dtype)))
+    right, r = twice(v, case.x, case.gamma, case.dy, case.eps, settings.rms)
+    return zip(right, allowed_twice(case, v, r, settings.accumulated_in(case.dtype), settings.rms))
+
+
+def third_derivative(case, v, u, settings):
+    """The gradient with respect to x of the product of u and the gradient of <v, dx>, and the error allowed to its norm.
+
+    A Hessian is symmetric: it is how that gradient changes along u, here by the complex step, which rounds as u does.
+    """
+    step = 1e-30
+    (along, _, _), r = twice(v, case.x + 1j * step * u, case.gamma, case.dy, case.eps, settings.rms)
+    return along.imag / step, allowed_thrice(case, v, u, r.real, settings.accumulated_in(case.dtype), settings.rms)

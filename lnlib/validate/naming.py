@@ -11,7 +11,7 @@ from ..mistakes import LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose
 from ..mistakes.compare import TOLERANCE
 from ..mistakes.wild import WILD
 from .adapters import NumPyPair
-from .cases import Case, draw
+from .cases import Case, drawer
 from .checks import misshapen
 from .judge import BY_ROW, judge, truth
 from .targets import Raised, TargetError
@@ -41,14 +41,14 @@ def candidates(settings):
                                                                    settings))
 
 
-def probes(dtype, eps=None):
+def probes(dtype, settings):
     """Cases on which formulas differ, rather than roundings."""
-    given = 1e-5 if eps is None else eps
-    yield draw("name", (3, 4, 7), dtype, given, offset=3.0, sigma=10.0)
-    yield draw("name", (2, 3, 11), dtype, given, offset=0.5, sigma=max(given, 1e-6)**0.5)
-    yield draw("name", (1, 7), dtype, given)
-    yield draw("name", (2, 129), dtype, given)
-    yield draw("name", (33, 5), dtype, given)
+    draw = drawer(settings)
+    yield draw("name", (3, 4, 7), dtype, offset=3.0, sigma=10.0)
+    yield draw("name", (2, 3, 11), dtype, offset=0.5, sigma=max(settings.eps or 0, 1e-6)**0.5)
+    yield draw("name", (1, 7), dtype)
+    yield draw("name", (2, 129), dtype)
+    yield draw("name", (33, 5), dtype)
 
 
 def results(target, case):
@@ -98,10 +98,10 @@ def alike(target, candidate, cases, settings):
 def name(target, failed):
     """The :class:`~lnlib.mistakes.Diagnosis` of a target from the cases in which it ``failed``, by property; or None."""
     settings = target.settings
-    dtype = "float64" if settings.framework == "numpy" and results(target, next(probes("float64", settings.eps))) \
+    dtype = "float64" if settings.framework == "numpy" and results(target, next(probes("float64", settings))) \
         else settings.dtypes[0]
     numeric = [cases[0] for property, cases in failed.items() if cases[0].x.size <= 8192 and np.isfinite(cases[0].x).all()]
-    asked = [*probes(dtype, settings.eps), *numeric[:6]]
+    asked = [*probes(dtype, settings), *numeric[:6]]
     mine = [results(target, case) for case in asked]
     found = [one for one in candidates(settings)
              if all(same(a, results(one.target, case), case, settings) for a, case in zip(mine, asked))]
@@ -109,7 +109,7 @@ def name(target, failed):
         return of_candidates(found)
     if set(failed) == {"rows far from zero"}:
         far = failed["rows far from zero"]
-        ordinary = list(zip(mine, probes(dtype, settings.eps)))  # on which it is right
+        ordinary = list(zip(mine, probes(dtype, settings)))  # on which it is right
         found = [one for one in candidates(settings) if alike(target, one.target, far, settings)
                  and all(same(a, results(one.target, case), case, settings) for a, case in ordinary)]
         return of_candidates(found[:1], "It loses digits ") if found else None
@@ -137,13 +137,13 @@ class Probe(NamedTuple):
 
 
 @functools.cache
-def family(rms, dtype, eps):
+def family(settings, dtype):
     """The family of :mod:`lnlib.mistakes`, with probes that know their case."""
-    made = []
+    made, draw, rms = [], drawer(settings), settings.rms
     for shape, offset, sigma in (((5, 7) if rms else (3, 4, 7), 3.0, 10.0), ((3, 11) if rms else (2, 3, 11), 3e2, 3e-3)):
-        case = draw("terms", shape, dtype, eps, offset=0.0 if rms else offset, sigma=sigma)
-        cache = layernorm.rms_norm_forward(case.x, case.gamma, eps)[1] if rms else layernorm.layer_norm_forward(
-            *case.arrays[:3], eps)[1]
+        case = draw("terms", shape, dtype, offset=0.0 if rms else offset, sigma=sigma)
+        cache = layernorm.rms_norm_forward(case.x, case.gamma, case.eps)[1] if rms else layernorm.layer_norm_forward(
+            *case.arrays[:3], case.eps)[1]
         made.append((case.dy, Probe(cache.xhat, cache.rstd, cache.gamma, cache, case)))
     base = RMS_NORM if rms else LAYER_NORM
     return dataclasses.replace(base, probes=tuple(made), right=lambda dy, cache: base.right(dy, cache.cache))
@@ -152,7 +152,7 @@ def family(rms, dtype, eps):
 def by_terms(target, dtype):
     """A diagnosis from the terms of dx, if y is right; else what is known of y."""
     settings = target.settings
-    case = draw("name", (3, 4, 7), dtype, 1e-5 if settings.eps is None else settings.eps)
+    case = drawer(settings)("name", (3, 4, 7), dtype)
     tensors = results(target, case)
     if tensors is None or tensors["y"].shape != case.x.shape:
         return None
@@ -163,6 +163,6 @@ def by_terms(target, dtype):
         found = target.calls([dataclasses.replace(cache.case, dy=dy)])[0].tensors
         return tuple(found[n] for n in (("dx", "dgamma") if settings.rms else ("dx", "dgamma", "dbeta")) if n in found)
     try:
-        return diagnose(backward, family(settings.rms, dtype, case.eps))
+        return diagnose(backward, family(settings, dtype))
     except (Raised, TargetError, ValueError):
         return None

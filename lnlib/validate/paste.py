@@ -28,7 +28,7 @@ def as_test(case, tensor, settings):
         lines.append(f"# in memory: {case.layout}")
     arguments = ", ".join(names[:-1])
     eps = "" if settings.eps is not None else f", {case.eps!r}"
-    if settings.framework == "numpy":
+    if settings.framework not in ("torch", "jax"):  # a pair
         lines += [f"y, saved = forward({arguments}{eps})", f"{', '.join(settings.tensors[1:])} = backward(dy, saved)"]
     else:
         lines.append(f"# y = target({arguments}{eps}); {', '.join(settings.tensors[1:])}: gradients of (y * dy).sum()")

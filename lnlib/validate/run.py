@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ..contract import require_kind
 from .adapters import adapt
-from .cases import FAR, all_cases, draw
+from .cases import FAR, all_cases, drawer
 from .checks import ON_TOP, call, check, misshapen, plain
 from .judge import judge
 from .naming import name
@@ -34,8 +34,9 @@ def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), 
     Parameters
     ----------
     target : pair of functions, or what the framework calls a layer
-        For "numpy": ``forward(x, gamma, beta, eps) -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma, dbeta)``;
-        RMS norm has no beta and no dbeta.
+        For "numpy", "cupy" and "numba" (on arrays of that library): ``forward(x, gamma, beta, eps) -> (y, saved)`` and
+        ``backward(dy, saved) -> (dx, dgamma, dbeta)``; RMS norm has no beta and no dbeta. For "torch" and "jax": a
+        differentiable function ``f(x, gamma, beta, eps) -> y``; for "torch" also a module, or a class of modules.
     kind : "layer_norm" or "rms_norm"
     framework, dtypes, quick, and more
         See :class:`lnlib.validate.Settings`.
@@ -52,8 +53,8 @@ def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), 
     TargetError
         If the target does not run on ordinary rows at all, or is not what it was said to be.
     """
-    settings = Settings(kind, framework, dtypes, quick, **options)
-    started, adapted = time.monotonic(), adapt(target, settings)
+    started, adapted = time.monotonic(), adapt(target, Settings(kind, framework, dtypes, quick, **options))
+    settings = adapted.settings  # what is known of a target need not be said
     digits = ordinary_digits(adapted)
     tried, failed, unjudged = {}, {}, {}
     for case in progress(list(all_cases(settings, adapted.layouts, adapted.able))):
@@ -101,7 +102,7 @@ def losses(target):
             continue
         begins = {}
         for offset in DISTANCES:
-            case = draw("digits", (16, 64), dtype, target.settings.eps or 1e-5, offset=offset, sigma=1.0)
+            case = drawer(target.settings)("digits", (16, 64), dtype, offset=offset, sigma=1.0)
             if not target.settings.takes(case.x.shape) or check(target, replace(case, property="")):
                 continue
             for name, value in call(target, case).tensors.items():

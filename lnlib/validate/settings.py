@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from .. import contract
 
 KINDS = "layer_norm", "rms_norm"
-FRAMEWORKS = "numpy", "torch", "jax"
+FRAMEWORKS = "numpy", "torch", "jax", "cupy", "numba"
 DTYPES = "float64", "float32", "float16", "bfloat16"
 
 
@@ -14,7 +14,7 @@ class Settings:
     """What is tried, and what the target lacks.
 
     * ``kind``: "layer_norm" or "rms_norm".
-    * ``framework``: "numpy", "torch" or "jax": whose arrays it takes.
+    * ``framework``: "numpy", "torch", "jax", "cupy" or "numba" (its device arrays): whose arrays it takes.
     * ``dtypes``: names of the dtypes of x, gamma, beta and dy.
     * ``quick``: fewer widths, rows and repetitions, nothing far from zero.
     * ``eps``: None if the target takes eps as its last argument, else the number that is fixed in it.
@@ -22,6 +22,7 @@ class Settings:
     * ``multiple_of``, ``most_features``, ``most_rows``: which D, and how many rows, the target takes.
     * ``accumulate``: the dtype of its arithmetic and sums; by default float32 for float32 and half precision.
     * ``double_backward``: whether its gradient can be differentiated again (PyTorch, JAX).
+    * ``nested``: whether its second derivative can be differentiated, too.
     * ``device``: where the arrays are put, as the framework writes it ("cuda").
 
     Of the methods, arguments are not checked: a run asks them about its own cases.
@@ -38,6 +39,7 @@ class Settings:
     most_rows: int | None = None
     accumulate: str | None = None
     double_backward: bool = False
+    nested: bool = False
     device: str | None = None
 
     def __post_init__(self):
@@ -46,7 +48,7 @@ class Settings:
         object.__setattr__(self, "dtypes", contract.require_several("dtypes", self.dtypes))
         for dtype in (*self.dtypes, *([self.accumulate] if self.accumulate is not None else [])):
             contract.require_choice("dtypes", dtype, DTYPES)
-        for name in ("quick", "beta", "double_backward"):
+        for name in ("quick", "beta", "double_backward", "nested"):
             contract.require_bool(name, getattr(self, name))
         if self.eps is not None:
             contract.require_eps(self.eps)
@@ -68,6 +70,11 @@ class Settings:
 
     def accumulated_in(self, dtype):
         return self.accumulate or contract.COMPUTE_DTYPE[dtype].name
+
+    def width(self, D):
+        """The width that the target takes in the place of D: the next multiple, or the last that it takes."""
+        wide = -(-D // self.multiple_of) * self.multiple_of
+        return min(wide, self.most_features // self.multiple_of * self.multiple_of) if self.most_features else wide
 
     def takes(self, shape):
         """Whether the target takes x of this shape."""

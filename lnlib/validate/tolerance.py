@@ -132,16 +132,36 @@ def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False):
                for name, (terms, sizes) in wrong.items()}}
 
 
-def allowed_twice(case, v, cache, accumulate):
+def _of_derivatives(case, rstd, accumulate, rms):
+    """What a row of a derivative of dx may lose of the sizes of its parts."""
+    D = case.x.shape[-1]
+    u = U[accumulate] + 8 * (U[case.dtype] if COMPUTE_DTYPE[case.dtype].name != case.dtype else 0.0)
+    offset = np.abs(case.x.mean(axis=-1, keepdims=True)) * rstd * (not rms)
+    return (20 + 4 * math.sqrt(D)) * u * (1 + distance_loss(offset, D))
+
+
+def _row_norms(*arrays):
+    return (np.linalg.norm(a, axis=-1, keepdims=True) for a in arrays)
+
+
+def allowed_twice(case, v, rstd, accumulate, rms=False):
     """Absolute L2 errors of the gradients of <v, dx> with respect to x, gamma and dy; v has x's shape.
 
     The parts of the first are r^2 times a row times a mean of two rows, of which none is above ||v|| ||g|| / sqrt(D); there
     are six of them. The others are sums and products of J v, none of whose numbers is above r ||v||.
     """
-    D = case.x.shape[-1]
-    u = U[accumulate] + 8 * (U[case.dtype] if COMPUTE_DTYPE[case.dtype].name != case.dtype else 0.0)
-    offset = np.abs(case.x.mean(axis=-1, keepdims=True)) * cache.rstd
-    plain = (20 + 4 * math.sqrt(D)) * u * (1 + distance_loss(offset, D))
-    norm_v, norm_g = (np.linalg.norm(a, axis=-1, keepdims=True) for a in (v, case.gamma * case.dy))
-    return [np.linalg.norm(plain * part) for part in (6 * cache.rstd**2 * norm_v * norm_g / math.sqrt(D),
-                                                      case.dy * cache.rstd * norm_v, case.gamma * cache.rstd * norm_v)]
+    norm_v, norm_g = _row_norms(v, case.gamma * case.dy)
+    return [np.linalg.norm(_of_derivatives(case, rstd, accumulate, rms) * part) for part in (
+        6 * rstd**2 * norm_v * norm_g / math.sqrt(case.x.shape[-1]), case.dy * rstd * norm_v,
+        case.gamma * rstd * norm_v)]
+
+
+def allowed_thrice(case, v, u, rstd, accumulate, rms=False):
+    """Absolute L2 error of the gradient of the product of u with the first of those gradients.
+
+    Its parts are r^3 times a row times two means, none above ||u|| ||v|| ||g|| / D. There are 36: two for each of the six
+    by what r^2 has of x, and two for each of their twelve xhat.
+    """
+    norm_u, norm_v, norm_g = _row_norms(u, v, case.gamma * case.dy)
+    return np.linalg.norm(_of_derivatives(case, rstd, accumulate, rms)
+                          * 36 * rstd**3 * norm_u * norm_v * norm_g / case.x.shape[-1])

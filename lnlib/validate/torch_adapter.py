@@ -1,9 +1,11 @@
-"""Targets on PyTorch tensors: a differentiable function ``f(x, gamma, beta, eps) -> y``, or a class of modules.
+"""Targets on PyTorch tensors: a differentiable function ``f(x, gamma, beta, eps) -> y``, a class of modules, or a module.
 
-A class is called as ``kind(D, eps=eps)`` for each width; its parameters, weight and bias, get the case's numbers.
-Importing this module loads PyTorch.
+A class is called as ``kind(D, eps=eps)`` for each width; its parameters, weight and bias, get the case's numbers. So do
+those of a module, which has one width and one eps. Importing this module loads PyTorch.
 """
 
+import copy
+import dataclasses
 import inspect
 
 import torch
@@ -29,25 +31,24 @@ class TorchFunction:
     lacks = ()
 
     def __init__(self, target, settings):
-        if isinstance(target, torch.nn.Module):
-            raise TypeError("target: found a module, whose width is fixed, expected its class, or a function "
-                            "f(x, gamma, beta, eps) -> y")
-        self.function = contract.require_callable("target", target)
-        self.settings = settings
+        self.function, self.settings = contract.require_callable("target", target), settings
         if inspect.isclass(target):
-            self.function = self._of_class(target)
-        self.able += ("the second derivative",) * settings.double_backward
+            self.function = lambda x, *rest: self._of_module(target(x.shape[-1], **self._eps(rest)), x, *rest)
+        elif isinstance(target, torch.nn.Module):
+            self.settings = _of_one_width(target, settings)
+            self.function = lambda x, *rest: self._of_module(copy.deepcopy(target), x, *rest)
+        self.able += ("the second derivative",) * settings.double_backward + ("nested derivatives",) * settings.nested
 
-    def _of_class(self, kind):
-        def function(x, *parameters_and_eps):
-            parameters = parameters_and_eps[:1 + self.settings.beta]
-            eps = {"eps": e for e in parameters_and_eps[1 + self.settings.beta:]}
-            module = kind(x.shape[-1], **eps).to(x.device, x.dtype)
-            names = [name for name, _ in module.named_parameters()]
-            if len(names) != len(parameters):
-                raise TargetError(f"target: found a module with parameters {names}, expected {len(parameters)} of them")
-            return torch.func.functional_call(module, dict(zip(names, parameters)), (x,))
-        return function
+    def _eps(self, rest):
+        return {"eps": e for e in rest[1 + self.settings.beta:]}
+
+    def _of_module(self, module, x, *rest):
+        parameters = rest[:1 + self.settings.beta]
+        names = [name for name, _ in module.named_parameters()]
+        if len(names) != len(parameters):
+            raise TargetError(f"target: found a module with parameters {names}, expected {len(parameters)} of them"
+                              + "; beta=False says that it has no bias" * (len(names) == 1))
+        return torch.func.functional_call(module.to(x.device, x.dtype), dict(zip(names, parameters)), (x,))
 
     def tensors(self, case, wanted=("x", "gamma", "beta")):
         """The arguments of a case and dy, by name; those ``wanted`` ask for a gradient."""
@@ -95,14 +96,36 @@ class TorchFunction:
 
     def second(self, case, v):
         """The gradients of the product of v and dx with respect to x, gamma and dy."""
+        found, _ = of_target(self._twice, case, v)
+        return [t.detach().double().cpu().numpy() for t in found]
+
+    def third(self, case, v, u):
+        """The gradient with respect to x of the product of u and the gradient of <v, dx>."""
+        def thrice():
+            (dx, *_), x = self._twice(case, v, create_graph=True)
+            return torch.autograd.grad((torch.tensor(u, dtype=x.dtype, device=x.device) * dx).sum(), x)[0]
+        return of_target(thrice).detach().double().cpu().numpy()
+
+    def _twice(self, case, v, create_graph=False):
         tensors = self.tensors(case, ("x", "gamma", "beta", "dy"))
         y = self.forward(case, tensors)
-        v = torch.tensor(v, dtype=y.dtype, device=y.device)
+        dx, = torch.autograd.grad(y, tensors["x"], tensors["dy"], create_graph=True)
+        product = (torch.tensor(v, dtype=y.dtype, device=y.device) * dx).sum()
+        return torch.autograd.grad(product, [tensors[name] for name in ("x", "gamma", "dy")],
+                                   create_graph=create_graph), tensors["x"]
 
-        def twice():
-            dx, = torch.autograd.grad(y, tensors["x"], tensors["dy"], create_graph=True)
-            return torch.autograd.grad((v * dx).sum(), [tensors[name] for name in ("x", "gamma", "dy")])
-        return [t.detach().double().cpu().numpy() for t in of_target(twice)]
+
+def _of_one_width(module, settings):
+    """What a module says of itself: its width, its eps, and whether it has a bias."""
+    shapes = [tuple(p.shape) for p in module.parameters()]
+    if not shapes or any(len(shape) != 1 or shape != shapes[0] for shape in shapes):
+        raise TargetError(f"target: found a module with parameters of shapes {shapes}, expected (D,)")
+    eps = getattr(module, "eps", None) if settings.eps is None else settings.eps
+    if eps is None:
+        raise TargetError("target: found a module with no number in its attribute eps, expected eps as an option")
+    D, = shapes[0]
+    return dataclasses.replace(settings, multiple_of=D, most_features=D, eps=eps,
+                               beta=settings.beta and len(shapes) > 1)
 
 
 def _outcome(tensors, changed=()):

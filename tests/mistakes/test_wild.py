@@ -14,9 +14,9 @@ BUG = {bug.name: bug for bug in WILD}
 every_bug = pytest.mark.parametrize("bug", WILD, ids=lambda bug: bug.name)
 
 
-def errors(bug, shape=(4, 16, 768), mean=3.0, sigma=2.0, ones=False, eps=1e-5, dtype=np.float64, x=None):
+def errors(bug, shape=(4, 16, 768), mean=3.0, sigma=2.0, ones=False, eps=1e-5, dtype=np.float64, x=None, seed=0):
     """|wrong - right| / |right| of y, dx, dgamma and dbeta (no dbeta for RMS norm)."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     noise, dy = rng.standard_normal((2, *shape))
     gamma, beta = rng.standard_normal((2, shape[-1]))
     if ones:
@@ -47,15 +47,22 @@ def errors(bug, shape=(4, 16, 768), mean=3.0, sigma=2.0, ones=False, eps=1e-5, d
     ("gpt-neox-averaged", (0, 0, 0.75, 0.75), {}),
     ("pytorch-half-of-a-warp", (0, 0, 0.71, 0.74), {}),
     ("liger-padded-lanes", (0.17, 0.25, 0.24, 0), {}),
-    ("tt-metal-padded-width", (0.56, None, None, 0), {"shape": (64, 100), "sigma": 1.0}),
-    ("flux-eps-outside-root", (0.05, None, None, 0), {"mean": 0.0, "sigma": 0.01}),
+    ("tt-metal-padded-width", (0.56, None, None, 0), {"shape": (64, 100), "sigma": 1.0, "ones": True}),
+    ("flux-eps-outside-root", (0.05, None, None, 0), {"mean": 0.0, "sigma": 0.01, "ones": True}),
     ("torchtune-gamma-twice", (1.88, 1.9, 2.2), {}),
     ("allennlp-sample-variance", (None, None, 0.05, 0), {"shape": (64, 10), "mean": 0.0, "sigma": 1.0}),
 ])
 def test_errors_are_those_of_the_notes(name, expected, settings):
-    # The notes were worked out on other draws of gamma: a tenth of the number, more where they have one digit only.
-    found = errors(BUG[name], **settings)
-    assert all(abs(a - b) <= max(0.35 * b, 1e-12) for a, b in zip(found, expected, strict=True) if b is not None), found
+    """The notes have per cents, 9.1e-8 to one digit more, of one draw: a ninth beside the eight drawn here.
+
+    For normal numbers that is within t = 5.41 (7 degrees of freedom, one in a thousand) of sqrt(1 + 1/8) times their
+    standard deviation from their mean.
+    """
+    drawn = np.array([errors(BUG[name], **settings, seed=seed) for seed in range(8)])
+    for found, spread, noted in zip(drawn.mean(axis=0), drawn.std(axis=0, ddof=1), expected, strict=True):
+        if noted is not None:
+            rounded = 0 if noted == 0 else 0.005 if noted > 0.01 else 0.05e-8
+            assert abs(found - noted) <= rounded + 5.41 * spread * (9 / 8) ** 0.5 + 1e-12, (found, spread, noted)
 
 
 def test_padded_lanes_are_those_of_a_padded_row():

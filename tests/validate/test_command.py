@@ -15,6 +15,9 @@ from lnlib import layer_norm_forward as forward, layer_norm_backward as backward
 
 pair = forward, backward
 
+class Holder:
+    inner = pair
+
 def wrong(dy, cache):
     dx, dgamma, dbeta = backward(dy, cache)
     return dx, dbeta, dgamma
@@ -41,7 +44,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_exit_codes_and_files(folder, capsys):
-    assert main(["my_layer:pair", "--quick"]) == 0
+    assert main(["my_layer:pair", "--quick"]) == 0 == main(["my_layer:Holder.inner", "--quick"])
     assert "properties held" in capsys.readouterr().out
     assert main(["my_layer:forward,wrong", "--quick", "--json", "out.json", "--html", "out.html"]) == 1
     found = json.loads((folder / "out.json").read_text())
@@ -51,6 +54,22 @@ def test_exit_codes_and_files(folder, capsys):
         capsys.readouterr()
         assert main([name, "--quick"]) == 2
         assert capsys.readouterr().err.startswith("could not run: ")
+
+
+@pytest.mark.slow
+def test_a_default_run_needs_little_memory():
+    """All dtypes, a right target and a wrong one: with Python and NumPy far below a gigabyte."""
+    pytest.importorskip("resource", reason="only Unix tells what a process needed")
+    code = """
+import resource, sys
+from lnlib import layer_norm_forward, layer_norm_backward
+from lnlib.validate import validate
+validate((layer_norm_forward, layer_norm_backward), dtypes=("float64", "float32", "float16"))
+validate((layer_norm_forward, lambda dy, cache: [2 * a for a in layer_norm_backward(dy, cache)]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+"""
+    used = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert used < 1e9
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
-"""lnlib.validate on PyTorch and JAX, where these are installed."""
+"""lnlib.validate on PyTorch, JAX and device arrays, where these are installed."""
 
 import os
 import runpy
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -21,8 +23,6 @@ def test_pytorch():
     report = validate(layer_norm, framework="torch", dtypes=("float32", "float64"), quick=True, double_backward=True)
     assert report.held and {"gradients add up", "the second derivative"} <= set(report.kept)
     assert validate(torch.nn.RMSNorm, "rms_norm", "torch", quick=True).held
-    with pytest.raises(TypeError, match="expected its class"):
-        validate(torch.nn.LayerNorm(7), framework="torch")
     with pytest.raises(TargetError, match="expected the tensor y"):
         validate(lambda x, *_: (x, x), framework="torch")
 
@@ -83,3 +83,90 @@ def test_the_examples_of_the_page(name, package, monkeypatch):
     assert tests
     for test in tests:
         test()
+
+
+def test_modules_of_one_width_and_one_eps():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    nn = torch.nn
+    for module, kind in ((nn.LayerNorm(768, eps=1e-6), "layer_norm"), (nn.RMSNorm(12, eps=1e-3), "rms_norm"),
+                         (nn.LayerNorm(5, bias=False), "layer_norm")):
+        report = validate(module, kind, "torch", quick=True, double_backward=True)
+        assert report.held and "the second derivative" in report.kept and len(report.properties) > 15
+        assert f"any eps but {module.eps:g}" in report.untested
+        assert ("beta and dbeta" in report.untested) == (kind == "layer_norm" and module.bias is None)
+
+    class GammaTwice(nn.LayerNorm):
+        def forward(self, x):
+            return super().forward(x) * self.weight
+
+    assert "ordinary rows" in failed(GammaTwice(24))
+    for wrong, message in ((nn.Linear(3, 4), r"shapes \[\(4, 3\), \(4,\)\]"), (nn.RMSNorm(4, eps=None), "attribute eps")):
+        with pytest.raises(TargetError, match=message):
+            validate(wrong, framework="torch")
+
+
+def test_nested_derivatives_of_pytorch():
+    """Statistics that are saved without a graph: the third derivative is that of other ones (pytorch/pytorch#196700)."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    def layer_norm(x, gamma, beta, eps):
+        c = x - x.mean(-1, keepdim=True)
+        return gamma * c / torch.sqrt((c * c).mean(-1, keepdim=True) + eps) + beta
+
+    class Frozen(torch.autograd.Function):
+        """Its second derivative is right, and takes the statistics for constants."""
+
+        @staticmethod
+        def forward(ctx, x, gamma, beta, eps):
+            ctx.save_for_backward(x, gamma, beta)
+            ctx.eps = eps
+            return layer_norm(x, gamma, beta, eps)
+
+        @staticmethod
+        def backward(ctx, dy):
+            return (*Backward.apply(dy, *ctx.saved_tensors, ctx.eps), None)
+
+    class Backward(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, dy, *rest):
+            ctx.rest = dy, *rest
+            with torch.enable_grad():
+                arguments = [a.detach().requires_grad_() for a in rest[:3]]
+                return torch.autograd.grad(layer_norm(*arguments, rest[3]), arguments, dy)
+
+        @staticmethod
+        def backward(ctx, *v):
+            dy, *arguments, eps = ctx.rest
+            with torch.enable_grad():
+                dy, *inputs = (a.detach().requires_grad_() for a in (dy, *arguments))
+                found = torch.autograd.grad(layer_norm(*inputs, eps), inputs, dy, create_graph=True)
+                product = sum((a * b).sum() for a, b in zip(v, found))
+                gradients = torch.autograd.grad(product, (dy, *inputs), create_graph=True, allow_unused=True)
+            return (*gradients, None)
+
+    options = {"framework": "torch", "dtypes": ("float64",), "quick": True, "double_backward": True, "nested": True}
+    assert validate(layer_norm, **options).held
+    assert validate(lambda x, gamma, eps: gamma * x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps), "rms_norm",
+                    **options).held
+    assert [failure.property for failure in validate(Frozen.apply, **options).failures] == ["nested derivatives"]
+
+
+SIMULATED = """
+from numba import cuda
+from lnlib import layer_norm_forward, layer_norm_backward
+from lnlib.validate import validate
+def forward(x, gamma, beta, eps):
+    y, cache = layer_norm_forward(*(a.copy_to_host() for a in (x, gamma, beta)), eps)
+    return cuda.to_device(y), cache
+def backward(dy, cache):
+    return tuple(map(cuda.to_device, layer_norm_backward(dy.copy_to_host(), cache)))
+report = validate((forward, backward), framework="numba", quick=True)
+print(report.held, "memory in any order" in report.kept)
+"""
+
+
+def test_numba_device_arrays():
+    pytest.importorskip("numba.cuda", reason="Numba has no CUDA target here")
+    ran = subprocess.run([sys.executable, "-c", SIMULATED], env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
+                         capture_output=True, text=True)
+    assert ran.stdout.split() == ["True", "True"], ran.stderr[-2000:]

@@ -5,9 +5,13 @@ import pytest
 from right import pairs
 
 from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
+from lnlib.gradcheck import central_difference
 from lnlib.mistakes import HARMLESS, MUTANTS
 from lnlib.mistakes.wild import WILD
 from lnlib.validate import TargetError, assert_valid, validate
+from lnlib.validate.cases import all_cases
+from lnlib.validate.judge import second_derivative, third_derivative
+from lnlib.validate.settings import Settings
 
 
 def test_a_right_one_holds():
@@ -138,6 +142,54 @@ def test_what_is_asked_of_calls():
 def test_bad_targets(target, message):
     with pytest.raises(TargetError, match=message):
         validate(target)
+
+
+def twice_wrong(dy, cache):
+    dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+    return 2 * dx, dgamma, dbeta
+
+
+def test_what_a_target_lacks_leaves_cases_to_try():
+    """Its own eps, no beta, one width, few widths: ordinary rows are tried with each."""
+    for eps in (1e-6, 0.0):
+        def forward(x, gamma, beta, eps=eps):
+            return layer_norm_forward(x, gamma, beta, eps)
+        assert len(assert_valid((forward, layer_norm_backward), quick=True, eps=eps).kept) > 12
+    report = validate((forward, twice_wrong), quick=True, eps=eps)
+    assert report.mistake.names == ("dx-two",) and "ordinary rows" not in report.kept
+    assert assert_valid((lambda x, gamma, eps: layer_norm_forward(x, gamma, 0 * gamma, eps),
+                         lambda dy, cache: layer_norm_backward(dy, cache)[:2]), quick=True, beta=False).held
+    everywhere = {case.property for case in all_cases(Settings())}
+    for options in ({"multiple_of": 8}, {"multiple_of": 768, "most_features": 768}, {"most_features": 1}, {"eps": 1e-3}):
+        cases = list(all_cases(settings := Settings(**options)))
+        assert all(settings.takes(case.x.shape) and settings.eps in (None, case.eps) for case in cases)
+        assert everywhere - {case.property for case in cases} <= {"eps = 0"}
+
+
+@pytest.mark.parametrize("kind, forward, backward", [("layer_norm", layer_norm_forward, layer_norm_backward),
+                                                     ("rms_norm", rms_norm_forward, rms_norm_backward)])
+def test_second_and_third_derivatives_are_those_of_the_kind(kind, forward, backward):
+    """Differences of the backward err by h^2 and u / h, together 1e-10 of their terms; another formula by a tenth."""
+    settings = Settings(kind, dtypes=("float64",), double_backward=True, nested=True)
+    case = next(all_cases(settings))
+    case = case.with_arrays(x=case.x[:1, :2, :5], dy=case.dy[:1, :2, :5], gamma=case.gamma[:5], beta=case.beta[:5])
+    v, u = np.random.default_rng(0).standard_normal((2, *case.x.shape))
+
+    def product(x=case.x, gamma=case.gamma, dy=case.dy):
+        given = (x, gamma) if kind == "rms_norm" else (x, gamma, case.beta)
+        return (v * backward(dy, forward(*given, case.eps)[1])[0]).sum()
+
+    found = [exact for exact, _ in second_derivative(case, v, settings)]
+    for exact, name in zip(found, ("x", "gamma", "dy"), strict=True):
+        np.testing.assert_allclose(exact, central_difference(lambda a: product(**{name: a}), getattr(case, name)),
+                                   rtol=0, atol=1e-8 * np.abs(exact).max())
+
+    def along(x):
+        return (u * [*second_derivative(case.with_arrays(x=x), v, settings)][0][0]).sum()
+
+    third, slack = third_derivative(case, v, u, settings)
+    assert slack < 1e-10 * np.linalg.norm(third)
+    np.testing.assert_allclose(third, central_difference(along, case.x), rtol=0, atol=1e-8 * np.abs(third).max())
 
 
 def test_bad_arguments():

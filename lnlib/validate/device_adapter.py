@@ -1,0 +1,48 @@
+"""Targets on CuPy's or Numba's device arrays: a pair of functions as on NumPy arrays. What lies on a device stays there.
+
+Importing this module loads neither: :class:`DevicePair` does.
+"""
+
+import importlib
+
+import numpy as np
+
+from .adapters import NumPyPair, laid_out
+from .targets import Raised, TargetError
+
+#: framework -> its module, and the names of the functions that put an array on the device and wrap what lies there.
+LIBRARIES = {"cupy": ("cupy", "asarray", "asarray"), "numba": ("numba.cuda", "to_device", "as_cuda_array")}
+
+
+class DevicePair(NumPyPair):
+    """``forward(x, gamma, beta, eps) -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma, dbeta)`` on a device."""
+
+    layouts = "every second", "one element further"
+
+    def __init__(self, target, settings):
+        super().__init__(target, settings)
+        if "bfloat16" in settings.dtypes:
+            raise TargetError(f"dtypes: found bfloat16, expected a dtype that {settings.framework} has")
+        module, put, wrap = LIBRARIES[settings.framework]
+        library = importlib.import_module(module)
+        self._put_whole, self._wrap = getattr(library, put), lambda array: getattr(library, wrap)(array)
+
+    def put(self, array, dtype, layout):
+        """On the device, laid out by slices of what is put there: a copy would be contiguous."""
+        array = laid_out(array, dtype, "as they are")
+        if layout == "every second":
+            return self._put_whole(np.repeat(array, 2, axis=-1))[..., ::2]
+        if layout == "one element further":
+            return self._put_whole(np.concatenate([np.zeros(1, dtype), array.ravel()]))[1:].reshape(array.shape)
+        return self._put_whole(array)
+
+    def get(self, name, array):
+        """A NumPy copy of an array on the device."""
+        if array is None:
+            return None
+        if hasattr(array, "__cuda_array_interface__") and not hasattr(array, "copy_to_host"):
+            array = self._wrap(array)  # it may be another library's
+        copy = getattr(array, "copy_to_host", getattr(array, "get", None))
+        if copy is None:
+            raise Raised(f"{name} is a {type(array).__name__}, expected an array on the device, as the arguments are")
+        return copy()

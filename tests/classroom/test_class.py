@@ -55,6 +55,7 @@ def test_a_variant_is_worth_points_to_its_own_student_alone(graded):
     assert not (graded / "inputs").exists() and 'href="feedback/s1.html"' in (graded / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_shards_give_the_same_table(graded):
     place = graded.parent
     for number in 1, 2:

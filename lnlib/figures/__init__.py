@@ -1,6 +1,7 @@
 """The book's figures in one style; each function returns its Matplotlib figure. ``import lnlib`` does not load them.
 
 * :mod:`~lnlib.figures.style`: colours, ``figure`` for what a page draws itself, ``glue`` for its computed numbers.
+* :mod:`~lnlib.figures.tables`: ``table``, for what a cell would print in columns.
 * :mod:`~lnlib.figures.digits`: numbers whose wrong digits are marked.
 * :mod:`~lnlib.figures.deriving`: losses, rows in three dimensions, the paths to xhat.
 * :mod:`~lnlib.figures.checking`: steps and tolerances of gradient checks, mutants against checks.
@@ -17,5 +18,6 @@ A chapter imports the file of its part: ``from lnlib.figures import breaking, gl
 """
 
 from .style import COLOURS, DASHES, figure, glue
+from .tables import table
 
-__all__ = ["COLOURS", "DASHES", "figure", "glue"]
+__all__ = ["COLOURS", "DASHES", "figure", "glue", "table"]

@@ -1,0 +1,48 @@
+"""A cell's results as a table: HTML on a page, text where there is none, as in print."""
+
+import html
+import re
+
+_POWER = re.compile(r"(-?\d(?:\.\d+)?)e([+-]\d+)")
+
+
+def _typeset(text):
+    """HTML of a cell: 8e-07 as prose writes it, 8 times 10 to the -7; a minus sign before a number."""
+    text = _POWER.sub(lambda m: f"{m[1]} \N{MULTIPLICATION SIGN} 10<sup>{int(m[2])}</sup>", html.escape(text))
+    return re.sub(r"(?<![\w.])-(?=\d)", "\N{MINUS SIGN}", text)
+
+
+class Table:
+    """What :func:`table` returns."""
+
+    def __init__(self, heads, rows, caption):
+        self.heads, self.caption = [*map(str, heads)], caption
+        self.rows = [[*map(str, row)] for row in rows]
+
+    def __repr__(self):
+        lines = [self.heads, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*lines)]
+        text = ("  ".join(f"{cell:<{width}}" if place == 0 else f"{cell:>{width}}"
+                          for place, (cell, width) in enumerate(zip(line, widths))).rstrip() for line in lines)
+        return "\n".join([self.caption] * bool(self.caption) + [*text])
+
+    def _repr_html_(self):
+        heads = "".join(f'<th scope="col">{_typeset(head)}</th>' for head in self.heads)
+        body = "".join("<tr>" + "".join(
+            f'<th scope="row">{_typeset(cell)}</th>' if place == 0 else f"<td>{_typeset(cell)}</td>"
+            for place, cell in enumerate(row)) + "</tr>" for row in self.rows)
+        caption = f"<caption>{_typeset(self.caption)}</caption>" if self.caption else ""
+        return (f'<div class="ln-cells" tabindex="0"><table>{caption}<thead><tr>{heads}</tr></thead>'
+                f"<tbody>{body}</tbody></table></div>")
+
+
+def table(heads, rows, caption=""):
+    """A table to show at the end of a cell.
+
+    heads: what stands above the columns, with units. rows: cells, formatted; the first names its row.
+    """
+    rows = [*map(tuple, rows)]
+    for row in rows:
+        if len(row) != len(heads):
+            raise ValueError(f"rows: found a row of {len(row)} cells, expected {len(heads)}, one for each head")
+    return Table(heads, rows, caption)

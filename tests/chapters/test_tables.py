@@ -1,0 +1,25 @@
+"""Tables of cells: one text, and HTML that names its rows and columns and writes powers as prose does."""
+
+import pytest
+
+pytest.importorskip("matplotlib")
+from lnlib.figures import table  # noqa: E402
+
+TABLE = table(["offset", "error <y>"], [(0, "8e-07"), ("1,000", "-2")], "one & two")
+
+
+def test_text_has_columns():
+    assert repr(TABLE) == "one & two\noffset  error <y>\n0           8e-07\n1,000          -2"
+
+
+def test_html_names_rows_and_columns():
+    page = TABLE._repr_html_()
+    assert "<caption>one &amp; two</caption>" in page and '<th scope="col">error &lt;y&gt;</th>' in page
+    assert '<th scope="row">1,000</th><td>\N{MINUS SIGN}2</td>' in page
+    assert "<td>8 \N{MULTIPLICATION SIGN} 10<sup>-7</sup></td>".replace("-7", "\N{MINUS SIGN}7") in page
+    assert 'tabindex="0"' in page  # the keyboard reaches what scrolls
+
+
+def test_a_row_fits_its_heads():
+    with pytest.raises(ValueError, match="rows: found a row of 1 cells, expected 2"):
+        table(["a", "b"], [("1",)])

@@ -94,4 +94,6 @@ def test_chapter_runs_in_the_browser(site, address, browser, name, record_proper
     expected = printed_on_page(site / f"book/{name}.html")
     assert len(shown) == len(expected)
     for cell, text in zip(shown, expected):
+        if "launch.missing()" in "".join(cell["source"]):
+            continue  # runs under MPI where the page was built, which no browser can
         assert same(printed(cell), text), f"{cell['source']}\nbrowser: {printed(cell)}\npage: {text}"

@@ -4,6 +4,7 @@ Run from the repository's root: ``python -m benchmarks.validate`` (see benchmark
 """
 
 import argparse
+import json
 import pathlib
 import time
 import warnings
@@ -34,6 +35,7 @@ def torch_targets():
     torch.set_num_threads(1)
     F = torch.nn.functional
     wide = {"framework": "torch", "dtypes": ("float32", "float64", "float16", "bfloat16")}
+    twice = {"double_backward": True, "nested": True}
 
     # Every new eps would be compiled anew, and after a few of them PyTorch stops compiling.
     torch._dynamo.config.recompile_limit = 1000
@@ -44,8 +46,8 @@ def torch_targets():
     def rms_norm(x, gamma):
         return F.rms_norm(x, gamma.shape, gamma, 1e-5)
 
-    yield "torch.nn.LayerNorm", torch.nn.LayerNorm, {**wide, "double_backward": True}
-    yield "torch.nn.RMSNorm", torch.nn.RMSNorm, {**wide, "kind": "rms_norm"}
+    yield "torch.nn.LayerNorm", torch.nn.LayerNorm, {**wide, **twice}
+    yield "torch.nn.RMSNorm", torch.nn.RMSNorm, {**wide, **twice, "kind": "rms_norm"}
     small = {**wide, "dtypes": ("float32",), "quick": True, "eps": 1e-5}
     yield "torch.compile, layer norm", torch.compile(layer_norm, dynamic=True), small
     yield "torch.compile, RMS norm", torch.compile(rms_norm, dynamic=True), {**small, "kind": "rms_norm"}
@@ -87,6 +89,14 @@ def targets():
     return found, left_out
 
 
+def others(path, names, packages):
+    """The records in the file at ``path`` of targets other than ``names``, if their packages were the same."""
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"records": []}
+    if kept["records"] and kept["provenance"]["packages"] != packages:
+        raise SystemExit(f"{path} was made with other versions: run without --only, or write elsewhere with --out")
+    return [one for one in kept["records"] if one["name"] not in names]
+
+
 def record(name, target, options):
     """One record of the results: what held, what failed with its smallest case, the digits of ordinary rows."""
     started = time.monotonic()
@@ -105,16 +115,17 @@ def record(name, target, options):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="where the results go")
-    parser.add_argument("--only", nargs="+", default=[], help="targets whose names begin like these")
+    parser.add_argument("--only", nargs="+", default=[], help="targets whose names begin like these; the file keeps its others")
     options = parser.parse_args(arguments)
     found, left_out = targets()
-    records, made = [], provenance("python -m benchmarks.validate", PACKAGES)
-    for name, target, given in found:
-        if not options.only or name.startswith(tuple(options.only)):
-            records.append(record(name, target, given))
-            one = records[-1]
-            print(f"{name}: {one['held']} of {one['properties']} held, {one['seconds']:.0f} s", flush=True)
-            save(options.out, {"provenance": made, "left_out": left_out, "records": records})
+    made, order = provenance("python -m benchmarks.validate", PACKAGES), [name for name, *_ in found]
+    chosen = [one for one in found if not options.only or one[0].startswith(tuple(options.only))]
+    records = others(options.out, {name for name, *_ in chosen}, made["packages"]) if options.only else []
+    for name, target, given in chosen:
+        one = record(name, target, given) | {"date": made["date"], "commit": made["commit"]}
+        print(f"{name}: {one['held']} of {one['properties']} held, {one['seconds']:.0f} s", flush=True)
+        records = sorted([*records, one], key=lambda one: order.index(one["name"]) if one["name"] in order else -1)
+        save(options.out, {"provenance": made, "left_out": left_out, "records": records})
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import json
 import re
 
+import pytest
+
 from benchmarks import validate
 
 RESULTS = json.loads(validate.RESULTS.read_text(encoding="utf-8"))
@@ -16,6 +18,24 @@ def test_every_record_is_whole():
         assert set(record["digits"]) == set(record["dtypes"])
         for failure in record["failures"]:
             assert failure["sentence"] and failure["case"] and 0 < failure["failed"] <= failure["tried"]
+
+
+def test_some_targets_again_keep_the_others(tmp_path, monkeypatch, capsys):
+    rms = "lnlib.layernorm, RMS norm"
+    monkeypatch.setattr(validate, "targets", lambda: ([
+        (name, target, {"quick": True, "kind": options.get("kind", "layer_norm"), "dtypes": ("float32",)})
+        for name, target, options in validate.lnlib_targets() if "gpu" not in name], {}))
+    out = tmp_path / "out.json"
+    validate.main(["--out", str(out), "--only", "lnlib.cpu"])
+    first = json.loads(out.read_text())["records"]
+    validate.main(["--out", str(out), "--only", rms])
+    again = json.loads(out.read_text())["records"]
+    assert [one["name"] for one in again] == ["lnlib.cpu", rms] and again[0] == first[0] and again[1]["commit"]
+    text = json.loads(out.read_text())
+    text["provenance"]["packages"]["numpy"] = "0"
+    out.write_text(json.dumps(text))
+    with pytest.raises(SystemExit, match="other versions"):
+        validate.main(["--out", str(out), "--only", rms])
 
 
 def test_all_that_is_measured_is_in_it():

@@ -20,10 +20,11 @@ class NumPyPair:
     lacks = ("one gradient alone, gradients that add up, a second derivative: a pair of functions has none",)
 
     def __init__(self, target, settings):
-        pair = contract.require_several("target", target)
-        if len(pair) != 2:
-            raise TypeError(f"target: found {len(pair)} things, expected a pair (forward, backward)")
-        self.forward, self.backward = (contract.require_callable(f"target[{k}]", f) for k, f in enumerate(pair))
+        if not isinstance(target, (tuple, list)) or len(target) != 2:
+            found = f"{len(target)} things" if isinstance(target, (tuple, list)) else f"a {type(target).__name__}"
+            raise TypeError(f"target: found {found}, expected a pair (forward, backward); from the shell "
+                            "module:forward,backward")
+        self.forward, self.backward = (contract.require_callable(f"target[{k}]", f) for k, f in enumerate(target))
         self.settings = settings
 
     def calls(self, cases):

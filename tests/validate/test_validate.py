@@ -194,7 +194,7 @@ def test_second_and_third_derivatives_are_those_of_the_kind(kind, forward, backw
 
 def test_bad_arguments():
     for target, options in (((1, 2), {}), ((layer_norm_forward,), {}), (layer_norm_forward, {})):
-        with pytest.raises(TypeError, match="target"):
+        with pytest.raises(TypeError, match=r"target(\[0\])?: found .*expected a (pair \(forward, backward\)|function)"):
             validate(target, **options)
     for options in ({"kind": "batch_norm"}, {"framework": "c"}, {"dtypes": ("int8",)}, {"eps": -1}, {"most_rows": 0}):
         with pytest.raises(ValueError, match=next(iter(options))):

@@ -8,6 +8,7 @@
 * :mod:`~lnlib.figures.breaking`: errors over offsets, maps of correct digits, sums over rows.
 * :mod:`~lnlib.figures.fusing`: rooflines, memory and times; what GPU threads do, from the log of
   :mod:`lnlib.simt`; what processes send each other.
+* :mod:`~lnlib.figures.barriers`: diagrams of threads that meet, or do not, between barriers.
 * :mod:`~lnlib.figures.narrow`: each figure once more, for a phone; the build of the book asks for it.
 * :mod:`~lnlib.figures.front`: the front page's.
 * :mod:`~lnlib.figures.measured`: what a reader measured, beside what is stored.

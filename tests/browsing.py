@@ -69,8 +69,10 @@ RUN_AXE = "async (part) => (await axe.run(part, {rules: {region: {enabled: false
 # Figures as they are shown: drawings, and by how much each is enlarged; text of live figures, with its size in pixels.
 FIGURES = """() => {
     document.querySelectorAll('details').forEach(e => e.open = true);
-    return [...document.querySelectorAll('article figure img')].filter(e => e.checkVisibility()).map(e =>
-        [e.currentSrc.split('/').pop(), e.getBoundingClientRect().width / e.naturalWidth]); }"""
+    return [...document.querySelectorAll('article figure img')].filter(e => e.checkVisibility()).map(e => {
+        const { paddingLeft, paddingRight } = getComputedStyle(e), room = e.getBoundingClientRect().width;
+        return [e.currentSrc.split('/').pop(), (room - parseFloat(paddingLeft) - parseFloat(paddingRight)) / e.naturalWidth];
+    }); }"""
 LIVE_TEXT = """() => [...document.querySelectorAll('article figure svg text')].filter(e => e.checkVisibility()).map(e =>
     [e.textContent.trim(), parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a])"""
 

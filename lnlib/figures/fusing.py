@@ -251,7 +251,7 @@ def errors_by_ratio(ratios, errors):
 
 
 def two_cuts(rows, features, counts):
-    """Who has what if x is cut by rows, above, or by features: a colour a rank; black: what no rank has alone.
+    """Who has what if x is cut by rows, above, or by features: a colour a rank; without one: what no rank has alone.
 
     rows, features: of x. counts: {"rows": of each rank, "features": of each rank}.
     """

@@ -7,6 +7,8 @@ from functools import partial
 
 from lnlib.measure.contestants import EPS, lnlib_calls, memory_calls, numpy_calls, torch_call, torch_calls
 
+from .limit import limit_calls
+
 
 def compile_calls(case, a):
     if not case.full:
@@ -42,7 +44,7 @@ def jax_calls(case, a):
 
 
 FAMILIES = {"lnlib": lnlib_calls, "numpy": numpy_calls, "pytorch": torch_calls,
-            "pytorch-compile": compile_calls, "jax": jax_calls, "memory": memory_calls}
+            "pytorch-compile": compile_calls, "jax": jax_calls, "c": limit_calls, "memory": memory_calls}
 OURS = ("lnlib", "numpy", "memory")
 
 

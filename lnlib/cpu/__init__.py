@@ -6,8 +6,8 @@ memory once and written once; what is computed in between stays in the first lev
 * **Statistics.** A guess m at the mean (that of the first elements) is subtracted before anything is summed:
   with d = x - m, mean(d) is the residual and mean(d^2) - mean(d)^2 the variance, from a single loop. If the
   residual is more than half a standard deviation, the guess was poor, and the loop runs again from m + residual.
-* **Order of additions.** Sums over a row may be added in any order (then they become vector loops), those of the
-  statistics in blocks of 2 KB or less, in float64 after that. Nothing else may: in x - m - residual the order of the
+* **Order of additions.** Sums over a row may be added in any order (then they become vector loops), in blocks of
+  2 KB or less, in float64 after that. Nothing else may: in x - m - residual the order of the
   two subtractions is the point.
 * **Parameter gradients.** Rows are added in the dtype of the arithmetic 16 at a time, then in float64, which for
   float64 keeps what it loses. Where all terms of a sum are equal their roundings do not average: up to 4.5 u. With

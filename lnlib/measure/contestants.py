@@ -253,7 +253,8 @@ FAMILIES = {name: family for family, names in (
     (numpy_calls, ("numpy-idiomatic", "numpy-reused")), (torch_calls, ("pytorch", "pytorch-native")),
     (lnlib_calls, ("lnlib", "lnlib-out", "lnlib-precise", "lnlib-precise-out")),
     (ladder_calls, ("separate", "fused-in-order", "fused", "one-reading", "no-alias")),
-    (trick_calls, ("no-noalias", "no-head", "no-prefetch", "no-tiles", "float32-sums"))) for name in names}
+    (trick_calls, ("no-noalias", "no-head", "no-prefetch", "no-tiles", "no-quarters", "float64-sums")))
+    for name in names}
 
 #: Accesses of the passes, (forward, backward); those that are not here are fused and have two and three.
 ACCESSES = {"numpy-idiomatic": (12, 21), "numpy-reused": (10, 21), "separate": (4, 7)}
@@ -300,7 +301,7 @@ def passes(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"),
 
     * ``names``: NumPy's "numpy-idiomatic" and "numpy-reused"; "pytorch"; "lnlib", which is :mod:`lnlib.cpu`,
       "lnlib-out" and "lnlib-precise"; the steps of :mod:`lnlib.cpu.ladder`; :mod:`lnlib.cpu` without one of its
-      measures: "no-noalias", "no-prefetch", "no-tiles", "no-head", "float32-sums".
+      measures: "no-noalias", "no-prefetch", "no-tiles", "no-head", "no-quarters", "float64-sums".
     * ``which``: "forward" comes with "copyto" and "copy-loop", a compiled copy, "backward" with "triad".
     * ``threads``: of :mod:`lnlib.cpu`, and of the compiled copy and triad.
 

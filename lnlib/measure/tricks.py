@@ -12,15 +12,17 @@ from ..mistakes.change import changed
 #: Name -> what to replace in lnlib/cpu/, and by what: wherever it stands, and it must stand there.
 TRICKS = {
     "no-noalias": [("self.state.flags.noalias = True", "pass")],
-    "no-head": [("head = (first_head - i * D) & (line - 1)", "head = 0")],
+    "no-head": [("(first_head - i * D) & (line - 1) if D >= LONG_ROW else 0", "0"),
+                ("(first_head - i * D) & (line - 1)", "0")],
+    "no-quarters": [("+ quarters * (PAGE // 4)", "+ 0 * quarters")],
     "no-prefetch": [("        prefetch(array, i, j)\n", "        pass\n")],
     "no-tiles": [("WIDE_ROW = 8192", "WIDE_ROW = 2**60")],
-    "float32-sums": [("w_sum = wx_sum = c_sum = 0.0", "w_sum = wx_sum = c_sum = first - first"),
-                     ("np.float64(w) * np.float64(c)", "w * c")],
+    "float64-sums": [("w_sum = wx_sum = x_sum = gamma.dtype.type(0)", "w_sum = wx_sum = x_sum = 0.0"),
+                     ("w * xhat)", "np.float64(w) * np.float64(xhat))")],
 }
 
 #: Those that leave forward as it is.
-BACKWARD_ONLY = ("no-prefetch", "no-tiles", "float32-sums")
+BACKWARD_ONLY = ("no-prefetch", "no-tiles", "float64-sums")
 
 #: The package by file name.
 SOURCE = {path.name: path.read_text(encoding="utf-8")
@@ -43,6 +45,6 @@ def without(trick):
     (folder / name).mkdir()
     for file, text in changed_files(TRICKS[trick]).items():
         # Machine code in Numba's cache on disk would outlive the folder.
-        (folder / name / file).write_text(text.replace("cache=True, ", ""), encoding="utf-8")
+        (folder / name / file).write_text(text.replace('"cache": True, ', ""), encoding="utf-8")
     lnlib.__path__.append(str(folder))
     return importlib.import_module(f"lnlib.{name}")

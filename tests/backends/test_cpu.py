@@ -195,7 +195,7 @@ def test_rows_are_cut_at_cache_lines(dtype):
         rows = at(np.zeros((3, 300), dtype), k)
         head = kernels.head_of(rows)
         assert 0 <= head < line and (rows.ctypes.data + head * rows.itemsize) % LINE == 0
-        copy = kernels.copy_for(rows, np.arange(300, dtype=dtype))
+        copy = kernels.copy_for(rows, 3, np.arange(300, dtype=dtype))
         assert np.array_equal(copy, np.arange(300)) and copy.ctypes.data % LINE == rows.ctypes.data % LINE
 
 
@@ -612,7 +612,7 @@ def test_no_function_takes_its_flags_from_a_caller(compiled):
     functions = [value for value in vars(kernels).values() if isinstance(value, Dispatcher)]
     assert len(functions) > 20
     for function in functions:
-        assert {"fastmath", "forceinline", "error_model"} <= function.targetoptions.keys(), function
+        assert {"fastmath", "forceinline", "error_model", "_nrt"} <= function.targetoptions.keys(), function
     assert compiled[1][1] == several_widths()
 
 

@@ -1,12 +1,14 @@
 """The speed benchmark on the CPU: who takes part, on what arrays, in what processes."""
 
 import math
+import platform
+import shutil
 
 import numpy as np
 import pytest
 
-from benchmarks.cpu import command, contestants, tables
-from lnlib.measure.contestants import Case, arrays, ladder_calls, memory_calls, numpy_calls, thread_calls
+from benchmarks.cpu import command, contestants, limit, tables
+from lnlib.measure.contestants import EPS, Case, arrays, ladder_calls, memory_calls, numpy_calls, thread_calls
 
 
 def test_geometric_mean():
@@ -54,6 +56,25 @@ def test_calls_do_what_they_are_named_for(which, number):
     assert np.array_equal(a.x, x) and np.array_equal(a.dy, dy)
     steps = [call for _, call in ladder_calls(case, a)]
     assert steps and all(len(call()) == number and call()[0].shape == (6, 8) for call in steps)
+
+
+def test_the_limit_in_c_is_the_same_pass():
+    """Row by row, and four rows at a time with rows left over; D with a head, whole vectors and a rest."""
+    cpu = pytest.importorskip("lnlib.cpu")
+    if not (shutil.which("gcc") or shutil.which("clang")) or platform.machine() != "x86_64":
+        pytest.skip("needs gcc or clang, and an x86-64 processor")
+    for shape in ((2, 3, 8), (3, 7, 1000)):
+        case, a = small("backward", shape=shape)
+        expected = cpu.layer_norm_backward(a.dy, cpu.layer_norm_forward(a.x, a.gamma, a.beta, EPS)[1])
+        calls = dict(limit.limit_calls(case, a))
+        assert list(calls) == ["c-rows", "c-four-rows"]
+        for call in calls.values():
+            a.out[...] = np.nan
+            # Each has a dozen roundings of 2**-24, of the size of what is compared.
+            for found, right in zip(call(), expected):
+                assert np.linalg.norm(found.ravel() - right.ravel()) <= 24 * 2**-24 * np.linalg.norm(right)
+    for other in (small("forward"), small("backward", "float64")):
+        assert not list(limit.limit_calls(*other))
 
 
 def test_thread_calls():

@@ -1,4 +1,4 @@
-"""Graded tasks of chapters 10 to 13: bytes of a kernel, a sum in lanes, a warp's sums, partial sums over rows."""
+"""Graded tasks of chapters 10 to 14: bytes of a kernel, a sum in lanes, a warp's sums, partial sums over rows."""
 
 import itertools
 from typing import NamedTuple
@@ -224,7 +224,7 @@ _WITHOUT = {None: "", "keeps": " A lane whose partner does not exist keeps its n
 class WarpSums(Task):
     """Sums of a warp."""
 
-    id, minutes, points = "ch12-warp-sums", 15, 3
+    id, minutes, points = "ch13-warp-sums", 15, 3
 
     def draw(self, random):
         ways = [steps for width in (8, 16, 32) for steps in itertools.permutations(
@@ -303,7 +303,7 @@ _CUTS = {"stride": ("the rows b, b + blocks, b + 2 blocks, ...", "range(b, len(d
 class SumsOverRows(Task):
     """Sums over rows in two stages."""
 
-    id, minutes, points = "ch13-sums-over-rows", 20, 4
+    id, minutes, points = "ch14-sums-over-rows", 20, 4
 
     def draw(self, random):
         self.variant = cut, way, what, upwards, runs = (

@@ -1,276 +1,416 @@
-"""Exercises of chapter 12, layer norm forward on the GPU. Every kernel runs in :mod:`lnlib.simt`."""
+"""Exercises of chapter 12, split across processes."""
+
+import functools
+import math
+import types
 
 import numpy as np
 
-from .. import gpu, simt
-from ..gpu.ladder import warp_sum
-from ..simt.cuda_access import FULL, cuda, float32
-from ..layernorm import layer_norm_forward
+from ..layernorm import layer_norm_backward, layer_norm_forward
 from ..mistakes import changes
-from . import Call, Exercise, each, expect, expect_close, expect_parts
-from .kernels import Out, expect_few_sectors, expect_written, launch
+from ..sharded import GATHER, SUM, cut, features, rows, simulate, widths
+from . import Call, Check, Exercise, Mismatch, Ran, each, expect, expect_array, expect_parts
 
-U = 2.0**-24
+_U = 2.0**-24
 
-
-def group_sum_solution(value, width):
-    distance = width // 2
-    while distance > 0:
-        value += cuda.shfl_xor_sync(FULL, value, distance)
-        distance //= 2
-    return value
+# ---- Two groups taken together -----------------------------------------------------------------------
 
 
-def _in_lanes(answer):
-    """A kernel in which each lane of a warp calls the answer."""
-    def kernel(numbers, sums, width):
-        lane = cuda.threadIdx.x
-        value = answer(numbers[lane], width)
-        expect(value is not None, "your function returns None; is a return missing?")
-        sums[lane] = value
-    return kernel
+def merged_solution(a, b):
+    if a[0] < b[0]:
+        a, b = b, a
+    count_a, mean, residual_a, squares_a = a
+    count_b, mean_b, residual_b, squares_b = b
+    if count_b == 0:
+        return a
+    count = count_a + count_b
+    distance = (mean_b - mean) + (residual_b - residual_a)
+    moved = distance * np.float32(count_b / count)
+    squares = squares_a + squares_b + distance * moved * count_a
+    return count, mean, residual_a + moved, squares
 
 
-def _lanes(title, numbers, widths, judge):
-    """A check on ``numbers(rng)``, one for each lane, in groups of these widths."""
+_EMPTY = (0, *3 * (np.float32(0),))
+
+
+def _group(x):
+    """(count, mean, residual, squares) of float32 numbers; exact, then rounded."""
+    if not len(x):
+        return _EMPTY
+    numbers = x.astype(float).tolist()
+    mean = math.fsum(numbers) / len(x)
+    rounded = np.float32(mean)
+    squares = math.fsum((a - mean) ** 2 for a in numbers)
+    return len(x), rounded, np.float32(mean - float(rounded)), np.float32(squares)
+
+
+def _one_by_one(answer, arguments):
+    return functools.reduce(answer, arguments["groups"])
+
+
+def _is_whole(found, x, merges):
+    """Each merge rounds what it adds to the residual five times and the residual once: 8 u sigma, u sigma being the
+    size of both (a bound of the page). Of the squares, each merge rounds d three times, which counts twice, and five
+    times more; 16 u, all terms being positive."""
+    count, *numbers = expect_parts(found, 4, "numbers: count, mean, residual and squares")
+    expect(count == len(x), f"the count is {count}, expected {len(x)}")
+    for name, number in zip(("mean", "residual", "squares"), numbers):
+        expect_array(number, (), "float32", name)
+    wanted = _group(x)
+    mean, residual, squares = map(float, numbers)
+    missed = (mean - float(wanted[1])) + (residual - float(wanted[2]))
+    sigma = math.sqrt(max(float(wanted[3]), 1e-30) / max(len(x), 1))
+    expect(abs(missed) <= merges * 8 * _U * sigma,
+           f"mean and residual together are off by {abs(missed) / sigma:.1g} sigma, expected less than "
+           f"{merges * 8 * _U:.0e}")
+    off = abs(squares / float(wanted[3]) - 1) if wanted[3] else abs(squares)
+    expect(off <= merges * 16 * _U, f"the squares are off by {off:.1g} of themselves, expected less than "
+                                    f"{merges * 16 * _U:.0e}")
+
+
+def _pair(title, offset, *counts, outlier=None):
+    """A check of two groups of normal numbers. ``outlier``: the index of a number 3e4 away, alone in its group."""
     def ask(rng):
-        return [Call({"numbers": numbers(rng).astype(np.float32), "sums": Out(32), "width": width})
-                for width in widths]
-    return each(title, ask, judge, call=launch(lambda **_: (1, 32), _in_lanes))
+        x = (offset + rng.standard_normal(sum(counts))).astype(np.float32)
+        if outlier is not None:
+            x[outlier] = offset + 3e4
+        return Call({"a": _group(x[:counts[0]]), "b": _group(x[counts[0]:])}, x=x)
+
+    return each(title, ask, lambda found, x, **_: _is_whole(found, x, 1))
 
 
-def _integers(rng):
-    return rng.integers(-50, 50, 32)
-
-
-def _sums(ran, numbers, width, **_):
-    sums, = ran.results
-    right = np.repeat(numbers.reshape(-1, width).sum(axis=1), width)
-    lane = np.argmax(sums != right)  # the first that is wrong, else lane 0
-    expect(sums[lane] == right[lane],
-           f"width {width}: lane {lane} gets {sums[lane]:g}, its group's sum is {right[lane]:g}")
-
-
-def _same_bits(ran, width, **_):
-    groups = ran.results[0].reshape(-1, width)
-    expect((groups == groups[:, :1]).all(), f"width {width}: sums of a group's lanes differ in the last bits")
-    exchanges = len(ran.log.events)
-    expect(exchanges <= 32 * np.log2(width),
-           f"width {width}: found {exchanges // 32} exchanges, expected {np.log2(width):.0f}")
-
-
-def slow_means(x, mean, N, D):
-    """A warp does a row, and its lanes take neighbouring c. The grid has one thread for each row, or a few more."""
-    warp, lane = cuda.grid(1) // 32, cuda.threadIdx.x % 32
-    for row in range(warp, N, cuda.gridsize(1) // 32):
-        total = float32(0)
-        for c in range(lane, D, 32):
-            total += x[c * N + row]
-        total = warp_sum(total)
-        if lane == 0:
-            mean[row] = total / float32(D)
-
-
-def fast_means_solution(x, mean, N, D):
-    row = cuda.grid(1)
-    if row < N:
-        total = float32(0)
-        for c in range(D):
-            total += x[c * N + row]
-        mean[row] = total / float32(D)
-
-
-def _means(title, shapes, judge):
-    """A check on N rows of D numbers, for each (N, D) of ``shapes``."""
+def _several(title, offset, *counts):
     def ask(rng):
-        return [Call({"x": rng.standard_normal(D * N).astype(np.float32), "mean": Out(N), "N": N, "D": D})
-                for N, D in shapes]
-    return each(title, ask, judge, call=launch(lambda N, **_: (-(-N // 64), 64)))
+        x = (offset + rng.standard_normal(sum(counts)) + np.repeat(rng.standard_normal(len(counts)), counts))
+        x = x.astype(np.float32)
+        return Call({"groups": [_group(x[part]) for part in widths(*counts)]}, x=x)
+
+    return each(title, ask, lambda found, x, groups: _is_whole(found, x, len(groups)), call=_one_by_one)
 
 
-def _right_means(ran, x, N, D, **_):
-    (mean,), x, case = ran.results, x.reshape(D, N), f"N = {N}, D = {D}: "
-    expect_written(mean, "mean", case)
-    # A sum of D terms in any order errs by (D - 1) u times the sum of their sizes; a quotient, or a product with a
-    # rounded 1 / D, adds up to 2 u; and one u is for the terms of second order.
-    off = np.abs(mean - x.mean(axis=0, dtype=float))
-    bound = (D + 2) * U * np.abs(x).mean(axis=0, dtype=float)
-    expect((off <= bound).all(), f"{case}a mean is off by {off.max():.1e}")
+# ---- Three planted mistakes ---------------------------------------------------------------------------
+
+def averaged(x, gamma, beta, dy):
+    """Of this rank's rows."""
+    y, cache = layer_norm_forward(x, gamma, beta)
+    dx, *sums = layer_norm_backward(dy, cache)
+    ranks = yield SUM, np.ones(1)
+    dgamma, dbeta = yield SUM, np.array(sums) / ranks
+    return y, dx, dgamma, dbeta
 
 
-def _few_sectors(ran, N, D, **arguments):
-    _right_means(ran, N=N, D=D, **arguments)
-    expect_few_sectors(ran.log, ("x",))
-    read = simt.sectors(ran.log)["x", "load"].bytes_used // 4
-    expect(read == N * D, f"{read} numbers were read, expected {N * D}, each once")
+def halves(a, b):
+    """Two groups (mean, variance)."""
+    (mean_a, var_a), (mean_b, var_b) = a.T, b.T
+    mean, distance = (mean_a + mean_b) / 2, mean_a - mean_b
+    return np.stack([mean, (var_a + var_b) / 2 + distance**2 / 4], -1)
 
 
-def threads_for_solution(D):
-    plans = []
-    for threads in range(32, 1025, 32):
-        V = -(-D // (threads * 4))
-        if V * 4 <= 16:
-            plans.append((threads * V * 4 - D, threads, V))
-    _, threads, V = min(plans)
-    return threads, V, 4, 4 if threads == 32 else 1
+def planar(a, b):
+    """Two groups: all counts, then all means, then all squares."""
+    count_a, mean_a, squares_a = a.reshape(3, -1)
+    count_b, mean_b, squares_b = b.reshape(3, -1)
+    count, distance = count_a + count_b, mean_b - mean_a
+    mean = mean_a + distance * count_b / count
+    squares = squares_a + squares_b + distance**2 * count_a * count_b / count
+    return np.stack([count, mean, squares]).reshape(a.shape)
 
 
-def _fits(plan, D):
-    """The plan, if it covers a row."""
-    plan = expect_parts(plan, 4, "numbers threads, V, W, R")
-    expect(all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in plan),
-           f"D = {D}: found {plan}, expected whole numbers")
-    threads, V, W, R = plan
-    expect(threads % 32 == 0 and 32 <= threads <= 1024,
-           f"D = {D}: {threads} threads, expected a multiple of 32 up to 1024")
-    expect(W == 4, f"D = {D}: W is {W}, expected 4 neighbours, which are read at once")
-    expect(threads * V * W >= D, f"D = {D}: {threads} threads with {V} chunks of {W} keep {threads * V * W} numbers, "
-                                 f"{D - threads * V * W} too few")
-    expect(V * W <= 16, f"D = {D}: a thread keeps {V * W} numbers, expected 16 at most")
-    expect(R == (4 if threads == 32 else 1), f"D = {D}: R is {R} for {threads} threads")
-    return threads, V, W, R
+def _halved(x):
+    mean, var = np.split((yield halves, np.stack([x.mean(-1), x.var(-1)], -1)), 2, -1)
+    return mean, var
 
 
-def _none_left(plan, D):
-    threads, V, W, _ = _fits(plan, D)
-    idle = threads * V * W - D
-    expect(not idle, f"{idle} of {threads * V * W} places are beyond the row; there is a plan without any")
+def _planar(x):
+    D = x.shape[-1]
+    n, mean, squares = yield planar, np.stack([np.full(len(x), float(D)), x.mean(-1), D * x.var(-1)])
+    return mean[:, None], (squares / n)[:, None]
 
 
-def _fewest(plan, D):
-    found, right = _fits(plan, D), threads_for_solution(D)
-    idle = [threads * V * W - D for threads, V, W, _ in (found, right)]
-    expect(idle[0] == idle[1],
-           f"D = {D}: threads, V, W = {found[:3]} has {idle[0]} places beyond the row, expected {idle[1]}")
-    expect(found == right, f"D = {D}: found {found[0]} threads; {right[0]} can do it as well")
+def _by_features(x, gamma, beta, dy, D, statistics, eps=1e-5):
+    """Of this rank's features, with mean and variance from the program ``statistics``."""
+    mean, var = yield from statistics(x)
+    with np.errstate(all="ignore"):  # a planted mistake may make a variance negative
+        r, g = 1 / np.sqrt(var + eps), gamma * dy
+    xhat = (x - mean) * r
+    along = yield SUM, np.stack([g.sum(-1), (g * xhat).sum(-1)], -1) / D
+    return gamma * xhat + beta, r * (g - along[:, :1] - xhat * along[:, 1:]), (dy * xhat).sum(0), dy.sum(0)
 
 
-def _rows(rng):
-    return [Call({"D": D}, rows=[rng.standard_normal(shape).astype(np.float32) for shape in ((3, D), D, D)])
-            for D in (640, 768, 36)]
+def _library_rows(x, gamma, beta, dy):
+    y, cache = yield from rows.layer_norm_forward(x, gamma, beta)
+    return y, *(yield from rows.layer_norm_backward(dy, cache))
 
 
-def _kernel_of_the_plan(plan, D, rows):
-    threads, V, W, R = _fits(plan, D)
-    x, gamma, beta = rows
-    y, statistics = simt.uninitialised(3 * D, np.float32), simt.uninitialised(12, np.float32)
-    eps = np.float32([0.1, 0, 0])  # the others are for rows out of range
-    simt.launch(gpu.kernels.forward(threads, V, W, R), -(-3 // R), threads * R, x.reshape(-1), gamma, beta, y,
-                statistics, 3, D, *eps)
-    # The row statistics err by at most (D + 4) u, and y by twice that, and a few roundings.
-    expect_close(y.reshape(3, D), layer_norm_forward(x, gamma, beta, 0.1)[0], (2 * D + 20) * U, f"y for D = {D}")
+def _library_features(x, gamma, beta, dy, D):
+    y, cache = yield from features.layer_norm_forward(x, gamma, beta)
+    return y, *(yield from features.layer_norm_backward(dy, cache))
 
 
-def transpose_solution(x, y):
-    tile = cuda.shared.array(32 * 33, float32)
-    lane = cuda.threadIdx.x
-    for r in range(32):
-        tile[r * 33 + lane] = x[r * 32 + lane]
-    cuda.syncthreads()
-    for c in range(32):
-        y[c * 32 + lane] = tile[lane * 33 + c]
+def _dgamma_averaged(x, gamma, beta, dy):
+    y, dx, dgamma, dbeta = yield from _library_rows(x, gamma, beta, dy)
+    ranks, = yield SUM, np.ones(1)
+    return y, dx, dgamma / ranks, dbeta
 
 
-def _transpose(title, judge=lambda run: None, **measured):
-    """A check that y is the transpose, and of the log."""
-    def transposed(ran, x, **_):
-        y, right = ran.results[0], x.reshape(32, 32).T.reshape(-1)
-        expect_written(y, "y")
-        k = np.argmax(y != right)  # the first that is wrong, else 0
-        expect(y[k] == right[k], f"y is not the transpose of x: y[{k}] is {y[k]:g}, expected {right[k]:g}")
-        judge(ran.log)
+def _layer(by_rows=_library_rows, by_features=_library_features, **how):
+    """A sharded layer norm: function (x, gamma, beta, dy, cut_by, counts) -> y, dx, dgamma, dbeta, all of them whole."""
+    def layer(x, gamma, beta, dy, cut_by, counts):
+        expect(cut_by in ("rows", "features"), f'cut_by is {cut_by!r}, expected "rows" or "features"')
+        by = cut_by == "rows"
+        N, D = x.shape
+        whole = N if by else D
+        expect(sum(counts) == whole and min(counts) > 0,
+               f"counts are {[*counts]}, expected numbers above 0 that add up to the {whole} {cut_by} of x")
+        if by:
+            parts = simulate([by_rows(x[p], gamma, beta, dy[p]) for p in widths(*counts)], **how)
+            return *(np.concatenate([part[k] for part in parts]) for k in (0, 1)), *parts[0][2:]
+        parts = simulate([by_features(x[:, p], gamma[p], beta[p], dy[:, p], D) for p in widths(*counts)], **how)
+        return (*(np.concatenate([part[k] for part in parts], 1) for k in (0, 1)),
+                *(np.concatenate([part[k] for part in parts]) for k in (2, 3)))
+    return layer
 
+
+def _one_process(x, gamma, beta, dy, cut_by, counts):
+    y, cache = layer_norm_forward(x, gamma, beta)
+    return y, *layer_norm_backward(dy, cache)
+
+
+_BY = {name: functools.partial(_by_features, statistics=program)
+       for name, program in (("halves", _halved), ("planar", _planar))}
+#: What a layer is -> layers, by a name.
+LAYERS = {
+    "nothing": {"the library's": _layer(), "the library's, with sums in a ring": _layer(order="ring"),
+                "one process": _one_process, "planar, and never cut": _layer(by_features=_BY["planar"])},
+    "mean": {"averaged": _layer(averaged), "one whose dgamma alone is averaged": _layer(_dgamma_averaged, order="chain")},
+    "counts": {"halves": _layer(by_features=_BY["halves"]),
+               "halves, one after the other": _layer(by_features=_BY["halves"], order="chain")},
+    "cut": {"planar, cut after 3072 numbers": _layer(by_features=_BY["planar"], piece=3072),
+            "planar, cut after 300 numbers": _layer(by_features=_BY["planar"], piece=300, order="chain")}}
+
+
+def whats_wrong_solution(layer):
+    rng = np.random.default_rng(14)
+    x, dy = rng.standard_normal((2, 3000, 10))
+    gamma, beta = rng.standard_normal((2, 10))
+
+    def is_right(N, cut_by, *counts):
+        y, cache = layer_norm_forward(x[:N], gamma, beta)
+        right = y, *layer_norm_backward(dy[:N], cache)
+        found = layer(x[:N], gamma, beta, dy[:N], cut_by, counts)
+        return all(np.allclose(a, b) for a, b in zip(found, right))
+
+    if not is_right(6, "rows", 2, 4):
+        return "mean"
+    if not is_right(6, "features", 7, 3):
+        return "counts"
+    return "nothing" if is_right(3000, "features", 7, 3) else "cut"
+
+
+def _named(name):
+    def judge(found, asked):
+        wrong = []
+        for result, call in zip(found, asked):
+            expect(isinstance(result, str) and result in LAYERS,
+                   f"found {result!r}, expected one of {', '.join(map(repr, LAYERS))}")
+            wrong += [f"{call.about['about']} ({result!r})"] if result != name else []
+        expect(not wrong, f"your answer should be {name!r}, and is not, of: {'; '.join(wrong)}")
+    title = "right layers have nothing" if name == "nothing" else f'"{name}" is found'
+    return Check(title, lambda rng: [Call({"layer": one}, about=about) for about, one in LAYERS[name].items()], judge)
+
+
+# ---- Bits --------------------------------------------------------------------------------------------
+
+BLOCK = 64
+
+
+def same_bits_solution(products):
+    D = products.shape[1]
+    blocks = [products[k:k + 64].sum(axis=0) for k in range(0, len(products), 64)]
+    parts = yield GATHER, np.reshape(blocks, (-1, D))
+    return parts.sum(axis=0)
+
+
+def _on_ranks(answer, arguments):
+    """What all ranks return, one behind the other, and the log of their messages."""
+    products, ranks, order = arguments.values()
+    programs, log = [answer(products[part].copy()) for part in cut(len(products), ranks, BLOCK)], []
+    for program in programs:
+        if not isinstance(program, types.GeneratorType):
+            raise Mismatch(f"your function returned {type(program).__name__} and sends nothing: a rank's program has a "
+                           "yield in it")
+    results = simulate(programs, order=order, log=log)
+    return Ran(np.array([expect_array(a, products.shape[1:], "float64", "what a rank returns") for a in results]), log)
+
+
+def _asked(rng, blocks, D, ranks, orders=("tree",)):
+    """Calls with the products of one set of rows, the last block short."""
+    products = rng.standard_normal((BLOCK * blocks - 17, D)) * np.exp2(rng.integers(-8, 8, (BLOCK * blocks - 17, 1)))
+    return [Call({"products": products, "ranks": n, "order": order}) for n in ranks for order in orders]
+
+
+def _is_sum(found, products, **_):
+    wanted = np.array([math.fsum(column) for column in products.T])
+    # A sum of N terms in any order: at most N u of the sum of their sizes.
+    allowed = len(products) * 2.0**-53 * np.abs(products).sum(axis=0)
+    off = np.abs(found.results - wanted)
+    expect((off <= allowed).all(), f"dgamma is off by {(off / np.abs(wanted)).max():.1g} of itself")
+
+
+def _same_everywhere(found, asked):
+    first = None
+    for ran, call in zip(found, asked):
+        ranks, order = call.arguments["ranks"], call.arguments["order"]
+        here = {row.tobytes() for row in ran.results}
+        expect(len(here) == 1, f"{ranks} ranks do not all return the same bits")
+        first = ran.results[0] if first is None else first
+        differ = int((ran.results[0] != first).sum())
+        expect(not differ, f"{differ} of {first.size} numbers have other bits on {ranks} ranks, where the library adds "
+                           f"in the order {order!r}, than on {asked[0].arguments['ranks']}")
+
+
+def _sends_little(found, products, ranks, **_):
+    brought = max(map(sum, zip(*(message.sent for message in found.log))), default=0)
+    mine = -(-len(products) // BLOCK // ranks) if ranks else 0
+    allowed = 2 * 8 * products.shape[1] * (mine + 1) + 1024
+    expect(brought <= allowed, f"a rank brings {brought} bytes, expected about {8 * products.shape[1] * mine}: one number "
+                               "a feature for each of its blocks")
+
+
+# ---- Which cut wins ----------------------------------------------------------------------------------
+
+def cuts_solution(N, D, ranks, alpha, beta, rate):
+    steps = math.ceil(math.log2(ranks))
+
+    def memory(rows, features):
+        return 20 * rows * features / rate
+
+    one = memory(N, D)
+    by_rows = (memory(math.ceil(N / ranks), D) + 2 * steps * alpha
+               + 2 * (ranks - 1) / ranks * 16 * D * beta)
+    by_features = (memory(N, math.ceil(D / ranks)) + 2 * steps * alpha
+                   + (ranks - 1) * 72 * N * beta)
+    return one, by_rows, by_features
+
+
+_CUTS = "one process", "rows", "features"
+
+
+def _as_modelled(found, **call):
+    found = expect_parts(found, 3, "numbers of seconds: one process, rows, features")
+    wanted = cuts_solution(**call)
+    for name, mine, right in zip(_CUTS, found, wanted):
+        mine = expect_array(mine, (), name=f"the time of {name}")
+        # 1e-9: the arithmetic of the model rounds a few times in float64.
+        expect(abs(mine - right) <= 1e-9 * right, f"{name}: found {mine:.4g} s, and the model says {right:.4g} s; "
+               f"fastest is then {_CUTS[int(np.argmin(wanted))]}, and by your times {_CUTS[int(np.argmin(found))]}")
+
+
+def _case(title, N, D, ranks, alpha, beta, rate):
     def ask(rng):
-        return Call({"x": rng.standard_normal(1024).astype(np.float32), "y": Out(1024)})
-    return each(title, ask, transposed, call=launch(lambda **_: (1, 32), **measured))
-
-
-def _turns(run):
-    """Of each line's loads or stores of shared memory: line, kind, turns a request."""
-    return [(line, kind, wavefronts / requests)
-            for (line, kind), (requests, wavefronts) in simt.bank_conflicts(run).items()]
-
-
-def _no_conflicts(run):
-    for line, kind, turns in _turns(run):
-        expect(turns == 1, f"the {kind} in line {line} takes {turns:g} turns a request, expected 1; "
-                           "in which banks are the numbers of a column?")
+        wobble = rng.uniform(0.9, 1.1, 3)  # so that no number of a case can be typed in
+        return Call({"N": N, "D": D, "ranks": ranks, "alpha": alpha * wobble[0], "beta": beta * wobble[1],
+                     "rate": rate * wobble[2]})
+    return each(title, ask, _as_modelled)
 
 
 EXERCISES = (
-    Exercise("warp-sum", 15, "implement", group_sum_solution,
-             (_lanes("a whole warp", _integers, (32,), _sums),
-              _lanes("parts of a warp", _integers, (8, 16, 4, 2, 1), _sums),
-              _lanes("the same bits, in few exchanges", lambda rng: rng.standard_normal(32), (32, 8), _same_bits)),
+    Exercise("merge-groups", 25, "derive implement", merged_solution,
+             (_pair("two equal groups near zero", 0, 500, 500), _pair("a small and a large group", 1, 30, 900),
+              _pair("far from zero", 1e4, 300, 700), _pair("a million sigma away", 1e6, 700, 300),
+              _pair("an outlier alone in its group", 1e3, 100_000, 1, outlier=-1),
+              _pair("the same, the outlier first", 1e3, 1, 100_000, outlier=0),
+              each("an empty group, and two", lambda rng: [
+                  Call({"a": a, "b": b}, x=x) for x in [(9 + rng.standard_normal(40)).astype(np.float32)]
+                  for a, b, x in ((_group(x), _EMPTY, x), (_EMPTY, _group(x), x), (_EMPTY, _EMPTY, x[:0]))],
+                  lambda found, x, **_: _is_whole(found, x, 1)),
+              _several("sixty groups one after the other", 1e6, *(10 + 7 * k % 90 for k in range(60)))),
              mistakes=changes(
-        ("width // 2", "16",
-         "The first exchange is over half a warp, whatever the width. Does its partner belong to the group?"),
-        ("distance = width // 2\n", "distance = min(width, 16)\n",
-         "The first partner is `width` lanes away. Does a distance of `width` stay in the group?",
-         "distance = width\n",
-         "The first partner is `width` lanes away. Does a distance of `width` stay in the group?"),
-        ("distance > 0", "distance > 1", "One exchange is missing: neighbours never hear of each other."),
-        ("cuda.shfl_xor_sync(FULL, value, distance)", "cuda.shfl_down_sync(FULL, value, distance)",
-         "Each lane takes from a higher one only. Which lanes have the whole sum at the end?"),
-        ("value += cuda", "value = cuda", "Each lane takes over its partner's number. What becomes of its own?"),
-        ("while distance > 0:\n        value += cuda.shfl_xor_sync(FULL, value, distance)\n        distance //= 2",
-         "own = value\n    for distance in range(1, width):\n"
-         "        value += cuda.shfl_xor_sync(FULL, own, distance)",
-         "Each lane asks all others, one by one, and adds in an order of its own. How many exchanges are there?"),
-        ("distance //= 2", "distance -= 1",
-         "Every distance is used in turn, so that some numbers are counted more than once."))),
-    Exercise("coalesced", 15, "implement", fast_means_solution,
-             (_means("means", ((64, 40), (64, 1), (7, 33), (130, 9)), _right_means),
-              _means("four sectors, each number once", ((128, 64),), _few_sectors)), mistakes=changes(
-        ("x[c * N + row]", "x[row * D + c]",
-         "You read x as if a row's numbers were neighbours. How is it stored here?",
-         "x[c * D + row]",
-         "From one number of a row to the next you go on by D. How many rows' numbers lie between the two?"),
-        ("if row < N", "if True",
-         "Threads beyond the last row take part. How many threads has the grid, and how many rows has x?"),
-        ("cuda.grid(1)", "cuda.threadIdx.x",
-         "Every block does the same 64 rows. What tells its threads from those of another block?"),
-        ("float32(D)", "float32(N)", "The sums are divided by the number of rows."),
-        ("total = float32(0)\n        for c in range(D)", "total = x[row]\n        for c in range(D)",
-         "The first number of each row is added twice: what does the sum begin with?"),
-        ("row = cuda.grid(1)\n    if row < N", "slow_means(x, mean, N, D)\n    row = N\n    if row < N",
-         "A warp does a row, as in slow_means: its lanes ask for numbers that lie N apart."))),
-    Exercise("threads-for-640", 20, "implement", threads_for_solution,
-             # At 640 alone the smallest power of two is also the fewest threads of all.
-             (each("640 and 1280 numbers", lambda rng: [Call({"D": D}) for D in (640, 1280)], _none_left),
-              each("other rows", lambda rng: [Call({"D": D}) for D in (
-                  768, 64, 100, 4, 1000, 5120, 16384, *(4 * rng.integers(1, 4096, 20)).tolist())], _fewest),
-              each("the kernel of the plan", _rows, _kernel_of_the_plan)), mistakes=changes(
-        ("range(32, 1025, 32)", "(32, 64, 128, 256, 512, 1024)", "Only powers of two are tried."),
-        ("min(plans)", "min(plans, key=lambda plan: plan[1])",
-         "The fewest threads come first in your choice. What does the docstring count before it counts threads?",
-         "min(plans, key=lambda plan: (plan[0], plan[2]))",
-         "Among plans equally good, the one with the most threads is taken."),
-        ("range(32, 1025, 32)", "range(32, 1024, 32)", "The largest block is never tried. Where does range stop?"),
-        ("V = -(-D // (threads * 4))", "V = D // (threads * 4)",
-         "The number of chunks is rounded down, and the end of the row is left to nobody."),
-        ("V * 4 <= 16", "V <= 16", "The limit is applied to chunks. What is it a limit of?"),
-        ("return threads, V, 4,", "return threads, V, 1,",
-         "Threads and V are right; W is 1. How many neighbours are read at once?"))),
-    Exercise("no-conflicts", 20, "implement", transpose_solution,
-             (_transpose("the transpose"),
-              _transpose("neighbours in global memory", lambda run: expect_few_sectors(run, ("x", "y"))),
-              _transpose("no conflicts", _no_conflicts,
-                         measure=lambda run: [f"{kind} in {turns} turns" for _, kind, turns in _turns(run)])),
-             mistakes=changes(
-        ("    cuda.syncthreads()\n", "",
-         "Nothing waits between the stores and the loads. Whose number does a thread read from the tile?"),
-        ("tile[r * 33 + lane] = x[r * 32 + lane]\n    cuda.syncthreads()\n    for c in range(32):\n"
-         "        y[c * 32 + lane] = tile[lane * 33 + c]",
-         "tile[r * 32 + lane] = x[r * 32 + lane]\n    cuda.syncthreads()\n    for c in range(32):\n"
-         "        y[c * 32 + lane] = tile[lane * 32 + c]",
-         "Rows of the tile begin 32 numbers apart. In how many banks are the numbers of one column?",
-         "tile[r * 31 + lane] = x[r * 32 + lane]\n    cuda.syncthreads()\n    for c in range(32):\n"
-         "        y[c * 32 + lane] = tile[lane * 31 + c]",
-         "Rows of the tile begin 31 numbers apart, but a row has 32: its last number and the next row's first "
-         "share a place. No barrier cures that."),
-        ("y[c * 32 + lane] = tile[lane * 33 + c]", "y[lane * 32 + c] = tile[c * 33 + lane]",
-         "The lanes store to a column of y. Which index should differ by 1 from lane to lane?"),
-        ("tile[lane * 33 + c]", "x[lane * 32 + c]", "The lanes load a column of x directly. What is the tile for?",
-         "tile[c * 33 + lane]", "A row goes in and a row comes out: nothing is transposed."))),
+        ("a[0] < b[0]", "a[0] > b[0]",
+         "The smaller group is the pivot. How far from it may the mean of all lie, in sigma?",
+         "False", "The first group is always the pivot. What if it is one outlier, and the second has all the rest?"),
+        ("(mean_b - mean) + (residual_b - residual_a)", "(mean_b - mean)",
+         "The distance forgets the residuals. Where does the mean of each group lie?",
+         "(mean_b + residual_b) - (mean + residual_a)",
+         "Each mean is added up before the two are subtracted. What does mean + residual become in float32?",
+         "(mean - mean_b) + (residual_a - residual_b)", "The distance has the other sign: the mean moves away."),
+        ("count_b / count)", "count_a / count)",
+         "The mean moves by the larger group's share. To which of the two should it stay nearer?",
+         "1 / 2)", "Both groups count half. Do they have equally many numbers?"),
+        ("return count, mean, residual_a + moved, squares", "return count, mean + moved, residual_a, squares",
+         "The mean moves, and is rounded again. Which of the two numbers is small enough to take the change?",
+         "return count, mean + (residual_a + moved), np.float32(0), squares",
+         "Mean and residual are added up. What does float32 keep of the residual?",
+         "return count, mean, moved, squares", "The pivot's own residual is lost."),
+        (" + distance * moved * count_a", "",
+         "The squares of both groups are added and no more. What of the distance between their means?",
+         " + distance * moved * count_b", "The distance counts with the wrong count. Try it on two groups of one number each "
+         "and on one number beside three.",
+         " + moved * moved * count_a",
+         "Only the larger group's numbers are farther from the mean now. And those of the smaller?"),
+        ("squares = squares_a", "squares = np.sqrt(squares_a)", "You take a root. What are squares, sums of what?"),
+        ("    if count_b == 0:\n        return a\n", "",
+         "Two groups of no numbers divide 0 by 0. What should come of nothing and nothing?"))),
+    Exercise("planted-mistakes", 20, "test", whats_wrong_solution, tuple(map(_named, LAYERS)), mistakes=changes(
+        ("7, 3):", "5, 5):", "All your ranks have equally many features. For which of the layers is that a special case?"),
+        ("is_right(3000", "is_right(6",
+         "Your messages are short. From how many numbers on may a library cut one?"),
+        ("zip(found, right)", "zip(found[:1], right)", "Your test looks at y alone. Which result needs a message when rows are cut?",
+         "zip(found[:2], right)", "Your test looks at y and dx. Which result needs a message when rows are cut?"),
+        ("np.allclose(a, b)", "np.array_equal(a, b)",
+         "Your test asks for equal bits. In which order does a sharded sum add?"),
+        ("if not is_right(6, \"rows\", 2, 4)", "if not is_right(6, \"rows\", 6)",
+         "Your rows lie on one rank. What is the mean of one number?"))),
+    Exercise("same-bits", 15, "implement", same_bits_solution,
+             (each("the sum over all rows", lambda rng: _asked(rng, 9, 5, (1, 3, 4)), _is_sum, call=_on_ranks),
+              Check("the same bits for any number of ranks", lambda rng: _asked(rng, 12, 48, (1, 2, 3, 4, 5, 8)),
+                    _same_everywhere, call=_on_ranks),
+              Check("the same bits in every order of the library",
+                    lambda rng: _asked(rng, 10, 48, (1, 3, 7), ("tree", "chain", "ring")), _same_everywhere, call=_on_ranks),
+              Check("ranks without rows", lambda rng: _asked(rng, 3, 8, (1, 5)), _same_everywhere, call=_on_ranks),
+              each("one number a feature and block is sent", lambda rng: _asked(rng, 40, 16, (4,)), _sends_little,
+                   call=_on_ranks)), mistakes=changes(
+        ("parts = yield GATHER, np.reshape(blocks, (-1, D))\n    return parts.sum(axis=0)",
+         "return (yield SUM, products.sum(axis=0))",
+         "The library adds what ranks bring. Who chooses the order, and what does it depend on?",
+         "return (yield SUM, np.reshape(blocks, (-1, D)).sum(axis=0))",
+         "Blocks are added on each rank first. How many of them has a rank, when there are more ranks?",
+         "parts = yield GATHER, np.reshape(blocks, (-1, D)).sum(axis=0)[None]\n    return parts.sum(axis=0)",
+         "A rank gathers one sum, of all its blocks. Which sums stay the same when there are more ranks?",
+         "parts = yield GATHER, products\n    return parts.sum(axis=0)",
+         "All rows travel. How many numbers a block would do?",
+         "parts = yield GATHER, np.reshape(blocks, (-1, D))\n    return parts.mean(axis=0)",
+         "Blocks are averaged in your program. Does dgamma get smaller with more of them?"),
+        ("range(0, len(products), 64)]", "range(0, len(products) // 64 * 64, 64)]",
+         "Rows after the last whole block are lost."),
+        ("products[k:k + 64].sum(axis=0) for k in range(0, len(products), 64)",
+         "part.sum(axis=0) for part in np.array_split(products, 4)",
+         "Every rank has four blocks, whatever it holds. Which rows are in a block when there are more ranks?"))),
+    Exercise("which-cut", 15, "derive measure", cuts_solution,
+             (_case("a batch", 8192, 4096, 8, 2e-6, 1e-10, 1e10), _case("one long row", 1, 65536, 4, 2e-6, 1e-10, 1e10),
+              _case("a small batch", 16, 64, 4, 2e-6, 1e-10, 1e10),
+              _case("fewer rows than ranks", 3, 16384, 8, 2e-6, 1e-10, 1e10),
+              _case("uneven shards, a slow network", 1000, 1000, 7, 5e-5, 1e-9, 2e10)), mistakes=changes(
+        ("math.ceil(N / ranks)", "N / ranks",
+         "Rows are shared out evenly, in fractions. How many has the busiest rank?",
+         "N // ranks", "The rank with the fewest rows sets your time. For whom do the others wait?"),
+        ("math.ceil(D / ranks)", "D / ranks",
+         "Features are shared out evenly, in fractions. How many has the busiest rank?"),
+        ("math.ceil(math.log2(ranks))", "math.log2(ranks)", "Your number of steps is no whole number.",
+         "(ranks - 1)", "Every other rank costs a step in your model. How many ranks know something after two steps, "
+         "if each tells one more?"),
+        ("20 * rows", "8 * rows", "Only the forward pass moves memory in your model.",
+         "5 * rows", "You count numbers. How many bytes has a float32?"),
+        ("math.ceil(N / ranks), D) + 2 * steps", "math.ceil(N / ranks), D) + steps",
+         "The sum takes half of its steps. It is scattered, and then?"),
+        ("math.ceil(D / ranks)) + 2 * steps", "math.ceil(D / ranks)) + steps",
+         "Features send one message in your model. How many passes are there?"),
+        ("2 * (ranks - 1) / ranks * 16", "(ranks - 1) / ranks * 16",
+         "The sum's bytes pass once. It is scattered, and then?",
+         "2 * (ranks - 1) * 16", "Each rank would receive the whole message of all others. Which part of a sum does a rank add up?"),
+        ("* 16 * D", "* 8 * D", "One sum of D numbers is sent. Which gradients are there, and how wide are their numbers?"),
+        ("(ranks - 1) * 72", "72", "Each rank receives the message of one other.",
+         "ranks * 72", "Each rank receives its own message, too.",
+         "(ranks - 1) * 32", "Only the forward message travels. What does dx need to know of the whole row?",
+         "(ranks - 1) * 36", "Half of the bytes are missing. How wide are the numbers that travel?"))),
 )

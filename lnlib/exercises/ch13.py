@@ -1,332 +1,276 @@
-"""Exercises of chapter 13, the backward pass on a GPU. Kernels of readers run in the interpreter, lnlib.simt."""
+"""Exercises of chapter 13, layer norm forward on the GPU. Every kernel runs in :mod:`lnlib.simt`."""
 
 import numpy as np
 
-from .. import simt
-from ..gpu.ladder import block_sum, warp_sum
-from ..layernorm import rms_norm_backward, rms_norm_forward
-from ..mistakes import RMS_NORM, Mistake, changes, diagnose
-from ..simt.cuda_access import cuda, float32
-from . import Call, Exercise, each, expect, expect_close, expect_number, expect_parts
+from .. import gpu, simt
+from ..gpu.ladder import warp_sum
+from ..simt.cuda_access import FULL, cuda, float32
+from ..layernorm import layer_norm_forward
+from ..mistakes import changes
+from . import Call, Exercise, each, expect, expect_close, expect_parts
 from .kernels import Out, expect_few_sectors, expect_written, launch
-from .run import reply
 
-# Four kernels for the first exercise. Their arrays: x to read, out to write.
-
-
-def one_side(x, out):
-    """Three rows of 64 numbers, a block of 64 threads."""
-    parts = cuda.shared.array(2, float32)
-    t = cuda.threadIdx.x
-    for row in range(3):
-        value = warp_sum(x[row * 64 + t])
-        if t % 32 == 0:
-            parts[t // 32] = value
-        cuda.syncthreads()
-        out[row * 64 + t] = parts[0] + parts[1]
+U = 2.0**-24
 
 
-def two_sides(x, out):
-    """Three rows of 64 numbers, a block of 64 threads."""
-    parts = cuda.shared.array(4, float32)
-    t = cuda.threadIdx.x
-    side = 0
-    for row in range(3):
-        value = warp_sum(x[row * 64 + t])
-        if t % 32 == 0:
-            parts[side + t // 32] = value
-        cuda.syncthreads()
-        out[row * 64 + t] = parts[side] + parts[side + 1]
-        side = 2 - side
+def group_sum_solution(value, width):
+    distance = width // 2
+    while distance > 0:
+        value += cuda.shfl_xor_sync(FULL, value, distance)
+        distance //= 2
+    return value
 
 
-def some_threads(x, out):
-    """One row of 40 numbers, a block of 64 threads."""
-    parts = cuda.shared.array(40, float32)
-    t, total = cuda.threadIdx.x, float32(0)
-    if t < 40:
-        parts[t] = x[t]
-        cuda.syncthreads()
-        for k in range(40):
-            total += parts[k]
-        out[t] = total
+def _in_lanes(answer):
+    """A kernel in which each lane of a warp calls the answer."""
+    def kernel(numbers, sums, width):
+        lane = cuda.threadIdx.x
+        value = answer(numbers[lane], width)
+        expect(value is not None, "your function returns None; is a return missing?")
+        sums[lane] = value
+    return kernel
 
 
-def one_warp(x, out):
-    """One row of 32 numbers, a block of 32 threads."""
-    total = cuda.shared.array(1, float32)
-    t = cuda.threadIdx.x
-    value = warp_sum(x[t])
-    if t == 0:
-        total[0] = value
-    out[t] = total[0]
-
-
-# For each kernel its threads, and how many numbers it reads and writes.
-_VARIANTS = {one_side: (64, 192), two_sides: (64, 192), some_threads: (64, 40), one_warp: (32, 32)}
-
-_WORDS = "race", "divergent", "nothing"
-
-
-def _interpreted(kernel, threads, numbers):
-    """What the interpreter says of a kernel, as one of the words, and its message."""
-    x, out = np.arange(numbers, dtype=np.float32), simt.uninitialised(numbers, np.float32)
-    try:
-        simt.launch(kernel, 1, threads, x, out)
-    except (simt.DataRace, simt.UninitialisedRead) as error:
-        return "race", str(error)
-    except simt.DivergentBarrier as error:
-        return "divergent", str(error)
-    return "nothing", "no complaint"
-
-
-def missing_barrier_solution():
-    return {
-        "one_side": "race",
-        "two_sides": "nothing",
-        "some_threads": "divergent",
-        "one_warp": "race",
-    }
-
-
-def _four_words(answers):
-    expect(isinstance(answers, dict), f"found {type(answers).__name__}, expected a dict; is a return missing?")
-    names = sorted(kernel.__name__ for kernel in _VARIANTS)
-    expect(sorted(map(str, answers)) == names, f"found the keys {sorted(map(str, answers))}, expected {names}")
-    for name, word in answers.items():
-        expect(word in _WORDS, f"{name}: found {word!r}, expected one of {', '.join(_WORDS)}")
-
-
-def _as_interpreted(answers):
-    _four_words(answers)
-    for kernel, (threads, numbers) in _VARIANTS.items():
-        word, message = _interpreted(kernel, threads, numbers)
-        mine = answers[kernel.__name__]
-        expect(mine == word, f"{kernel.__name__}: you say {mine}, the interpreter says: {message}")
-
-
-def rms_backward_solution(dy, x, rstd, gamma, dx, dgamma_parts, N, D):
-    parts = cuda.shared.array(32, float32)
-    t, T = cuda.threadIdx.x, cuda.blockDim.x
-    mine = cuda.blockIdx.x * D
-    for c in range(t, D, T):
-        dgamma_parts[mine + c] = float32(0)
-    for row in range(cuda.blockIdx.x, N, cuda.gridDim.x):
-        base, r, total = row * D, rstd[row], float32(0)
-        for c in range(t, D, T):
-            total += gamma[c] * dy[base + c] * (x[base + c] * r)
-        mean = block_sum(total, parts) / float32(D)
-        for c in range(t, D, T):
-            d, xhat = dy[base + c], x[base + c] * r
-            dx[base + c] = r * (gamma[c] * d - xhat * mean)
-            dgamma_parts[mine + c] += d * xhat
-
-
-_launch_backward = launch(lambda dgamma_parts, D, **_: (dgamma_parts.shape // D, 64))
-
-
-def _arguments(dy, x, cache, blocks):
-    N, D = dy.shape
-    given = {"dy": dy, "x": x, "rstd": cache.rstd, "gamma": cache.gamma}
-    return {name: a.astype(np.float32).reshape(-1) for name, a in given.items()} | {
-        "dx": Out(N * D), "dgamma_parts": Out(blocks * D), "N": N, "D": D}
-
-
-def _backward(title, judge, blocks=(3,), N=7, D=100):
-    """A check with these numbers of blocks."""
+def _lanes(title, numbers, widths, judge):
+    """A check on ``numbers(rng)``, one for each lane, in groups of these widths."""
     def ask(rng):
-        for count in blocks:
-            x, dy = rng.standard_normal((2, N, D), np.float32)
-            cache = rms_norm_forward(x, rng.uniform(0.5, 2, D).astype(np.float32), 0.1)[1]
-            yield Call(_arguments(dy, x, cache, count), right=rms_norm_backward(dy, cache))
-    return each(title, ask, judge, call=_launch_backward, unchanged=True)
+        return [Call({"numbers": numbers(rng).astype(np.float32), "sums": Out(32), "width": width})
+                for width in widths]
+    return each(title, ask, judge, call=launch(lambda **_: (1, 32), _in_lanes))
 
 
-def _dx(ran, right, N, D, **_):
-    dx, _ = ran.results
-    expect_written(dx, "dx")
-    # A sum of D = 100 terms in any order and ten more operations, kappa below 2: 2 (D + 10) u at most.
-    expect_close(dx.reshape(N, D), right[0], 220 * 2.0**-24, "dx")
+def _integers(rng):
+    return rng.integers(-50, 50, 32)
 
 
-def _dgamma(ran, right, D, **_):
-    parts = ran.results[1].reshape(-1, D)
-    expect_written(parts, "dgamma_parts")
-    # Seven rows of either sign, added in float32: a few u, each up to three times the size of the sum.
-    expect_close(parts.sum(axis=0), right[1], 1e-5, f"the sum of dgamma_parts of {len(parts)} blocks")
+def _sums(ran, numbers, width, **_):
+    sums, = ran.results
+    right = np.repeat(numbers.reshape(-1, width).sum(axis=1), width)
+    lane = np.argmax(sums != right)  # the first that is wrong, else lane 0
+    expect(sums[lane] == right[lane],
+           f"width {width}: lane {lane} gets {sums[lane]:g}, its group's sum is {right[lane]:g}")
 
 
-def _traffic(ran, N, D, **_):
-    expect(not any(a.kind == "atomic" for a in ran.log.accesses),
-           "your kernel uses atomics; a part belongs to one block")
-    for (name, kind), traffic in simt.sectors(ran.log).items():
-        if name in ("dy", "x", "dx"):
-            times, most = traffic.bytes_used / (4 * N * D), 1 if name == "dx" else 2
-            expect((kind == "store") == (name == "dx"), f"your kernel has {kind}s of {name}")
-            expect(times <= most, f"each number of {name} is part of {times:.0f} {kind}s, expected {most} at most")
-    # 32 neighbours lie in 4 sectors, or in 5 where a row does not begin with one.
-    expect_few_sectors(ran.log, ("dy", "x", "dx"), 5)
+def _same_bits(ran, width, **_):
+    groups = ran.results[0].reshape(-1, width)
+    expect((groups == groups[:, :1]).all(), f"width {width}: sums of a group's lanes differ in the last bits")
+    exchanges = len(ran.log.events)
+    expect(exchanges <= 32 * np.log2(width),
+           f"width {width}: found {exchanges // 32} exchanges, expected {np.log2(width):.0f}")
 
 
-def _which_mistake(answer):
-    def backward(dy, cache):
-        ran, _ = reply(_launch_backward, answer, _arguments(dy, cache.xhat / cache.rstd, cache, 2))
-        dx, parts = ran.results
-        return dx.reshape(dy.shape), parts.reshape(2, -1).sum(axis=0)
-    return diagnose(backward, RMS_NORM)
+def slow_means(x, mean, N, D):
+    """A warp does a row, and its lanes take neighbouring c. The grid has one thread for each row, or a few more."""
+    warp, lane = cuda.grid(1) // 32, cuda.threadIdx.x % 32
+    for row in range(warp, N, cuda.gridsize(1) // 32):
+        total = float32(0)
+        for c in range(lane, D, 32):
+            total += x[c * N + row]
+        total = warp_sum(total)
+        if lane == 0:
+            mean[row] = total / float32(D)
 
 
-def choose_partials_solution(N, D, multiprocessors):
-    threads = 32
-    while 16 * threads < D:
-        threads *= 2
-    groups = multiprocessors * (512 // threads)
-    G = groups
-    while 64 * G < N:
-        G += groups
-    G = min(G, N)
-    return G, 16 * G / (12 * N + 16 * G)
+def fast_means_solution(x, mean, N, D):
+    row = cuda.grid(1)
+    if row < N:
+        total = float32(0)
+        for c in range(D):
+            total += x[c * N + row]
+        mean[row] = total / float32(D)
 
 
-def _partials(title, judge, *cases):
-    """A check on cases (N, D, multiprocessors)."""
-    def judge_case(found, N, D, multiprocessors):
-        case = f"N = {N}, D = {D}, {multiprocessors} multiprocessors"
-        G, share = expect_parts(found, 2, "numbers")
-        G = int(expect_number(G, f"{case}: G", "iu", "a whole number"))
-        judge(case, G, share, N, D, multiprocessors)
-
-    return each(title, lambda rng: [Call(dict(zip(("N", "D", "multiprocessors"), case))) for case in cases],
-                judge_case)
-
-
-def _few_rows(case, G, share, N, D, multiprocessors):
-    expect(G <= N, f"{case}: {G} partial sums are more than there are rows")
-    right, _ = choose_partials_solution(N, D, multiprocessors)
-    expect(G == right, f"{case}: found {G} partial sums, expected {right}")
-
-
-def _many_rows(case, G, share, N, D, multiprocessors):
-    expect(-(-N // G) <= 64, f"{case}: with {G} partial sums one of them has {-(-N // G)} rows")
-    right, _ = choose_partials_solution(N, D, multiprocessors)
-    groups = multiprocessors * (512 // max(32, 1 << (-(-D // 16) - 1).bit_length()))
-    expect(G % groups == 0, f"{case}: {groups} groups run at once, and some would get more of {G} sums than others")
-    expect(G == right, f"{case}: {right} partial sums will do, found {G}")
-
-
-def _share(case, G, share, N, D, multiprocessors):
-    _, right = choose_partials_solution(N, D, multiprocessors)
-    expect(abs(share - right) <= 1e-9, f"{case}: the share is {share}, expected {right:.6f}")
-
-
-def second_stage_solution(parts, total, G, D):
-    c, value = cuda.grid(1), float32(0)
-    if c < D:
-        for part in range(G):
-            value += parts[part * D + c]
-        total[c] = value
-
-
-def _stage(title, judge, *shapes):
-    """A check on G rows of D numbers, for each (G, D) of ``shapes``."""
+def _means(title, shapes, judge):
+    """A check on N rows of D numbers, for each (N, D) of ``shapes``."""
     def ask(rng):
-        return [Call({"parts": (100 + rng.standard_normal(G * D)).astype(np.float32), "total": Out(D),
-                      "G": G, "D": D}) for G, D in shapes]
-    return each(title, ask, judge, call=launch(lambda D, **_: (-(-D // 64), 64)))
+        return [Call({"x": rng.standard_normal(D * N).astype(np.float32), "mean": Out(N), "N": N, "D": D})
+                for N, D in shapes]
+    return each(title, ask, judge, call=launch(lambda N, **_: (-(-N // 64), 64)))
 
 
-def _sums(ran, parts, G, D, **_):
-    total, = ran.results
-    expect_written(total, "total")
-    # G terms of one sign: G u at most.
-    expect_close(total, parts.reshape(G, D).sum(axis=0), 2 * G * 2.0**-24, f"the total of {G} rows of {D} numbers")
+def _right_means(ran, x, N, D, **_):
+    (mean,), x, case = ran.results, x.reshape(D, N), f"N = {N}, D = {D}: "
+    expect_written(mean, "mean", case)
+    # A sum of D terms in any order errs by (D - 1) u times the sum of their sizes; a quotient, or a product with a
+    # rounded 1 / D, adds up to 2 u; and one u is for the terms of second order.
+    off = np.abs(mean - x.mean(axis=0, dtype=float))
+    bound = (D + 2) * U * np.abs(x).mean(axis=0, dtype=float)
+    expect((off <= bound).all(), f"{case}a mean is off by {off.max():.1e}")
 
 
-def _in_order(ran, parts, G, D, **_):
-    expect(not any(a.kind == "atomic" for a in ran.log.accesses), "your kernel uses atomics, which come in any order")
-    off = np.abs(ran.results[0] - np.cumsum(parts.reshape(G, D), axis=0)[-1]).max()
-    expect(off == 0, f"{G} rows: right to rounding, but in other bits (a sum differs by {off:.1e}); expected the "
-                     "bits of row 0 + row 1 + row 2 + ...: another order of additions; in which order do you add?")
+def _few_sectors(ran, N, D, **arguments):
+    _right_means(ran, N=N, D=D, **arguments)
+    expect_few_sectors(ran.log, ("x",))
+    read = simt.sectors(ran.log)["x", "load"].bytes_used // 4
+    expect(read == N * D, f"{read} numbers were read, expected {N * D}, each once")
 
 
-def _side_by_side(ran, G, D, **_):
-    expect_few_sectors(ran.log, ("parts", "total"))
-    for (name, kind), traffic in simt.sectors(ran.log).items():
-        size = 4 * D * (G if name == "parts" else 1)
-        expect(traffic.bytes_used == size,
-               f"{kind}s of {name} ask for {traffic.bytes_used} bytes, expected {size}: each number once")
+def threads_for_solution(D):
+    plans = []
+    for threads in range(32, 1025, 32):
+        V = -(-D // (threads * 4))
+        if V * 4 <= 16:
+            plans.append((threads * V * 4 - D, threads, V))
+    _, threads, V = min(plans)
+    return threads, V, 4, 4 if threads == 32 else 1
+
+
+def _fits(plan, D):
+    """The plan, if it covers a row."""
+    plan = expect_parts(plan, 4, "numbers threads, V, W, R")
+    expect(all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in plan),
+           f"D = {D}: found {plan}, expected whole numbers")
+    threads, V, W, R = plan
+    expect(threads % 32 == 0 and 32 <= threads <= 1024,
+           f"D = {D}: {threads} threads, expected a multiple of 32 up to 1024")
+    expect(W == 4, f"D = {D}: W is {W}, expected 4 neighbours, which are read at once")
+    expect(threads * V * W >= D, f"D = {D}: {threads} threads with {V} chunks of {W} keep {threads * V * W} numbers, "
+                                 f"{D - threads * V * W} too few")
+    expect(V * W <= 16, f"D = {D}: a thread keeps {V * W} numbers, expected 16 at most")
+    expect(R == (4 if threads == 32 else 1), f"D = {D}: R is {R} for {threads} threads")
+    return threads, V, W, R
+
+
+def _none_left(plan, D):
+    threads, V, W, _ = _fits(plan, D)
+    idle = threads * V * W - D
+    expect(not idle, f"{idle} of {threads * V * W} places are beyond the row; there is a plan without any")
+
+
+def _fewest(plan, D):
+    found, right = _fits(plan, D), threads_for_solution(D)
+    idle = [threads * V * W - D for threads, V, W, _ in (found, right)]
+    expect(idle[0] == idle[1],
+           f"D = {D}: threads, V, W = {found[:3]} has {idle[0]} places beyond the row, expected {idle[1]}")
+    expect(found == right, f"D = {D}: found {found[0]} threads; {right[0]} can do it as well")
+
+
+def _rows(rng):
+    return [Call({"D": D}, rows=[rng.standard_normal(shape).astype(np.float32) for shape in ((3, D), D, D)])
+            for D in (640, 768, 36)]
+
+
+def _kernel_of_the_plan(plan, D, rows):
+    threads, V, W, R = _fits(plan, D)
+    x, gamma, beta = rows
+    y, statistics = simt.uninitialised(3 * D, np.float32), simt.uninitialised(12, np.float32)
+    eps = np.float32([0.1, 0, 0])  # the others are for rows out of range
+    simt.launch(gpu.kernels.forward(threads, V, W, R), -(-3 // R), threads * R, x.reshape(-1), gamma, beta, y,
+                statistics, 3, D, *eps)
+    # The row statistics err by at most (D + 4) u, and y by twice that, and a few roundings.
+    expect_close(y.reshape(3, D), layer_norm_forward(x, gamma, beta, 0.1)[0], (2 * D + 20) * U, f"y for D = {D}")
+
+
+def transpose_solution(x, y):
+    tile = cuda.shared.array(32 * 33, float32)
+    lane = cuda.threadIdx.x
+    for r in range(32):
+        tile[r * 33 + lane] = x[r * 32 + lane]
+    cuda.syncthreads()
+    for c in range(32):
+        y[c * 32 + lane] = tile[lane * 33 + c]
+
+
+def _transpose(title, judge=lambda run: None, **measured):
+    """A check that y is the transpose, and of the log."""
+    def transposed(ran, x, **_):
+        y, right = ran.results[0], x.reshape(32, 32).T.reshape(-1)
+        expect_written(y, "y")
+        k = np.argmax(y != right)  # the first that is wrong, else 0
+        expect(y[k] == right[k], f"y is not the transpose of x: y[{k}] is {y[k]:g}, expected {right[k]:g}")
+        judge(ran.log)
+
+    def ask(rng):
+        return Call({"x": rng.standard_normal(1024).astype(np.float32), "y": Out(1024)})
+    return each(title, ask, transposed, call=launch(lambda **_: (1, 32), **measured))
+
+
+def _turns(run):
+    """Of each line's loads or stores of shared memory: line, kind, turns a request."""
+    return [(line, kind, wavefronts / requests)
+            for (line, kind), (requests, wavefronts) in simt.bank_conflicts(run).items()]
+
+
+def _no_conflicts(run):
+    for line, kind, turns in _turns(run):
+        expect(turns == 1, f"the {kind} in line {line} takes {turns:g} turns a request, expected 1; "
+                           "in which banks are the numbers of a column?")
 
 
 EXERCISES = (
-    Exercise("missing-barrier", 20, "test", missing_barrier_solution,
-             (each("four words", lambda rng: Call({}), _four_words),
-              each("as the interpreter says", lambda rng: Call({}), _as_interpreted)), mistakes=changes(
-        ('"one_side": "race"', '"one_side": "nothing"', "You take one_side for sound. What may a warp that is ahead "
-         "do in the next row while the other still reads?"),
-        ('"two_sides": "nothing"', '"two_sides": "race"',
-         "You suspect two_sides. Which barrier lies between the last reading of a side and its next writing?"),
-        ('"some_threads": "divergent"', '"some_threads": "nothing"',
-         "You take some_threads for sound. Which threads of the block come to its barrier?",
-         '"some_threads": "race"',
-         "You see a race in some_threads. All that read have waited; for whom do they wait?"),
-        ('"one_warp": "race"', '"one_warp": "nothing"',
-         "You take one_warp for sound. What promises that a warp's threads are at the same line?"))),
-    Exercise("rms-backward", 35, "implement", rms_backward_solution,
-             (_backward("dx", _dx),
-              # Of seven rows the last block of eight has none.
-              _backward("partial sums of dgamma", _dgamma, (1, 3, 8)),
-              _backward("no atomics, two readings, neighbours", _traffic)), _which_mistake, mistakes=changes(
-        ("dgamma_parts[mine + c] = float32(0)", "pass",
-         "The parts are added to before they are written. What stands in memory at the start?"),
-        ("mine = cuda.blockIdx.x * D", "mine = 0",
-         "All blocks write to the first part. Who else adds there at the same time?"),
-        ("block_sum(total, parts)", "warp_sum(total)",
-         "Each warp takes its own sum for that of the row. How many warps share a row?"),
-        ("range(cuda.blockIdx.x, N, cuda.gridDim.x)", "range(cuda.blockIdx.x, min(N, cuda.blockIdx.x + 1))",
-         "Each block does one row and stops. Who does the others?"),
-        ("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat",
-         "Each row overwrites the part of the rows before it.")) + (
-        # Who writes = in place of += needs no zeros, and leaves them out.
-        Mistake("", "Each row overwrites the part of the rows before it.", changes=(
-            ("dgamma_parts[mine + c] = float32(0)", "pass"),
-            ("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat"))),)),
-    Exercise("choose-partials", 20, "derive", choose_partials_solution,
-             (_partials("few rows", _few_rows, (1, 128, 40), (100, 128, 40), (100, 512, 132)),
-              # More than 512 threads make no group run, and a loop over multiples of none never ends. So a wrong number
-              # has to fail on short rows, where it is no larger than that: with one number for a thread it is 512.
-              _partials("many rows", _many_rows, (10**6, 512, 132), (65536, 128, 40), (135168, 256, 132)),
-              _partials("many long rows", _many_rows, (10**6, 1024, 132), (65536, 516, 108), (16896, 4096, 132),
-                        (10**5, 8192, 40), (300000, 4100, 108)),
-              _partials("their share of the bytes", _share, (10**6, 1024, 132), (8192, 4096, 132), (100, 128, 40))),
+    Exercise("warp-sum", 15, "implement", group_sum_solution,
+             (_lanes("a whole warp", _integers, (32,), _sums),
+              _lanes("parts of a warp", _integers, (8, 16, 4, 2, 1), _sums),
+              _lanes("the same bits, in few exchanges", lambda rng: rng.standard_normal(32), (32, 8), _same_bits)),
              mistakes=changes(
-        ("16 * threads < D", "16 * threads <= D",
-         "Your number of threads is wrong where D is 16 times a power of two. Are 16 numbers for a thread too many?"),
-        ("while 64 * G < N", "while 64 * G <= N",
-         "Where each sum has just 64 rows, you make more sums. Is 64 too many?",
-         "while 64 * (G + groups) <= N",
-         "The number of rounds is rounded down. How many rows has a sum then, at most?"),
-        ("multiprocessors * (512 // threads)", "multiprocessors * 512",
-         "A group is counted as one thread. How many has it?",
-         "multiprocessors", "One group is counted for each multiprocessor. How many run on it at once?"),
-        ("G += groups", "G *= 2", "Your G is doubled until it suffices. Which multiples are skipped?"),
-        ("G = min(G, N)", "pass", "There may be more partial sums than rows: some have nothing to add."),
-        ("(12 * N + 16 * G)", "(12 * N)",
-         "The partial sums are compared with the other bytes. A share is a part of which whole?",
-         "(20 * N + 16 * G)", "You count 20 bytes an element. How many arrays does a single kernel move?"),
-        ("16 * G / (12 * N + 16 * G)", "8 * G / (12 * N + 8 * G)",
-         "The partial sums are moved once in your count. Who writes them, and who reads them?"))),
-    Exercise("second-stage", 15, "implement", second_stage_solution,
-             (_stage("sums", _sums, (1, 64), (5, 128), (6, 72)),
-              _stage("in order", _in_order, (50, 64)),
-              _stage("each number once, four sectors a request", _side_by_side, (6, 128), (3, 72))), mistakes=changes(
-        ("part * D + c", "c * G + part",
-         "The parts are read as if a column's numbers were neighbours. How are they stored?"),
-        ("if c < D", "if True",
-         "Threads beyond the last column take part. How many threads are there, and how many columns?"),
-        ("        total[c] = value", "    total[c] = value",
-         "Threads beyond the last column write a total, too. What do they have to add?"),
-        ("range(G)", "range(1, G)", "The first partial sum is left out.",
-         "range(G - 1, -1, -1)", "The parts are added from the last to the first. Does the order change the bits?"),
+        ("width // 2", "16",
+         "The first exchange is over half a warp, whatever the width. Does its partner belong to the group?"),
+        ("distance = width // 2\n", "distance = min(width, 16)\n",
+         "The first partner is `width` lanes away. Does a distance of `width` stay in the group?",
+         "distance = width\n",
+         "The first partner is `width` lanes away. Does a distance of `width` stay in the group?"),
+        ("distance > 0", "distance > 1", "One exchange is missing: neighbours never hear of each other."),
+        ("cuda.shfl_xor_sync(FULL, value, distance)", "cuda.shfl_down_sync(FULL, value, distance)",
+         "Each lane takes from a higher one only. Which lanes have the whole sum at the end?"),
+        ("value += cuda", "value = cuda", "Each lane takes over its partner's number. What becomes of its own?"),
+        ("while distance > 0:\n        value += cuda.shfl_xor_sync(FULL, value, distance)\n        distance //= 2",
+         "own = value\n    for distance in range(1, width):\n"
+         "        value += cuda.shfl_xor_sync(FULL, own, distance)",
+         "Each lane asks all others, one by one, and adds in an order of its own. How many exchanges are there?"),
+        ("distance //= 2", "distance -= 1",
+         "Every distance is used in turn, so that some numbers are counted more than once."))),
+    Exercise("coalesced", 15, "implement", fast_means_solution,
+             (_means("means", ((64, 40), (64, 1), (7, 33), (130, 9)), _right_means),
+              _means("four sectors, each number once", ((128, 64),), _few_sectors)), mistakes=changes(
+        ("x[c * N + row]", "x[row * D + c]",
+         "You read x as if a row's numbers were neighbours. How is it stored here?",
+         "x[c * D + row]",
+         "From one number of a row to the next you go on by D. How many rows' numbers lie between the two?"),
+        ("if row < N", "if True",
+         "Threads beyond the last row take part. How many threads has the grid, and how many rows has x?"),
         ("cuda.grid(1)", "cuda.threadIdx.x",
-         "Every block does the same 64 columns. What tells its threads from those of another block?"))),
+         "Every block does the same 64 rows. What tells its threads from those of another block?"),
+        ("float32(D)", "float32(N)", "The sums are divided by the number of rows."),
+        ("total = float32(0)\n        for c in range(D)", "total = x[row]\n        for c in range(D)",
+         "The first number of each row is added twice: what does the sum begin with?"),
+        ("row = cuda.grid(1)\n    if row < N", "slow_means(x, mean, N, D)\n    row = N\n    if row < N",
+         "A warp does a row, as in slow_means: its lanes ask for numbers that lie N apart."))),
+    Exercise("threads-for-640", 20, "implement", threads_for_solution,
+             # At 640 alone the smallest power of two is also the fewest threads of all.
+             (each("640 and 1280 numbers", lambda rng: [Call({"D": D}) for D in (640, 1280)], _none_left),
+              each("other rows", lambda rng: [Call({"D": D}) for D in (
+                  768, 64, 100, 4, 1000, 5120, 16384, *(4 * rng.integers(1, 4096, 20)).tolist())], _fewest),
+              each("the kernel of the plan", _rows, _kernel_of_the_plan)), mistakes=changes(
+        ("range(32, 1025, 32)", "(32, 64, 128, 256, 512, 1024)", "Only powers of two are tried."),
+        ("min(plans)", "min(plans, key=lambda plan: plan[1])",
+         "The fewest threads come first in your choice. What does the docstring count before it counts threads?",
+         "min(plans, key=lambda plan: (plan[0], plan[2]))",
+         "Among plans equally good, the one with the most threads is taken."),
+        ("range(32, 1025, 32)", "range(32, 1024, 32)", "The largest block is never tried. Where does range stop?"),
+        ("V = -(-D // (threads * 4))", "V = D // (threads * 4)",
+         "The number of chunks is rounded down, and the end of the row is left to nobody."),
+        ("V * 4 <= 16", "V <= 16", "The limit is applied to chunks. What is it a limit of?"),
+        ("return threads, V, 4,", "return threads, V, 1,",
+         "Threads and V are right; W is 1. How many neighbours are read at once?"))),
+    Exercise("no-conflicts", 20, "implement", transpose_solution,
+             (_transpose("the transpose"),
+              _transpose("neighbours in global memory", lambda run: expect_few_sectors(run, ("x", "y"))),
+              _transpose("no conflicts", _no_conflicts,
+                         measure=lambda run: [f"{kind} in {turns} turns" for _, kind, turns in _turns(run)])),
+             mistakes=changes(
+        ("    cuda.syncthreads()\n", "",
+         "Nothing waits between the stores and the loads. Whose number does a thread read from the tile?"),
+        ("tile[r * 33 + lane] = x[r * 32 + lane]\n    cuda.syncthreads()\n    for c in range(32):\n"
+         "        y[c * 32 + lane] = tile[lane * 33 + c]",
+         "tile[r * 32 + lane] = x[r * 32 + lane]\n    cuda.syncthreads()\n    for c in range(32):\n"
+         "        y[c * 32 + lane] = tile[lane * 32 + c]",
+         "Rows of the tile begin 32 numbers apart. In how many banks are the numbers of one column?",
+         "tile[r * 31 + lane] = x[r * 32 + lane]\n    cuda.syncthreads()\n    for c in range(32):\n"
+         "        y[c * 32 + lane] = tile[lane * 31 + c]",
+         "Rows of the tile begin 31 numbers apart, but a row has 32: its last number and the next row's first "
+         "share a place. No barrier cures that."),
+        ("y[c * 32 + lane] = tile[lane * 33 + c]", "y[lane * 32 + c] = tile[c * 33 + lane]",
+         "The lanes store to a column of y. Which index should differ by 1 from lane to lane?"),
+        ("tile[lane * 33 + c]", "x[lane * 32 + c]", "The lanes load a column of x directly. What is the tile for?",
+         "tile[c * 33 + lane]", "A row goes in and a row comes out: nothing is transposed."))),
 )

@@ -1,416 +1,332 @@
-"""Exercises of chapter 14, split across processes."""
-
-import functools
-import math
-import types
+"""Exercises of chapter 14, the backward pass on a GPU. Kernels of readers run in the interpreter, lnlib.simt."""
 
 import numpy as np
 
-from ..layernorm import layer_norm_backward, layer_norm_forward
-from ..mistakes import changes
-from ..sharded import GATHER, SUM, cut, features, rows, simulate, widths
-from . import Call, Check, Exercise, Mismatch, Ran, each, expect, expect_array, expect_parts
+from .. import simt
+from ..gpu.ladder import block_sum, warp_sum
+from ..layernorm import rms_norm_backward, rms_norm_forward
+from ..mistakes import RMS_NORM, Mistake, changes, diagnose
+from ..simt.cuda_access import cuda, float32
+from . import Call, Exercise, each, expect, expect_close, expect_number, expect_parts
+from .kernels import Out, expect_few_sectors, expect_written, launch
+from .run import reply
 
-_U = 2.0**-24
-
-# ---- Two groups taken together -----------------------------------------------------------------------
-
-
-def merged_solution(a, b):
-    if a[0] < b[0]:
-        a, b = b, a
-    count_a, mean, residual_a, squares_a = a
-    count_b, mean_b, residual_b, squares_b = b
-    if count_b == 0:
-        return a
-    count = count_a + count_b
-    distance = (mean_b - mean) + (residual_b - residual_a)
-    moved = distance * np.float32(count_b / count)
-    squares = squares_a + squares_b + distance * moved * count_a
-    return count, mean, residual_a + moved, squares
+# Four kernels for the first exercise. Their arrays: x to read, out to write.
 
 
-_EMPTY = (0, *3 * (np.float32(0),))
+def one_side(x, out):
+    """Three rows of 64 numbers, a block of 64 threads."""
+    parts = cuda.shared.array(2, float32)
+    t = cuda.threadIdx.x
+    for row in range(3):
+        value = warp_sum(x[row * 64 + t])
+        if t % 32 == 0:
+            parts[t // 32] = value
+        cuda.syncthreads()
+        out[row * 64 + t] = parts[0] + parts[1]
 
 
-def _group(x):
-    """(count, mean, residual, squares) of float32 numbers; exact, then rounded."""
-    if not len(x):
-        return _EMPTY
-    numbers = x.astype(float).tolist()
-    mean = math.fsum(numbers) / len(x)
-    rounded = np.float32(mean)
-    squares = math.fsum((a - mean) ** 2 for a in numbers)
-    return len(x), rounded, np.float32(mean - float(rounded)), np.float32(squares)
+def two_sides(x, out):
+    """Three rows of 64 numbers, a block of 64 threads."""
+    parts = cuda.shared.array(4, float32)
+    t = cuda.threadIdx.x
+    side = 0
+    for row in range(3):
+        value = warp_sum(x[row * 64 + t])
+        if t % 32 == 0:
+            parts[side + t // 32] = value
+        cuda.syncthreads()
+        out[row * 64 + t] = parts[side] + parts[side + 1]
+        side = 2 - side
 
 
-def _one_by_one(answer, arguments):
-    return functools.reduce(answer, arguments["groups"])
+def some_threads(x, out):
+    """One row of 40 numbers, a block of 64 threads."""
+    parts = cuda.shared.array(40, float32)
+    t, total = cuda.threadIdx.x, float32(0)
+    if t < 40:
+        parts[t] = x[t]
+        cuda.syncthreads()
+        for k in range(40):
+            total += parts[k]
+        out[t] = total
 
 
-def _is_whole(found, x, merges):
-    """Each merge rounds what it adds to the residual five times and the residual once: 8 u sigma, u sigma being the
-    size of both (a bound of the page). Of the squares, each merge rounds d three times, which counts twice, and five
-    times more; 16 u, all terms being positive."""
-    count, *numbers = expect_parts(found, 4, "numbers: count, mean, residual and squares")
-    expect(count == len(x), f"the count is {count}, expected {len(x)}")
-    for name, number in zip(("mean", "residual", "squares"), numbers):
-        expect_array(number, (), "float32", name)
-    wanted = _group(x)
-    mean, residual, squares = map(float, numbers)
-    missed = (mean - float(wanted[1])) + (residual - float(wanted[2]))
-    sigma = math.sqrt(max(float(wanted[3]), 1e-30) / max(len(x), 1))
-    expect(abs(missed) <= merges * 8 * _U * sigma,
-           f"mean and residual together are off by {abs(missed) / sigma:.1g} sigma, expected less than "
-           f"{merges * 8 * _U:.0e}")
-    off = abs(squares / float(wanted[3]) - 1) if wanted[3] else abs(squares)
-    expect(off <= merges * 16 * _U, f"the squares are off by {off:.1g} of themselves, expected less than "
-                                    f"{merges * 16 * _U:.0e}")
+def one_warp(x, out):
+    """One row of 32 numbers, a block of 32 threads."""
+    total = cuda.shared.array(1, float32)
+    t = cuda.threadIdx.x
+    value = warp_sum(x[t])
+    if t == 0:
+        total[0] = value
+    out[t] = total[0]
 
 
-def _pair(title, offset, *counts, outlier=None):
-    """A check of two groups of normal numbers. ``outlier``: the index of a number 3e4 away, alone in its group."""
+# For each kernel its threads, and how many numbers it reads and writes.
+_VARIANTS = {one_side: (64, 192), two_sides: (64, 192), some_threads: (64, 40), one_warp: (32, 32)}
+
+_WORDS = "race", "divergent", "nothing"
+
+
+def _interpreted(kernel, threads, numbers):
+    """What the interpreter says of a kernel, as one of the words, and its message."""
+    x, out = np.arange(numbers, dtype=np.float32), simt.uninitialised(numbers, np.float32)
+    try:
+        simt.launch(kernel, 1, threads, x, out)
+    except (simt.DataRace, simt.UninitialisedRead) as error:
+        return "race", str(error)
+    except simt.DivergentBarrier as error:
+        return "divergent", str(error)
+    return "nothing", "no complaint"
+
+
+def missing_barrier_solution():
+    return {
+        "one_side": "race",
+        "two_sides": "nothing",
+        "some_threads": "divergent",
+        "one_warp": "race",
+    }
+
+
+def _four_words(answers):
+    expect(isinstance(answers, dict), f"found {type(answers).__name__}, expected a dict; is a return missing?")
+    names = sorted(kernel.__name__ for kernel in _VARIANTS)
+    expect(sorted(map(str, answers)) == names, f"found the keys {sorted(map(str, answers))}, expected {names}")
+    for name, word in answers.items():
+        expect(word in _WORDS, f"{name}: found {word!r}, expected one of {', '.join(_WORDS)}")
+
+
+def _as_interpreted(answers):
+    _four_words(answers)
+    for kernel, (threads, numbers) in _VARIANTS.items():
+        word, message = _interpreted(kernel, threads, numbers)
+        mine = answers[kernel.__name__]
+        expect(mine == word, f"{kernel.__name__}: you say {mine}, the interpreter says: {message}")
+
+
+def rms_backward_solution(dy, x, rstd, gamma, dx, dgamma_parts, N, D):
+    parts = cuda.shared.array(32, float32)
+    t, T = cuda.threadIdx.x, cuda.blockDim.x
+    mine = cuda.blockIdx.x * D
+    for c in range(t, D, T):
+        dgamma_parts[mine + c] = float32(0)
+    for row in range(cuda.blockIdx.x, N, cuda.gridDim.x):
+        base, r, total = row * D, rstd[row], float32(0)
+        for c in range(t, D, T):
+            total += gamma[c] * dy[base + c] * (x[base + c] * r)
+        mean = block_sum(total, parts) / float32(D)
+        for c in range(t, D, T):
+            d, xhat = dy[base + c], x[base + c] * r
+            dx[base + c] = r * (gamma[c] * d - xhat * mean)
+            dgamma_parts[mine + c] += d * xhat
+
+
+_launch_backward = launch(lambda dgamma_parts, D, **_: (dgamma_parts.shape // D, 64))
+
+
+def _arguments(dy, x, cache, blocks):
+    N, D = dy.shape
+    given = {"dy": dy, "x": x, "rstd": cache.rstd, "gamma": cache.gamma}
+    return {name: a.astype(np.float32).reshape(-1) for name, a in given.items()} | {
+        "dx": Out(N * D), "dgamma_parts": Out(blocks * D), "N": N, "D": D}
+
+
+def _backward(title, judge, blocks=(3,), N=7, D=100):
+    """A check with these numbers of blocks."""
     def ask(rng):
-        x = (offset + rng.standard_normal(sum(counts))).astype(np.float32)
-        if outlier is not None:
-            x[outlier] = offset + 3e4
-        return Call({"a": _group(x[:counts[0]]), "b": _group(x[counts[0]:])}, x=x)
+        for count in blocks:
+            x, dy = rng.standard_normal((2, N, D), np.float32)
+            cache = rms_norm_forward(x, rng.uniform(0.5, 2, D).astype(np.float32), 0.1)[1]
+            yield Call(_arguments(dy, x, cache, count), right=rms_norm_backward(dy, cache))
+    return each(title, ask, judge, call=_launch_backward, unchanged=True)
 
-    return each(title, ask, lambda found, x, **_: _is_whole(found, x, 1))
+
+def _dx(ran, right, N, D, **_):
+    dx, _ = ran.results
+    expect_written(dx, "dx")
+    # A sum of D = 100 terms in any order and ten more operations, kappa below 2: 2 (D + 10) u at most.
+    expect_close(dx.reshape(N, D), right[0], 220 * 2.0**-24, "dx")
 
 
-def _several(title, offset, *counts):
+def _dgamma(ran, right, D, **_):
+    parts = ran.results[1].reshape(-1, D)
+    expect_written(parts, "dgamma_parts")
+    # Seven rows of either sign, added in float32: a few u, each up to three times the size of the sum.
+    expect_close(parts.sum(axis=0), right[1], 1e-5, f"the sum of dgamma_parts of {len(parts)} blocks")
+
+
+def _traffic(ran, N, D, **_):
+    expect(not any(a.kind == "atomic" for a in ran.log.accesses),
+           "your kernel uses atomics; a part belongs to one block")
+    for (name, kind), traffic in simt.sectors(ran.log).items():
+        if name in ("dy", "x", "dx"):
+            times, most = traffic.bytes_used / (4 * N * D), 1 if name == "dx" else 2
+            expect((kind == "store") == (name == "dx"), f"your kernel has {kind}s of {name}")
+            expect(times <= most, f"each number of {name} is part of {times:.0f} {kind}s, expected {most} at most")
+    # 32 neighbours lie in 4 sectors, or in 5 where a row does not begin with one.
+    expect_few_sectors(ran.log, ("dy", "x", "dx"), 5)
+
+
+def _which_mistake(answer):
+    def backward(dy, cache):
+        ran, _ = reply(_launch_backward, answer, _arguments(dy, cache.xhat / cache.rstd, cache, 2))
+        dx, parts = ran.results
+        return dx.reshape(dy.shape), parts.reshape(2, -1).sum(axis=0)
+    return diagnose(backward, RMS_NORM)
+
+
+def choose_partials_solution(N, D, multiprocessors):
+    threads = 32
+    while 16 * threads < D:
+        threads *= 2
+    groups = multiprocessors * (512 // threads)
+    G = groups
+    while 64 * G < N:
+        G += groups
+    G = min(G, N)
+    return G, 16 * G / (12 * N + 16 * G)
+
+
+def _partials(title, judge, *cases):
+    """A check on cases (N, D, multiprocessors)."""
+    def judge_case(found, N, D, multiprocessors):
+        case = f"N = {N}, D = {D}, {multiprocessors} multiprocessors"
+        G, share = expect_parts(found, 2, "numbers")
+        G = int(expect_number(G, f"{case}: G", "iu", "a whole number"))
+        judge(case, G, share, N, D, multiprocessors)
+
+    return each(title, lambda rng: [Call(dict(zip(("N", "D", "multiprocessors"), case))) for case in cases],
+                judge_case)
+
+
+def _few_rows(case, G, share, N, D, multiprocessors):
+    expect(G <= N, f"{case}: {G} partial sums are more than there are rows")
+    right, _ = choose_partials_solution(N, D, multiprocessors)
+    expect(G == right, f"{case}: found {G} partial sums, expected {right}")
+
+
+def _many_rows(case, G, share, N, D, multiprocessors):
+    expect(-(-N // G) <= 64, f"{case}: with {G} partial sums one of them has {-(-N // G)} rows")
+    right, _ = choose_partials_solution(N, D, multiprocessors)
+    groups = multiprocessors * (512 // max(32, 1 << (-(-D // 16) - 1).bit_length()))
+    expect(G % groups == 0, f"{case}: {groups} groups run at once, and some would get more of {G} sums than others")
+    expect(G == right, f"{case}: {right} partial sums will do, found {G}")
+
+
+def _share(case, G, share, N, D, multiprocessors):
+    _, right = choose_partials_solution(N, D, multiprocessors)
+    expect(abs(share - right) <= 1e-9, f"{case}: the share is {share}, expected {right:.6f}")
+
+
+def second_stage_solution(parts, total, G, D):
+    c, value = cuda.grid(1), float32(0)
+    if c < D:
+        for part in range(G):
+            value += parts[part * D + c]
+        total[c] = value
+
+
+def _stage(title, judge, *shapes):
+    """A check on G rows of D numbers, for each (G, D) of ``shapes``."""
     def ask(rng):
-        x = (offset + rng.standard_normal(sum(counts)) + np.repeat(rng.standard_normal(len(counts)), counts))
-        x = x.astype(np.float32)
-        return Call({"groups": [_group(x[part]) for part in widths(*counts)]}, x=x)
-
-    return each(title, ask, lambda found, x, groups: _is_whole(found, x, len(groups)), call=_one_by_one)
+        return [Call({"parts": (100 + rng.standard_normal(G * D)).astype(np.float32), "total": Out(D),
+                      "G": G, "D": D}) for G, D in shapes]
+    return each(title, ask, judge, call=launch(lambda D, **_: (-(-D // 64), 64)))
 
 
-# ---- Three planted mistakes ---------------------------------------------------------------------------
-
-def averaged(x, gamma, beta, dy):
-    """Of this rank's rows."""
-    y, cache = layer_norm_forward(x, gamma, beta)
-    dx, *sums = layer_norm_backward(dy, cache)
-    ranks = yield SUM, np.ones(1)
-    dgamma, dbeta = yield SUM, np.array(sums) / ranks
-    return y, dx, dgamma, dbeta
+def _sums(ran, parts, G, D, **_):
+    total, = ran.results
+    expect_written(total, "total")
+    # G terms of one sign: G u at most.
+    expect_close(total, parts.reshape(G, D).sum(axis=0), 2 * G * 2.0**-24, f"the total of {G} rows of {D} numbers")
 
 
-def halves(a, b):
-    """Two groups (mean, variance)."""
-    (mean_a, var_a), (mean_b, var_b) = a.T, b.T
-    mean, distance = (mean_a + mean_b) / 2, mean_a - mean_b
-    return np.stack([mean, (var_a + var_b) / 2 + distance**2 / 4], -1)
+def _in_order(ran, parts, G, D, **_):
+    expect(not any(a.kind == "atomic" for a in ran.log.accesses), "your kernel uses atomics, which come in any order")
+    off = np.abs(ran.results[0] - np.cumsum(parts.reshape(G, D), axis=0)[-1]).max()
+    expect(off == 0, f"{G} rows: right to rounding, but in other bits (a sum differs by {off:.1e}); expected the "
+                     "bits of row 0 + row 1 + row 2 + ...: another order of additions; in which order do you add?")
 
 
-def planar(a, b):
-    """Two groups: all counts, then all means, then all squares."""
-    count_a, mean_a, squares_a = a.reshape(3, -1)
-    count_b, mean_b, squares_b = b.reshape(3, -1)
-    count, distance = count_a + count_b, mean_b - mean_a
-    mean = mean_a + distance * count_b / count
-    squares = squares_a + squares_b + distance**2 * count_a * count_b / count
-    return np.stack([count, mean, squares]).reshape(a.shape)
-
-
-def _halved(x):
-    mean, var = np.split((yield halves, np.stack([x.mean(-1), x.var(-1)], -1)), 2, -1)
-    return mean, var
-
-
-def _planar(x):
-    D = x.shape[-1]
-    n, mean, squares = yield planar, np.stack([np.full(len(x), float(D)), x.mean(-1), D * x.var(-1)])
-    return mean[:, None], (squares / n)[:, None]
-
-
-def _by_features(x, gamma, beta, dy, D, statistics, eps=1e-5):
-    """Of this rank's features, with mean and variance from the program ``statistics``."""
-    mean, var = yield from statistics(x)
-    with np.errstate(all="ignore"):  # a planted mistake may make a variance negative
-        r, g = 1 / np.sqrt(var + eps), gamma * dy
-    xhat = (x - mean) * r
-    along = yield SUM, np.stack([g.sum(-1), (g * xhat).sum(-1)], -1) / D
-    return gamma * xhat + beta, r * (g - along[:, :1] - xhat * along[:, 1:]), (dy * xhat).sum(0), dy.sum(0)
-
-
-def _library_rows(x, gamma, beta, dy):
-    y, cache = yield from rows.layer_norm_forward(x, gamma, beta)
-    return y, *(yield from rows.layer_norm_backward(dy, cache))
-
-
-def _library_features(x, gamma, beta, dy, D):
-    y, cache = yield from features.layer_norm_forward(x, gamma, beta)
-    return y, *(yield from features.layer_norm_backward(dy, cache))
-
-
-def _dgamma_averaged(x, gamma, beta, dy):
-    y, dx, dgamma, dbeta = yield from _library_rows(x, gamma, beta, dy)
-    ranks, = yield SUM, np.ones(1)
-    return y, dx, dgamma / ranks, dbeta
-
-
-def _layer(by_rows=_library_rows, by_features=_library_features, **how):
-    """A sharded layer norm: function (x, gamma, beta, dy, cut_by, counts) -> y, dx, dgamma, dbeta, all of them whole."""
-    def layer(x, gamma, beta, dy, cut_by, counts):
-        expect(cut_by in ("rows", "features"), f'cut_by is {cut_by!r}, expected "rows" or "features"')
-        by = cut_by == "rows"
-        N, D = x.shape
-        whole = N if by else D
-        expect(sum(counts) == whole and min(counts) > 0,
-               f"counts are {[*counts]}, expected numbers above 0 that add up to the {whole} {cut_by} of x")
-        if by:
-            parts = simulate([by_rows(x[p], gamma, beta, dy[p]) for p in widths(*counts)], **how)
-            return *(np.concatenate([part[k] for part in parts]) for k in (0, 1)), *parts[0][2:]
-        parts = simulate([by_features(x[:, p], gamma[p], beta[p], dy[:, p], D) for p in widths(*counts)], **how)
-        return (*(np.concatenate([part[k] for part in parts], 1) for k in (0, 1)),
-                *(np.concatenate([part[k] for part in parts]) for k in (2, 3)))
-    return layer
-
-
-def _one_process(x, gamma, beta, dy, cut_by, counts):
-    y, cache = layer_norm_forward(x, gamma, beta)
-    return y, *layer_norm_backward(dy, cache)
-
-
-_BY = {name: functools.partial(_by_features, statistics=program)
-       for name, program in (("halves", _halved), ("planar", _planar))}
-#: What a layer is -> layers, by a name.
-LAYERS = {
-    "nothing": {"the library's": _layer(), "the library's, with sums in a ring": _layer(order="ring"),
-                "one process": _one_process, "planar, and never cut": _layer(by_features=_BY["planar"])},
-    "mean": {"averaged": _layer(averaged), "one whose dgamma alone is averaged": _layer(_dgamma_averaged, order="chain")},
-    "counts": {"halves": _layer(by_features=_BY["halves"]),
-               "halves, one after the other": _layer(by_features=_BY["halves"], order="chain")},
-    "cut": {"planar, cut after 3072 numbers": _layer(by_features=_BY["planar"], piece=3072),
-            "planar, cut after 300 numbers": _layer(by_features=_BY["planar"], piece=300, order="chain")}}
-
-
-def whats_wrong_solution(layer):
-    rng = np.random.default_rng(14)
-    x, dy = rng.standard_normal((2, 3000, 10))
-    gamma, beta = rng.standard_normal((2, 10))
-
-    def is_right(N, cut_by, *counts):
-        y, cache = layer_norm_forward(x[:N], gamma, beta)
-        right = y, *layer_norm_backward(dy[:N], cache)
-        found = layer(x[:N], gamma, beta, dy[:N], cut_by, counts)
-        return all(np.allclose(a, b) for a, b in zip(found, right))
-
-    if not is_right(6, "rows", 2, 4):
-        return "mean"
-    if not is_right(6, "features", 7, 3):
-        return "counts"
-    return "nothing" if is_right(3000, "features", 7, 3) else "cut"
-
-
-def _named(name):
-    def judge(found, asked):
-        wrong = []
-        for result, call in zip(found, asked):
-            expect(isinstance(result, str) and result in LAYERS,
-                   f"found {result!r}, expected one of {', '.join(map(repr, LAYERS))}")
-            wrong += [f"{call.about['about']} ({result!r})"] if result != name else []
-        expect(not wrong, f"your answer should be {name!r}, and is not, of: {'; '.join(wrong)}")
-    title = "right layers have nothing" if name == "nothing" else f'"{name}" is found'
-    return Check(title, lambda rng: [Call({"layer": one}, about=about) for about, one in LAYERS[name].items()], judge)
-
-
-# ---- Bits --------------------------------------------------------------------------------------------
-
-BLOCK = 64
-
-
-def same_bits_solution(products):
-    D = products.shape[1]
-    blocks = [products[k:k + 64].sum(axis=0) for k in range(0, len(products), 64)]
-    parts = yield GATHER, np.reshape(blocks, (-1, D))
-    return parts.sum(axis=0)
-
-
-def _on_ranks(answer, arguments):
-    """What all ranks return, one behind the other, and the log of their messages."""
-    products, ranks, order = arguments.values()
-    programs, log = [answer(products[part].copy()) for part in cut(len(products), ranks, BLOCK)], []
-    for program in programs:
-        if not isinstance(program, types.GeneratorType):
-            raise Mismatch(f"your function returned {type(program).__name__} and sends nothing: a rank's program has a "
-                           "yield in it")
-    results = simulate(programs, order=order, log=log)
-    return Ran(np.array([expect_array(a, products.shape[1:], "float64", "what a rank returns") for a in results]), log)
-
-
-def _asked(rng, blocks, D, ranks, orders=("tree",)):
-    """Calls with the products of one set of rows, the last block short."""
-    products = rng.standard_normal((BLOCK * blocks - 17, D)) * np.exp2(rng.integers(-8, 8, (BLOCK * blocks - 17, 1)))
-    return [Call({"products": products, "ranks": n, "order": order}) for n in ranks for order in orders]
-
-
-def _is_sum(found, products, **_):
-    wanted = np.array([math.fsum(column) for column in products.T])
-    # A sum of N terms in any order: at most N u of the sum of their sizes.
-    allowed = len(products) * 2.0**-53 * np.abs(products).sum(axis=0)
-    off = np.abs(found.results - wanted)
-    expect((off <= allowed).all(), f"dgamma is off by {(off / np.abs(wanted)).max():.1g} of itself")
-
-
-def _same_everywhere(found, asked):
-    first = None
-    for ran, call in zip(found, asked):
-        ranks, order = call.arguments["ranks"], call.arguments["order"]
-        here = {row.tobytes() for row in ran.results}
-        expect(len(here) == 1, f"{ranks} ranks do not all return the same bits")
-        first = ran.results[0] if first is None else first
-        differ = int((ran.results[0] != first).sum())
-        expect(not differ, f"{differ} of {first.size} numbers have other bits on {ranks} ranks, where the library adds "
-                           f"in the order {order!r}, than on {asked[0].arguments['ranks']}")
-
-
-def _sends_little(found, products, ranks, **_):
-    brought = max(map(sum, zip(*(message.sent for message in found.log))), default=0)
-    mine = -(-len(products) // BLOCK // ranks) if ranks else 0
-    allowed = 2 * 8 * products.shape[1] * (mine + 1) + 1024
-    expect(brought <= allowed, f"a rank brings {brought} bytes, expected about {8 * products.shape[1] * mine}: one number "
-                               "a feature for each of its blocks")
-
-
-# ---- Which cut wins ----------------------------------------------------------------------------------
-
-def cuts_solution(N, D, ranks, alpha, beta, rate):
-    steps = math.ceil(math.log2(ranks))
-
-    def memory(rows, features):
-        return 20 * rows * features / rate
-
-    one = memory(N, D)
-    by_rows = (memory(math.ceil(N / ranks), D) + 2 * steps * alpha
-               + 2 * (ranks - 1) / ranks * 16 * D * beta)
-    by_features = (memory(N, math.ceil(D / ranks)) + 2 * steps * alpha
-                   + (ranks - 1) * 72 * N * beta)
-    return one, by_rows, by_features
-
-
-_CUTS = "one process", "rows", "features"
-
-
-def _as_modelled(found, **call):
-    found = expect_parts(found, 3, "numbers of seconds: one process, rows, features")
-    wanted = cuts_solution(**call)
-    for name, mine, right in zip(_CUTS, found, wanted):
-        mine = expect_array(mine, (), name=f"the time of {name}")
-        # 1e-9: the arithmetic of the model rounds a few times in float64.
-        expect(abs(mine - right) <= 1e-9 * right, f"{name}: found {mine:.4g} s, and the model says {right:.4g} s; "
-               f"fastest is then {_CUTS[int(np.argmin(wanted))]}, and by your times {_CUTS[int(np.argmin(found))]}")
-
-
-def _case(title, N, D, ranks, alpha, beta, rate):
-    def ask(rng):
-        wobble = rng.uniform(0.9, 1.1, 3)  # so that no number of a case can be typed in
-        return Call({"N": N, "D": D, "ranks": ranks, "alpha": alpha * wobble[0], "beta": beta * wobble[1],
-                     "rate": rate * wobble[2]})
-    return each(title, ask, _as_modelled)
+def _side_by_side(ran, G, D, **_):
+    expect_few_sectors(ran.log, ("parts", "total"))
+    for (name, kind), traffic in simt.sectors(ran.log).items():
+        size = 4 * D * (G if name == "parts" else 1)
+        expect(traffic.bytes_used == size,
+               f"{kind}s of {name} ask for {traffic.bytes_used} bytes, expected {size}: each number once")
 
 
 EXERCISES = (
-    Exercise("merge-groups", 25, "derive implement", merged_solution,
-             (_pair("two equal groups near zero", 0, 500, 500), _pair("a small and a large group", 1, 30, 900),
-              _pair("far from zero", 1e4, 300, 700), _pair("a million sigma away", 1e6, 700, 300),
-              _pair("an outlier alone in its group", 1e3, 100_000, 1, outlier=-1),
-              _pair("the same, the outlier first", 1e3, 1, 100_000, outlier=0),
-              each("an empty group, and two", lambda rng: [
-                  Call({"a": a, "b": b}, x=x) for x in [(9 + rng.standard_normal(40)).astype(np.float32)]
-                  for a, b, x in ((_group(x), _EMPTY, x), (_EMPTY, _group(x), x), (_EMPTY, _EMPTY, x[:0]))],
-                  lambda found, x, **_: _is_whole(found, x, 1)),
-              _several("sixty groups one after the other", 1e6, *(10 + 7 * k % 90 for k in range(60)))),
+    Exercise("missing-barrier", 20, "test", missing_barrier_solution,
+             (each("four words", lambda rng: Call({}), _four_words),
+              each("as the interpreter says", lambda rng: Call({}), _as_interpreted)), mistakes=changes(
+        ('"one_side": "race"', '"one_side": "nothing"', "You take one_side for sound. What may a warp that is ahead "
+         "do in the next row while the other still reads?"),
+        ('"two_sides": "nothing"', '"two_sides": "race"',
+         "You suspect two_sides. Which barrier lies between the last reading of a side and its next writing?"),
+        ('"some_threads": "divergent"', '"some_threads": "nothing"',
+         "You take some_threads for sound. Which threads of the block come to its barrier?",
+         '"some_threads": "race"',
+         "You see a race in some_threads. All that read have waited; for whom do they wait?"),
+        ('"one_warp": "race"', '"one_warp": "nothing"',
+         "You take one_warp for sound. What promises that a warp's threads are at the same line?"))),
+    Exercise("rms-backward", 35, "implement", rms_backward_solution,
+             (_backward("dx", _dx),
+              # Of seven rows the last block of eight has none.
+              _backward("partial sums of dgamma", _dgamma, (1, 3, 8)),
+              _backward("no atomics, two readings, neighbours", _traffic)), _which_mistake, mistakes=changes(
+        ("dgamma_parts[mine + c] = float32(0)", "pass",
+         "The parts are added to before they are written. What stands in memory at the start?"),
+        ("mine = cuda.blockIdx.x * D", "mine = 0",
+         "All blocks write to the first part. Who else adds there at the same time?"),
+        ("block_sum(total, parts)", "warp_sum(total)",
+         "Each warp takes its own sum for that of the row. How many warps share a row?"),
+        ("range(cuda.blockIdx.x, N, cuda.gridDim.x)", "range(cuda.blockIdx.x, min(N, cuda.blockIdx.x + 1))",
+         "Each block does one row and stops. Who does the others?"),
+        ("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat",
+         "Each row overwrites the part of the rows before it.")) + (
+        # Who writes = in place of += needs no zeros, and leaves them out.
+        Mistake("", "Each row overwrites the part of the rows before it.", changes=(
+            ("dgamma_parts[mine + c] = float32(0)", "pass"),
+            ("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat"))),)),
+    Exercise("choose-partials", 20, "derive", choose_partials_solution,
+             (_partials("few rows", _few_rows, (1, 128, 40), (100, 128, 40), (100, 512, 132)),
+              # More than 512 threads make no group run, and a loop over multiples of none never ends. So a wrong number
+              # has to fail on short rows, where it is no larger than that: with one number for a thread it is 512.
+              _partials("many rows", _many_rows, (10**6, 512, 132), (65536, 128, 40), (135168, 256, 132)),
+              _partials("many long rows", _many_rows, (10**6, 1024, 132), (65536, 516, 108), (16896, 4096, 132),
+                        (10**5, 8192, 40), (300000, 4100, 108)),
+              _partials("their share of the bytes", _share, (10**6, 1024, 132), (8192, 4096, 132), (100, 128, 40))),
              mistakes=changes(
-        ("a[0] < b[0]", "a[0] > b[0]",
-         "The smaller group is the pivot. How far from it may the mean of all lie, in sigma?",
-         "False", "The first group is always the pivot. What if it is one outlier, and the second has all the rest?"),
-        ("(mean_b - mean) + (residual_b - residual_a)", "(mean_b - mean)",
-         "The distance forgets the residuals. Where does the mean of each group lie?",
-         "(mean_b + residual_b) - (mean + residual_a)",
-         "Each mean is added up before the two are subtracted. What does mean + residual become in float32?",
-         "(mean - mean_b) + (residual_a - residual_b)", "The distance has the other sign: the mean moves away."),
-        ("count_b / count)", "count_a / count)",
-         "The mean moves by the larger group's share. To which of the two should it stay nearer?",
-         "1 / 2)", "Both groups count half. Do they have equally many numbers?"),
-        ("return count, mean, residual_a + moved, squares", "return count, mean + moved, residual_a, squares",
-         "The mean moves, and is rounded again. Which of the two numbers is small enough to take the change?",
-         "return count, mean + (residual_a + moved), np.float32(0), squares",
-         "Mean and residual are added up. What does float32 keep of the residual?",
-         "return count, mean, moved, squares", "The pivot's own residual is lost."),
-        (" + distance * moved * count_a", "",
-         "The squares of both groups are added and no more. What of the distance between their means?",
-         " + distance * moved * count_b", "The distance counts with the wrong count. Try it on two groups of one number each "
-         "and on one number beside three.",
-         " + moved * moved * count_a",
-         "Only the larger group's numbers are farther from the mean now. And those of the smaller?"),
-        ("squares = squares_a", "squares = np.sqrt(squares_a)", "You take a root. What are squares, sums of what?"),
-        ("    if count_b == 0:\n        return a\n", "",
-         "Two groups of no numbers divide 0 by 0. What should come of nothing and nothing?"))),
-    Exercise("planted-mistakes", 20, "test", whats_wrong_solution, tuple(map(_named, LAYERS)), mistakes=changes(
-        ("7, 3):", "5, 5):", "All your ranks have equally many features. For which of the layers is that a special case?"),
-        ("is_right(3000", "is_right(6",
-         "Your messages are short. From how many numbers on may a library cut one?"),
-        ("zip(found, right)", "zip(found[:1], right)", "Your test looks at y alone. Which result needs a message when rows are cut?",
-         "zip(found[:2], right)", "Your test looks at y and dx. Which result needs a message when rows are cut?"),
-        ("np.allclose(a, b)", "np.array_equal(a, b)",
-         "Your test asks for equal bits. In which order does a sharded sum add?"),
-        ("if not is_right(6, \"rows\", 2, 4)", "if not is_right(6, \"rows\", 6)",
-         "Your rows lie on one rank. What is the mean of one number?"))),
-    Exercise("same-bits", 15, "implement", same_bits_solution,
-             (each("the sum over all rows", lambda rng: _asked(rng, 9, 5, (1, 3, 4)), _is_sum, call=_on_ranks),
-              Check("the same bits for any number of ranks", lambda rng: _asked(rng, 12, 48, (1, 2, 3, 4, 5, 8)),
-                    _same_everywhere, call=_on_ranks),
-              Check("the same bits in every order of the library",
-                    lambda rng: _asked(rng, 10, 48, (1, 3, 7), ("tree", "chain", "ring")), _same_everywhere, call=_on_ranks),
-              Check("ranks without rows", lambda rng: _asked(rng, 3, 8, (1, 5)), _same_everywhere, call=_on_ranks),
-              each("one number a feature and block is sent", lambda rng: _asked(rng, 40, 16, (4,)), _sends_little,
-                   call=_on_ranks)), mistakes=changes(
-        ("parts = yield GATHER, np.reshape(blocks, (-1, D))\n    return parts.sum(axis=0)",
-         "return (yield SUM, products.sum(axis=0))",
-         "The library adds what ranks bring. Who chooses the order, and what does it depend on?",
-         "return (yield SUM, np.reshape(blocks, (-1, D)).sum(axis=0))",
-         "Blocks are added on each rank first. How many of them has a rank, when there are more ranks?",
-         "parts = yield GATHER, np.reshape(blocks, (-1, D)).sum(axis=0)[None]\n    return parts.sum(axis=0)",
-         "A rank gathers one sum, of all its blocks. Which sums stay the same when there are more ranks?",
-         "parts = yield GATHER, products\n    return parts.sum(axis=0)",
-         "All rows travel. How many numbers a block would do?",
-         "parts = yield GATHER, np.reshape(blocks, (-1, D))\n    return parts.mean(axis=0)",
-         "Blocks are averaged in your program. Does dgamma get smaller with more of them?"),
-        ("range(0, len(products), 64)]", "range(0, len(products) // 64 * 64, 64)]",
-         "Rows after the last whole block are lost."),
-        ("products[k:k + 64].sum(axis=0) for k in range(0, len(products), 64)",
-         "part.sum(axis=0) for part in np.array_split(products, 4)",
-         "Every rank has four blocks, whatever it holds. Which rows are in a block when there are more ranks?"))),
-    Exercise("which-cut", 15, "derive measure", cuts_solution,
-             (_case("a batch", 8192, 4096, 8, 2e-6, 1e-10, 1e10), _case("one long row", 1, 65536, 4, 2e-6, 1e-10, 1e10),
-              _case("a small batch", 16, 64, 4, 2e-6, 1e-10, 1e10),
-              _case("fewer rows than ranks", 3, 16384, 8, 2e-6, 1e-10, 1e10),
-              _case("uneven shards, a slow network", 1000, 1000, 7, 5e-5, 1e-9, 2e10)), mistakes=changes(
-        ("math.ceil(N / ranks)", "N / ranks",
-         "Rows are shared out evenly, in fractions. How many has the busiest rank?",
-         "N // ranks", "The rank with the fewest rows sets your time. For whom do the others wait?"),
-        ("math.ceil(D / ranks)", "D / ranks",
-         "Features are shared out evenly, in fractions. How many has the busiest rank?"),
-        ("math.ceil(math.log2(ranks))", "math.log2(ranks)", "Your number of steps is no whole number.",
-         "(ranks - 1)", "Every other rank costs a step in your model. How many ranks know something after two steps, "
-         "if each tells one more?"),
-        ("20 * rows", "8 * rows", "Only the forward pass moves memory in your model.",
-         "5 * rows", "You count numbers. How many bytes has a float32?"),
-        ("math.ceil(N / ranks), D) + 2 * steps", "math.ceil(N / ranks), D) + steps",
-         "The sum takes half of its steps. It is scattered, and then?"),
-        ("math.ceil(D / ranks)) + 2 * steps", "math.ceil(D / ranks)) + steps",
-         "Features send one message in your model. How many passes are there?"),
-        ("2 * (ranks - 1) / ranks * 16", "(ranks - 1) / ranks * 16",
-         "The sum's bytes pass once. It is scattered, and then?",
-         "2 * (ranks - 1) * 16", "Each rank would receive the whole message of all others. Which part of a sum does a rank add up?"),
-        ("* 16 * D", "* 8 * D", "One sum of D numbers is sent. Which gradients are there, and how wide are their numbers?"),
-        ("(ranks - 1) * 72", "72", "Each rank receives the message of one other.",
-         "ranks * 72", "Each rank receives its own message, too.",
-         "(ranks - 1) * 32", "Only the forward message travels. What does dx need to know of the whole row?",
-         "(ranks - 1) * 36", "Half of the bytes are missing. How wide are the numbers that travel?"))),
+        ("16 * threads < D", "16 * threads <= D",
+         "Your number of threads is wrong where D is 16 times a power of two. Are 16 numbers for a thread too many?"),
+        ("while 64 * G < N", "while 64 * G <= N",
+         "Where each sum has just 64 rows, you make more sums. Is 64 too many?",
+         "while 64 * (G + groups) <= N",
+         "The number of rounds is rounded down. How many rows has a sum then, at most?"),
+        ("multiprocessors * (512 // threads)", "multiprocessors * 512",
+         "A group is counted as one thread. How many has it?",
+         "multiprocessors", "One group is counted for each multiprocessor. How many run on it at once?"),
+        ("G += groups", "G *= 2", "Your G is doubled until it suffices. Which multiples are skipped?"),
+        ("G = min(G, N)", "pass", "There may be more partial sums than rows: some have nothing to add."),
+        ("(12 * N + 16 * G)", "(12 * N)",
+         "The partial sums are compared with the other bytes. A share is a part of which whole?",
+         "(20 * N + 16 * G)", "You count 20 bytes an element. How many arrays does a single kernel move?"),
+        ("16 * G / (12 * N + 16 * G)", "8 * G / (12 * N + 8 * G)",
+         "The partial sums are moved once in your count. Who writes them, and who reads them?"))),
+    Exercise("second-stage", 15, "implement", second_stage_solution,
+             (_stage("sums", _sums, (1, 64), (5, 128), (6, 72)),
+              _stage("in order", _in_order, (50, 64)),
+              _stage("each number once, four sectors a request", _side_by_side, (6, 128), (3, 72))), mistakes=changes(
+        ("part * D + c", "c * G + part",
+         "The parts are read as if a column's numbers were neighbours. How are they stored?"),
+        ("if c < D", "if True",
+         "Threads beyond the last column take part. How many threads are there, and how many columns?"),
+        ("        total[c] = value", "    total[c] = value",
+         "Threads beyond the last column write a total, too. What do they have to add?"),
+        ("range(G)", "range(1, G)", "The first partial sum is left out.",
+         "range(G - 1, -1, -1)", "The parts are added from the last to the first. Does the order change the bits?"),
+        ("cuda.grid(1)", "cuda.threadIdx.x",
+         "Every block does the same 64 columns. What tells its threads from those of another block?"))),
 )

@@ -1,312 +1,398 @@
-"""Chapter 12: its exercises refuse wrong answers and say why, its figures draw what they are given."""
+"""Chapter 12: what its derivations and questions say, and what its exercises say of answers, right and wrong."""
 
-import contextlib
-import io
+import math
 
 import numpy as np
 import pytest
 from attempts import failed, solution_with
-from pages import BOOK, read
-from questions import of, percent, plain, says
+from questions import says
 
-from lnlib import gpu, results, simt
-from lnlib.simt.cuda_access import FULL, cuda, float32
-from lnlib.exercises import ch12, check
-from lnlib.figures import COLOURS, fusing
-from lnlib.gpu.ladder import warp_sum
+from lnlib import layer_norm_backward, layer_norm_forward, reference
+from lnlib.exercises import ch12, exercises
+from lnlib.sharded import GATHER, SUM, cut, simulate, traffic
+from lnlib.sharded.groups import merge
+
+U = 2.0**-24
+
+# ---- The page ----------------------------------------------------------------------------------------
 
 
-# Exercises: each attempt is a mistake a reader may make. Kernels need their source, so they are functions here.
+@pytest.mark.parametrize("counts", [(1, 1000), (1000, 1), (30, 31), (1, 1)])
+def test_the_residual_moves_by_at_most_the_root_of_the_counts(rng, counts):
+    """The bound of the page, attained where all the spread is between the groups."""
+    for spread in (0.0, 1e-3, 1.0):
+        x = spread * rng.standard_normal(sum(counts))
+        x[:counts[0]] += 7
+        small, large = sorted(counts)
+        delta = x[:counts[0]].mean() - x[counts[0]:].mean()
+        moved, bound = small / len(x) * abs(delta) / x.std(), math.sqrt(small / large)
+        assert moved <= bound * (1 + 1e-12) and (spread or moved >= bound * (1 - 1e-12))
 
-def one_by_one(value, width):
-    total, first = float32(0), cuda.laneid // width * width
-    for k in range(width):
-        total += cuda.shfl_sync(FULL, value, first + k)
+
+def test_the_exercise_and_the_library_merge_alike(rng):
+    for counts in ((5, 9), (9, 5), (0, 4), (300, 1)):
+        x = (1e4 + rng.standard_normal(sum(counts))).astype(np.float32)
+        groups = [ch12._group(part) for part in (x[:counts[0]], x[counts[0]:])]
+        found = ch12.merged_solution(*groups)
+        # In float64 the library rounds 1e8 times less.
+        wanted = merge(*(np.array(group, float) for group in groups))
+        assert found[0] == wanted[0] and found[1] == wanted[1]
+        assert abs(found[2] - wanted[2]) <= 8 * U * max(x.std(dtype=float), 1e-30)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_the_exercise_and_the_library_have_one_model(ranks):
+    N, D, alpha, beta, rate = 1000, 4096, 2e-6, 1e-10, 1e10
+    wanted = [20 * N * D / rate]
+    for count, other, messages in ((N, D, lambda n: traffic.rows(n, D)), (D, N, lambda n: traffic.features(n, N))):
+        counts = [part.stop - part.start for part in cut(count, ranks)]
+        sent = [m for m in messages(counts) if any(m.sent)]
+        wanted.append(20 * max(counts) * other / rate + sum(traffic.seconds(m, alpha, beta) for m in sent))
+    assert np.allclose(ch12.cuts_solution(N, D, ranks, alpha, beta, rate), wanted, rtol=1e-12, atol=0)
+
+
+# ---- Exercise 1: two groups --------------------------------------------------------------------------
+
+def in_float64(a, b):
+    """Another right way: all in float64, the mean cut in two again at the end."""
+    (na, ma, ra, sa), (nb, mb, rb, sb) = ([float(v) for v in group] for group in (a, b))
+    n = na + nb
+    if not n:
+        return a
+    mean_a, mean_b = ma + ra, mb + rb
+    mean = (na * mean_a + nb * mean_b) / n
+    squares = sa + sb + (mean_b - mean_a) ** 2 * na * nb / n
+    return int(n), np.float32(mean), np.float32(mean - float(np.float32(mean))), np.float32(squares)
+
+
+def as_arrays(a, b):
+    """Right: NumPy numbers of shape (), a list, the pivot chosen by a comparison of floats."""
+    large, small = sorted((a, b), key=lambda group: -float(group[0]))
+    n = large[0] + small[0]
+    share = np.float32(small[0] / n) if n else np.float32(0)
+    d = np.subtract(small[1], large[1]) + np.subtract(small[2], large[2])
+    return [n, np.asarray(large[1]), large[2] + share * d,
+            np.float32(large[3] + small[3] + d * d * share * np.float32(large[0]))]
+
+
+def library(a, b):
+    """Right: the library's merge, on arrays of float32; its count becomes an int again."""
+    n, *rest = merge(np.array(a, np.float32), np.array(b, np.float32))
+    return int(n), *rest
+
+
+def weighted_residuals(a, b):
+    """Right where groups are near: both residuals by their share, around the larger group's mean."""
+    if a[0] < b[0]:
+        a, b = b, a
+    n = a[0] + b[0]
+    if not n:
+        return a
+    pa, pb = np.float32(a[0] / n), np.float32(b[0] / n)
+    residual_b = (b[1] - a[1]) + b[2]
+    residual = a[2] * pa + residual_b * pb
+    return n, a[1], residual, a[3] + b[3] + (a[2] - residual_b) ** 2 * np.float32(a[0]) * pb
+
+
+def chan(a, b):
+    n = a[0] + b[0]
+    if not n:
+        return a
+    d = (b[1] + b[2]) - (a[1] + a[2])
+    return n, a[1] + d * np.float32(b[0] / n), np.float32(0), a[3] + b[3] + d * d * np.float32(a[0] * b[0] / n)
+
+
+def changed(old, new):
+    return solution_with("merge-groups", (old, new))
+
+
+MERGES = [
+    (in_float64, None, ""), (as_arrays, None, ""), (library, None, ""), (weighted_residuals, None, ""),
+    (lambda a, b: ch12.merged_solution(b, a), None, ""),
+    (chan, "far from zero", "off by"),
+    (lambda a, b: None, "two equal groups near zero", "found NoneType"),
+    (lambda a, b: ch12.merged_solution(a, b)[1:], "two equal groups near zero", "expected 4 numbers"),
+    (lambda a, b: (lambda n, m, r, s: (n, m, np.float64(r), s))(*ch12.merged_solution(a, b)),
+     "two equal groups near zero", "residual has dtype float64, expected float32"),
+    (lambda a, b: (1000, *ch12.merged_solution(a, b)[1:]), "a small and a large group", "the count is 1000"),
+    (changed("a[0] < b[0]", "False"), "the same, the outlier first", "first group is always the pivot"),
+    (changed("a[0] < b[0]", "a[0] > b[0]"), "an outlier alone in its group", "The smaller group is the pivot"),
+    (changed("count_b / count)", "0.5)"), "a small and a large group", "Both groups count half"),
+    (changed("return count, mean, residual_a + moved, squares", "return count, mean, residual_a - moved, squares"),
+     "two equal groups near zero", "off by"),
+    (changed("distance * moved * count_a", "distance * distance * count_a * count_b / count"), None, ""),
+    (changed("distance * moved * count_a", "distance * distance"), "two equal groups near zero", "squares are off"),
+    (changed("    if count_b == 0:\n        return a\n", ""), "an empty group, and two", "ZeroDivisionError"),
+    (lambda a, b: ch12.merged_solution(a, b) if a[0] and b[0] else (0, *3 * (np.float32(np.nan),)),
+     "an empty group, and two", "count is 0"),
+]
+
+
+@pytest.mark.parametrize("answer, title, words", MERGES, ids=range(len(MERGES)))
+def test_what_is_said_of_a_merge(answer, title, words):
+    # (float64 for d * d * ...: count / count of ints is a Python float, which leaves float32 as it is)
+    assert failed("merge-groups", answer, words) == title
+
+
+# ---- Exercise 2: planted mistakes --------------------------------------------------------------------
+
+def right_of(x, gamma, beta, dy):
+    y, cache = layer_norm_forward(x, gamma, beta)
+    return y, *layer_norm_backward(dy, cache)
+
+
+def detective(rows=((6, (2, 4)),), uneven=((6, (7, 3)),), long=(3000, (7, 3)), outputs=slice(None), rtol=1e-6):
+    """A test of the same kind with other inputs."""
+    def answer(layer):
+        mine = np.random.default_rng(8)
+        x, dy = mine.standard_normal((2, 3000, 10))
+        gamma, beta = mine.standard_normal((2, 10))
+
+        def fails(N, how, counts):
+            data = x[:N], gamma, beta, dy[:N]
+            pairs = list(zip(layer(*data, how, counts), right_of(*data)))[outputs]
+            return not all(np.linalg.norm(a - b) <= rtol * np.linalg.norm(b) for a, b in pairs)
+
+        if any(fails(N, "rows", counts) for N, counts in rows):
+            return "mean"
+        if any(fails(N, "features", counts) for N, counts in uneven):
+            return "counts"
+        return "cut" if fails(long[0], "features", long[1]) else "nothing"
+    return answer
+
+
+def by_size(layer):
+    """Right: from the factor of dgamma alone, and from lengths with equal counts."""
+    mine = np.random.default_rng(9)
+    x, dy = mine.standard_normal((2, 2000, 8))
+    one, zero = np.ones(8), np.zeros(8)
+    dbeta, dgamma = (layer(x[:12], one, zero, dy[:12], "rows", [3, 4, 5])[k] for k in (3, 2))
+    right = right_of(x[:12], one, zero, dy[:12])
+    if abs(dgamma[0] / right[2][0] - 1) > 0.5 or abs(dbeta[0] / right[3][0] - 1) > 0.5:
+        return "mean"
+    if not np.allclose(layer(x[:3], one, zero, dy[:3], "features", [1, 7])[0], right_of(x[:3], one, zero, dy[:3])[0]):
+        return "counts"
+    y = layer(x, one, zero, dy, "features", [4, 4])[0]
+    return "nothing" if np.allclose(y, right_of(x, one, zero, dy)[0]) else "cut"
+
+
+RIGHT, MEAN, COUNTS, CUT = "right layers have nothing", '"mean" is found', '"counts" is found', '"cut" is found'
+TESTS = [
+    (detective(), None, ""), (by_size, None, ""), (detective(long=(3000, (5, 5))), None, ""),
+    (detective(rows=((7, (1, 1, 5)), (9, (9,)))), None, ""), (detective(uneven=((6, (1, 9)), (2, (3, 3, 4)))), None, ""),
+    (lambda layer: "nothing", MEAN, "averaged ('nothing')"),
+    (lambda layer: "none", RIGHT, "expected one of"),
+    (lambda layer: True, RIGHT, "found True"),
+    (detective(rtol=0), RIGHT, "the library's"),
+    (detective(uneven=((6, (5, 5)),), long=(3000, (5, 5))), COUNTS, "halves ('nothing')"),
+    (detective(uneven=((6, (5, 5)),)), COUNTS, "halves ('cut')"),
+    (detective(long=(100, (7, 3))), CUT, "planar, cut after 300 numbers ('nothing')"),
+    (detective(long=(900, (7, 3))), CUT, "planar, cut after 3072 numbers ('nothing')"),
+    (detective(uneven=((3000, (7, 3)),)), CUT, "('counts')"),
+    (detective(outputs=slice(2)), MEAN, "('nothing')"),
+    (detective(rows=((6, (6,)),)), MEAN, "('nothing')"),
+    (detective(rows=((6, (0, 6)),)), RIGHT, "numbers above 0"),
+    (detective(rows=((6, (2, 2)),)), RIGHT, "add up to the 6 rows"),
+    (detective(rtol=0.9), MEAN, "averaged ('nothing')"),
+]
+
+
+@pytest.mark.parametrize("answer, title, words", TESTS, ids=range(len(TESTS)))
+def test_what_is_said_of_a_test(answer, title, words):
+    assert failed("planted-mistakes", answer, words) == title
+
+
+# ---- Exercise 3: bits --------------------------------------------------------------------------------
+
+def blocks_of(products, size=64):
+    return [products[k:k + size] for k in range(0, len(products), size)]
+
+
+def in_a_loop(products):
+    """Right: one addition after the other."""
+    mine = [sum(block[1:], block[0].copy()) for block in blocks_of(products)]
+    total = np.zeros(products.shape[1])
+    for part in (yield GATHER, np.array(mine).reshape(len(mine), products.shape[1])):
+        total = total + part
     return total
 
 
-def by_recursion(value, width):
-    if width > 1:
-        value += cuda.shfl_xor_sync(FULL, value, width // 2)
-        return by_recursion(value, width // 2)
-    return value
-
-
-def in_a_circle(value, width):
-    lane, distance = cuda.laneid, 1
-    first = lane // width * width
-    while distance < width:
-        value += cuda.shfl_sync(FULL, value, first + (lane + distance) % width)
-        distance *= 2
-    return value
-
-
-def one_lane_looks_again(value, width):
-    distance = width // 2
-    while distance > 0:
-        value += cuda.shfl_xor_sync(FULL, value, distance)
-        distance //= 2
-    if cuda.laneid == 0:
-        cuda.shfl_sync(1, value, 0)
-    return value
-
-
-def with_its_width(value, width):
-    for distance in (16, 8, 4, 2, 1):
-        if distance <= width:
-            value += cuda.shfl_xor_sync(FULL, value, distance)
-    return value
-
-
-SMALLEST_FIRST = ("width // 2", "1"), ("distance > 0", "distance < width"), ("//= 2", "*= 2")
-
-
-@pytest.mark.parametrize("attempt, check, words", [
-    (solution_with("warp-sum", ("return value", "pass")), "a whole warp", "returns None"),
-    (by_recursion, "a whole warp", "use a loop"),
-    (solution_with("warp-sum", ("width // 2", "16")), "parts of a warp", "width 8"),
-    (one_by_one, "the same bits, in few exchanges", "found 32 exchanges, expected 5"),
-    (one_lane_looks_again, "the same bits, in few exchanges", "exchanges, expected"),
-    (in_a_circle, "the same bits, in few exchanges", "sums of a group's lanes differ in the last bits"),
-    (solution_with("warp-sum", ("width // 2", "width")), "a whole warp", "Does a distance of `width` stay"),
-    (with_its_width, "parts of a warp", "Does a distance of `width` stay"),
-    (solution_with("warp-sum", *SMALLEST_FIRST), None, ""),
-])
-def test_group_sum(attempt, check, words):
-    assert failed("warp-sum", attempt, words) == check
-
-
-READ = "total += x[c * N + row]"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("changes, check, words", [
-    ([("if row < N", "if True")], "means", "OutOfBounds"),
-    ([("x[c * N + row]", "x[c * D + row]")], "means", "you go on by D"),
-    ([("total / float32(D)", "total")], "means", "off by"),
-    ([("total / float32(D)", "total / float32(D) * float32(1.00001)")], "means", "off by"),
-    ([("float32(0)", "0.0"), ("float32(D)", "D")], "means", "Promotion"),
-    ([("range(D)", "range(D - 1)")], "means", "off by"),
-    ([("cuda.grid(1)", "2 * cuda.grid(1)")], "means", "numbers of mean were not written"),
-    ([("total / float32(D)", "total * (float32(1) / float32(D))")], None, ""),  # right, with one more rounding
-    ([(READ, f"{READ} + float32(0) * x[c * N + row]")], "four sectors, each number once",
-     "16384 numbers were read, expected 8192"),
-])
-def test_means(changes, check, words):
-    assert failed("coalesced", solution_with("coalesced", *changes), words) == check
-
-
-def plan_of_the_library(D):
-    return tuple(gpu.plans.plan_forward(1, D, 4)[:4])
-
-
-def fewest_threads(D):
-    threads = next(n for n in range(32, 1025, 32) if -(-D // (4 * n)) <= 4)
-    return threads, -(-D // (4 * threads)), 4, 4 if threads == 32 else 1
-
-
-@pytest.mark.parametrize("attempt, words", [(plan_of_the_library, "Only powers of two"),
-                                            (fewest_threads, "The fewest threads come first")])
-def test_one_diagnosis_for_one_mistake(attempt, words):
-    said = str(check("threads-for-640", attempt).diagnosis)
-    assert words in said and " Or: " not in said, said
-
-
-@pytest.mark.parametrize("attempt, check, words", [
-    (plan_of_the_library, "640 and 1280 numbers", "128 of 768 places are beyond the row"),
-    (lambda D: (32, 5, 4, 4), "640 and 1280 numbers", "20 numbers, expected 16 at most"),
-    (lambda D: (160, 1, 4, 1), "640 and 1280 numbers", "160 threads with 1 chunks of 4 keep 640 numbers, 640 too few"),
-    (lambda D: (D // 4, 1, 4, 1), "other rows", "found 192 threads; 64 can do it as well"),
-    (lambda D: (160, D // 640, 4, 1) if D % 640 == 0 else (128, 2, 4, 1), "other rows", "256 places beyond the row, expected 0"),
-    (lambda D: (64, 2, 4, 1), "640 and 1280 numbers", "128 too few"),
-    (lambda D: (80, 2, 4, 1), "640 and 1280 numbers", "multiple of 32"),
-    (lambda D: (64, 10, 1, 1), "640 and 1280 numbers", "W is 1"),
-    (lambda D: (*ch12.threads_for_solution(D)[:2], 1, 1), "640 and 1280 numbers", "Threads and V are right; W is 1"),
-    (lambda D: (*ch12.threads_for_solution(D)[:2], 2, 1), "640 and 1280 numbers", "W is 2, expected 4 neighbours"),
-    (lambda D: (160, 1, 4, 4), "640 and 1280 numbers", "R is 4"),
-    (lambda D: (160, 1, 4), "640 and 1280 numbers", "expected 4 numbers"),
-    (lambda D: (160.0, 1, 4, 1), "640 and 1280 numbers", "whole numbers"),
-    (lambda D: None, "640 and 1280 numbers", "found NoneType"),
-])
-def test_threads_refuses(attempt, check, words):
-    assert failed("threads-for-640", attempt, words) == check
-
-
-STORED, LOADED = "tile[r * 33 + lane]", "tile[lane * 33 + c]"
-
-
-@pytest.mark.parametrize("changes, check, words", [
-    ([(STORED, "tile[r * 32 + lane]"), (LOADED, "tile[lane * 32 + c]")], "no conflicts", "takes 32 turns a request"),
-    ([(f"y[c * 32 + lane] = {LOADED}", "y[lane * 32 + c] = tile[c * 33 + lane]")], "neighbours in global memory",
-     "stores of y touch 32.0 sectors"),
-    ([(STORED, "tile[r * 31 + lane]"), (LOADED, "tile[lane * 31 + c]")], "the transpose", "No barrier cures that"),
-    # Another way without conflicts: rows are 32 apart, and turned.
-    ([(STORED, "tile[r * 32 + (lane ^ r)]"), (LOADED, "tile[lane * 32 + (c ^ lane)]")], None, ""),
-])
-def test_transpose(changes, check, words):
-    assert failed("no-conflicts", solution_with("no-conflicts", *changes), words) == check
-
-
-@pytest.mark.parametrize("stride, turns, kind", [(32, 32, "known"), (34, 2, None)])
-def test_conflicts_are_told_by_their_turns(stride, turns, kind):
-    """The numbers are right in each case; what tells one from the other is in how many turns they are moved."""
-    report = check("no-conflicts", solution_with("no-conflicts", ("32 * 33", "32 * 34"), (
-        STORED, f"tile[r * {stride} + lane]"), (LOADED, f"tile[lane * {stride} + c]")))
-    assert f"takes {turns} turns" in report.failed[1], report
-    assert getattr(report.diagnosis, "kind", None) == kind, report
-
-
-def test_threads_for_every_row():
-    """Whatever D is, a place for each number, and never more places left over than in the library's plan."""
-    for D in range(4, 16385, 28):
-        T, V, W, R = ch12.threads_for_solution(D)
-        assert T % 32 == 0 and T <= 1024 and V * W <= 16 and R == (4 if T == 32 else 1)
-        threads, chunks, width, _ = plan_of_the_library(D)
-        assert 0 <= T * V * W - D <= threads * chunks * width - D
-
-
-# Figures
-
-def copy_of(x, y, stride):
-    i = cuda.threadIdx.x * stride
-    y[i] = x[i]
-
-
-def test_lanes_draws_the_bytes_asked_for_on_the_sectors_moved():
-    requests = {}
-    for stride in (1, 16):
-        y = np.empty(512, np.float32)
-        run = simt.launch(copy_of, 1, 32, np.zeros(512, np.float32), y, stride, log=True)
-        requests[stride] = [a for a in run.accesses if a.kind == "load"]
-    first, second = fusing.lanes(requests).axes
-    for ax, sectors in ((first, 4), (second, 32)):
-        bars = [p for p in ax.patches if p.get_width() == 4]
-        assert len(bars) == 32 and sum(p.get_width() == 32 for p in ax.patches) == sectors
-        # Lane after lane, each a step further to the right, and all within the sectors.
-        assert [bar.get_x() for bar in bars] == [32 * sectors / 32 * lane for lane in range(32)]
-        assert ax.get_xlim() == (0, 1024)
-
-
-def halve(x):
-    numbers = cuda.shared.array(8, float32)
-    t = cuda.threadIdx.x
-    numbers[t] = x[t]
-    cuda.syncthreads()
-    if t < 4:
-        numbers[t] += numbers[t + 4]
-    cuda.syncthreads()
-
-
-def test_timeline_draws_who_writes():
-    run = simt.launch(halve, 1, 8, np.ones(8, np.float32), log=True)
-    ax = fusing.timeline(run).axes[0]
-    busy = ax.collections[0].get_array().reshape(8, 3)
-    assert np.array_equal(busy.sum(axis=0), [8, 4, 0]) and busy[:4, 1].all()
-    assert [line.get_xdata()[0] for line in ax.lines] == [0.5, 1.5]
-
-
-def sum_in_warp(x, sums):
-    sums[cuda.threadIdx.x] = warp_sum(x[cuda.threadIdx.x])
-
-
-def test_butterfly_marks_the_lanes_that_know():
-    one = (np.arange(32) == 3).astype(np.float32)
-    run = simt.launch(sum_in_warp, 1, 32, one, np.empty(32, np.float32), log=True)
-    ax = fusing.butterfly(run.events, (16, 8, 4, 2, 1)).axes[0]
-    unaware, aware = (c.get_offsets() for c in ax.collections)
-    assert [int(np.sum(aware[:, 0] == step)) for step in range(6)] == [1, 2, 4, 8, 16, 32]
-    assert sorted(aware[aware[:, 0] == 1][:, 1]) == [3, 19]
-    assert len(aware) + len(unaware) == 6 * 32
-    ways = {tuple(map(tuple, line.get_xydata().astype(int).tolist())) for line in ax.lines
-            if line.get_color() == COLOURS["orange"]}
-    assert len(ways) == 2 * (1 + 2 + 4 + 8 + 16)
-    assert {way for way in ways if way[0][0] < 2} == {
-        ((0, 3), (1, 3)), ((0, 3), (1, 19)), ((1, 3), (2, 3)), ((1, 3), (2, 11)), ((1, 19), (2, 19)),
-        ((1, 19), (2, 27))}
-
-
-# The table of times, which no run of the page has had data for
-
-def the_cell(monkeypatch, records):
-    source = next(c.source for c in read(BOOK / "12-gpu-forward.md").cells if 'results.read("gpu"' in c.source)
-    monkeypatch.setattr(results, "read", lambda kind, missing=None: {"records": records} if records else missing)
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(source, {"results": results})
-    return printed.getvalue()
-
-
-def test_times_are_shown_where_there_are_any(monkeypatch):
-    assert the_cell(monkeypatch, None) == "No GPU has measured these kernels yet.\n"
-    case = {"section": "speed", "shape": [64, 128], "which": "forward", "dtype": "float32"}
-    assert the_cell(monkeypatch, [
-        {"section": "launch", "implementation": "numba", "host_seconds": 1e-5},
-        case | {"implementation": "lnlib", "seconds": [2e-6, 1e-6, 3e-6]},
-        case | {"implementation": "lnlib", "seconds": [5e-6, 1e-6, 3e-6], "which": "backward"},
-        case | {"implementation": "pytorch", "seconds": [4e-6, 1e-6, 3e-6]},
-        case | {"implementation": "warp-per-row", "seconds": [3e-6, 1e-6, 3e-6], "section": "ladder"},
-    ]) == "speed [64, 128], us: lnlib 2, pytorch 4\nladder [64, 128], us: warp-per-row 3\n"
-
-
-# Questions: the numbers in the answers are computed, then looked for in their text
-
-def test_question_1_sectors():
-    lane, x, y = np.arange(32), np.zeros(128, np.float32), np.zeros(32, np.float32)
-    found = [simt.sectors(simt.launch(gather, 1, 32, x, index, y, log=True))["x", "load"]
-             for index in (lane, 31 - lane, lane + 3, 2 * lane, lane // 4)]
-    *first, last = (t.sectors for t in found)
-    says("12.1", f"{', '.join(map(str, first))} and {last}", "256 bytes", "half")
-    assert found[3].efficiency == 0.5 and found[4].bytes_used == 8 * 4
-
-
-def gather(x, index, y):
-    lane = cuda.threadIdx.x
-    y[lane] = x[index[lane]]
-
-
-def without_some_lanes(x, out):
-    lane = cuda.threadIdx.x
-    if lane < 20:
-        out[lane] = warp_sum(x[lane])
-
-
-def with_all_lanes(x, out):
-    lane = cuda.threadIdx.x
-    value = float32(0)
-    if lane < 20:
-        value = x[lane]
-    total = warp_sum(value)
-    if lane < 20:
-        out[lane] = total
-
-
-def test_question_2_all_lanes_take_part():
-    x, out = np.arange(20, dtype=np.float32), np.zeros(20, np.float32)
-    with pytest.raises(simt.DivergentBarrier):
-        simt.launch(without_some_lanes, 1, 32, x, out)
-    simt.launch(with_all_lanes, 1, 32, x, out)
-    assert np.all(out == x.sum())
-    says("12.2", f"number of lane {5 ^ 16}")
-
-
-def test_question_3_only_the_mean(monkeypatch):
-    x = np.random.default_rng(10).standard_normal((4, 96), np.float32) + np.float32(1)
-    right = gpu.steps.STEPS["warp-per-row"].run(x, *plain(x))[0]
-    monkeypatch.setattr(gpu.ladder, "warp_sum", warp_sum_to_lane_0)
-    found = gpu.steps.STEPS["warp-per-row"].run(x, *plain(x))[0]
-    # Sums of 96 float32 numbers of size one in another order: off by a few u.
-    assert np.allclose(found["mean"], right["mean"], rtol=1e-6, atol=1e-6)
-    assert np.all(abs(found["rstd"] / right["rstd"] - 1) > 1e-4)
-    assert np.all(abs(found["y"] - right["y"]).max(axis=0) > 1e-4)
-    says("12.3", "Only `mean`")
-
-
-def warp_sum_to_lane_0(value):
-    for distance in (16, 8, 4, 2, 1):
-        value += cuda.shfl_down_sync(FULL, value, distance)
-    return value
-
-
-def test_question_4_near_the_floor():
-    floor = 1e6 * 2 * 4 * 8192 * 4096 / 4800e9
-    says("12.4", f"{60 - floor:.0f} μs", percent((60 - floor) / 60),
-         of(floor, "μs"), of(60 - floor / 2, "μs"), of(floor / 2, "μs"))
+def by_halves(products):
+    """Right: halves of halves, of parts of shape (1, D)."""
+    mine = np.zeros((0, 1, products.shape[1]))
+    for block in blocks_of(products):
+        mine = np.concatenate([mine, block.sum(axis=0)[None, None]])
+    parts = yield GATHER, mine
+    while len(parts) > 1:
+        parts = np.concatenate([parts[:-1:2] + parts[1::2], parts[len(parts) // 2 * 2:]])
+    return parts[0, 0]
+
+
+def exactly(products):
+    """Right: the exact sum of the blocks' sums, whatever their order."""
+    mine = np.array([[math.fsum(column) for column in block.T] for block in blocks_of(products)])
+    parts = yield GATHER, mine.reshape(-1, products.shape[1])
+    return np.array([math.fsum(column) for column in parts.T])
+
+
+def in_whole_numbers(products):
+    """Right, and unusual: a sum of integers has no order. The unit is agreed on first."""
+    tops = yield GATHER, np.abs(products).max(axis=(0, 1), initial=0)[None]
+    unit = 2.0 ** (np.frexp(tops.max())[1] - 50)
+    return (yield SUM, np.rint(products / unit).astype(np.int64).sum(axis=0)) * unit
+
+
+def with_spare_message(products):
+    """Right: asks for something else before."""
+    yield SUM, np.array([len(products)])
+    return (yield from ch12.same_bits_solution(products))
+
+
+def fsum_of_shards(products):
+    """Wrong: rounded once on each rank, then exactly."""
+    mine = np.array([math.fsum(column) for column in products.T])[None]
+    return np.array([math.fsum(column) for column in (yield GATHER, mine).T])
+
+
+def one_rank_answers(products):
+    parts = yield GATHER, products.sum(axis=0)[None]
+    return parts[0]
+
+
+def halves_of_a_block(products):
+    """Right: smaller blocks within the blocks."""
+    mine = [part.sum(axis=0) for part in blocks_of(products, 32)]
+    return (yield GATHER, np.reshape(mine, (-1, products.shape[1]))).sum(axis=0)
+
+
+def wide_blocks(products):
+    mine = [part.sum(axis=0) for part in blocks_of(products, 128)]
+    return (yield GATHER, np.reshape(mine, (-1, products.shape[1]))).sum(axis=0)
+
+
+def no_shape(products):
+    return (yield GATHER, np.array([b.sum(axis=0) for b in blocks_of(products)])).sum(axis=0)
+
+
+ANYWHERE, ORDERS, EMPTY = ("the same bits for any number of ranks", "the same bits in every order of the library",
+                           "ranks without rows")
+PROGRAMS = [
+    (in_a_loop, None, ""), (by_halves, None, ""), (exactly, None, ""), (in_whole_numbers, None, ""),
+    (with_spare_message, None, ""), (halves_of_a_block, None, ""),
+    (fsum_of_shards, ANYWHERE, "other bits on 2 ranks"),
+    (wide_blocks, ANYWHERE, "other bits"),
+    (no_shape, EMPTY, "rank"),
+    (one_rank_answers, "the sum over all rows", "off by"),
+    (solution_with("same-bits", ("parts.sum(axis=0)", "parts.sum(axis=0) / len(parts)")), "the sum over all rows", ""),
+    (solution_with("same-bits", ("return parts.sum(axis=0)", "return parts")), "the sum over all rows", "expected (5,)"),
+    (solution_with("same-bits", ("return parts.sum(axis=0)", "parts.sum(axis=0)")), "the sum over all rows", "None"),
+    (lambda products: products.sum(axis=0), "the sum over all rows", "has a yield in it"),
+    (solution_with("same-bits", ("parts = yield GATHER,", "parts = yield")), "the sum over all rows", "expected an operation"),
+    (solution_with("same-bits", ("GATHER, np.reshape(blocks, (-1, D))", "SUM, np.reshape(blocks, (-1, D))")),
+     "the sum over all rows", "expected the same on all ranks"),
+    (solution_with("same-bits", ("np.reshape(blocks, (-1, D))", "products.astype(np.float32)")), "the sum over all rows",
+     "has dtype float32"),
+    (solution_with("same-bits", ("np.reshape(blocks, (-1, D))", "products")),
+     "one number a feature and block is sent", "All rows travel"),
+]
+
+
+@pytest.mark.parametrize("answer, title, words", PROGRAMS, ids=range(len(PROGRAMS)))
+def test_what_is_said_of_a_program(answer, title, words):
+    assert failed("same-bits", answer, words) == title
+
+
+# ---- Exercise 4: which cut ---------------------------------------------------------------------------
+
+def with_bits(N, D, ranks, alpha, beta, rate):
+    """Right: whole numbers alone, steps counted in bits, a NumPy array of results."""
+    share, steps = [-(-n // ranks) for n in (N, D)], (ranks - 1).bit_length()
+    message = 2 * steps * alpha
+    return np.array([N * D, share[0] * D, N * share[1]]) * 20 / rate, message
+
+
+def as_array(N, D, ranks, alpha, beta, rate):
+    memory, message = with_bits(N, D, ranks, alpha, beta, rate)
+    return [memory[0], memory[1] + message + 32 * D * (ranks - 1) * beta / ranks,
+            memory[2] + message + (ranks - 1) * (4 + 5) * 8 * N * beta]
+
+
+def cuts(*changes):
+    return solution_with("which-cut", *changes)
+
+
+TIMES = [
+    (as_array, None, ""), (lambda *a: [np.float64(t) for t in as_array(*a)], None, ""),
+    (cuts(("math.ceil(math.log2(ranks))", "len(bin(ranks - 1)) - 2")), None, ""),
+    (cuts(("math.ceil(N / ranks)", "N // ranks")), "one long row", "rank with the fewest rows"),
+    (cuts(("math.ceil(math.log2(ranks))", "ranks")), "a batch", "rows: found"),
+    (cuts(("math.ceil(math.log2(ranks))", "math.floor(math.log2(ranks))")), "uneven shards, a slow network", "rows: found"),
+    (cuts(("20 * rows", "12 * rows")), "a batch", "one process: found"),
+    (cuts(("return one, by_rows, by_features", "return min(one, by_rows, by_features)")), "a batch", "expected 3 numbers"),
+    (cuts(("return one, by_rows, by_features", "return by_rows, by_features, one")), "a batch", "one process: found"),
+    (cuts(("return one, by_rows, by_features", "return one, by_features, by_rows")), "a batch", "rows: found"),
+    (cuts(("return one, by_rows, by_features", "return 1e6 * one, 1e6 * by_rows, 1e6 * by_features")), "a batch", "one process"),
+    (cuts(("(ranks - 1) * 72 * N", "(ranks - 1) * 72 * N / ranks")), "a batch", "features: found"),
+    (cuts(("2 * (ranks - 1) / ranks * 16 * D", "32 * D")), "a batch", "rows: found"),
+    (cuts(("* 16 * D", "* 8 * D")), "a batch", "One sum of D numbers"),
+    (cuts(("math.ceil(D / ranks)", "D // ranks")), "uneven shards, a slow network", "features: found"),
+    (lambda *a: "rows", "a batch", "expected 3"),
+    (lambda *a: (None, None, None), "a batch", "None"),
+]
+
+
+@pytest.mark.parametrize("answer, title, words", TIMES, ids=range(len(TIMES)))
+def test_what_is_said_of_times(answer, title, words):
+    assert failed("which-cut", answer, words) == title
+
+
+def test_the_cases_have_different_winners():
+    """A reader who always says rows learns otherwise."""
+    winners = set()
+    for checked in exercises()["which-cut"].checks:
+        call = checked.ask(np.random.default_rng(0))
+        winners.add(int(np.argmin(ch12.cuts_solution(**call.arguments))))
+    assert winners == {0, 1, 2}
+
+
+# ---- Questions: the numbers in the answers are computed, then looked for in their text ---------------
+
+def test_what_the_answers_say():
+    counts = np.array([40, 16, 4, 4])  # 14.1
+    weight, should = 1 / (4 * counts), 1 / counts.sum()
+    says("12.1", f"1/{1 / weight[-1]:.0f}", f"1/{1 / weight[0]:.0f}", f"1/{1 / should:.0f}",
+         f"{weight[-1] / should:.0f} times", f"{weight[0] / should:.1f} times")
+    assert weight[-1] / weight[0] == 10
+
+    def weights(order, ranks):  # 14.2: what each rank's mean counts in a mean of means
+        def program(k):
+            return (yield lambda a, b: (a + b) / 2, np.eye(ranks)[k:k + 1])
+        return simulate([program(k) for k in range(ranks)], order=order)[0][0].tolist()
+
+    assert weights("chain", 3) == [0.25, 0.25, 0.5] and weights("tree", 4) == [0.25] * 4
+    assert weights("chain", 4) == [0.125, 0.125, 0.25, 0.5]
+    says("12.2", "$1/8$, $1/8$, $1/4$ and $1/2$")
+
+    moved = 8 * 8 * 1024  # 14.3: bytes of a rank
+    says("12.3", f"{moved / 1e3:.1f} kB", f"{moved / 3e12 * 1e6:.3f} µs", "3 steps")
+    assert 30 / (moved / 3e12 * 1e6) > 1000 and 7 * 8 * 32 == 1792  # about 2 kB
+
+    # 14.4: one number of 8192 is a neighbour of all the others; between 128 and 256 they are 1 apart
+    row = np.full(8192, 255.0)
+    row[0] = 256
+    ratio = row.mean() / row.std()
+    assert 22_500 < ratio < 23_500 and ratio == pytest.approx(256 * math.sqrt(8192), rel=0.01)
+    says("12.4", "23 000", f"{2.0**-53 * ratio**2:.0e}".replace("e-08", " \\cdot 10^{-8}"))
+
+
+def test_a_mean_of_own_losses_needs_equal_counts(rng):
+    """The equation before the cell: weights N_k / N, which are 1 / K for equal counts alone."""
+    x, dy = rng.standard_normal((2, 12, 5))
+    one, zero = np.ones(5), np.zeros(5)
+    right = reference.layer_norm(x, one, zero, dy / 12).dgamma
+    for counts in ((6, 6), (9, 3)):
+        parts = np.split(np.arange(12), [counts[0]])
+        own = [right_of(x[p], one, zero, dy[p] / len(p))[2] for p in parts]
+        weighted = sum(n / 12 * a for n, a in zip(counts, own))
+        assert reference.relative_error(weighted, right) < 1e-14
+        assert (reference.relative_error(sum(own) / 2, right) < 1e-14) == (counts == (6, 6))

@@ -328,6 +328,6 @@ RIGHT = {
     "ch09-sum-in-blocks": (_block_sums,),
     "ch10-bytes-of-a-kernel": (_bytes,),
     "ch11-sum-in-lanes": (_lanes,),
-    "ch12-warp-sums": (_warp_shifted,),
-    "ch13-sums-over-rows": (_two_stages,),
+    "ch13-warp-sums": (_warp_shifted,),
+    "ch14-sums-over-rows": (_two_stages,),
 }

@@ -47,7 +47,7 @@ def with_mistake(exercise, mistake):
 
 def interpreted(exercise):
     """The mark of what runs an exercise's kernels many times."""
-    return pytest.mark.slow if exercise.solution.__module__.endswith(("ch12", "ch13")) else ()
+    return pytest.mark.slow if exercise.solution.__module__.endswith(("ch13", "ch14")) else ()
 
 
 @pytest.mark.parametrize("exercise, mistake", [

@@ -76,7 +76,7 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
         assignment = assignment._replace(seed=place.inputs(out))
         found = _Found(submissions, who, shard)
         agreed = matches.read(out / "matches.csv")
-        changed = overrides.read(out / overrides.FILE, [task.id for task in assignment.tasks])
+        changed = overrides.read(out / overrides.FILE, [task.id for task in assignment.tasks], who)
         try:
             grading = found.graded(assignment, out, again, Seconds(wall, call), agreed, judge)
         except KeyboardInterrupt:

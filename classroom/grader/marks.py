@@ -49,6 +49,8 @@ def _mark(student, entry, result, override, late, when):
             points = override.points[task["id"]]
             remarks.append(f"{task['id']}: your instructor gives {points:g} points in place of {task['points']:g}.")
             told.append(remarks[-1].replace("your instructor gives", "overridden,"))
+            if points > task["of"]:
+                told.append(f"{task['id']}: more than its {task['of']:g} points.")
             task = task | {"points": points}
         tasks.append(task)
     remarks += override.comments
@@ -58,7 +60,7 @@ def _mark(student, entry, result, override, late, when):
     if days:
         remarks.append(f"{days} day{'s' * (days > 1)} late: {lost:g} of {total:g} points are lost.")
     total = round(total - lost, 2)
-    result |= {"tasks": tasks, "remarks": remarks, "total": total}
+    result = result | {"tasks": tasks, "remarks": remarks, "total": total}  # a copy: equal files share a result
     return Mark(student, entry, result, total, days, tuple(told))
 
 
@@ -76,5 +78,6 @@ def needs_a_look(marks, joined, looks, identical=(), overrides=()):
     for student in joined.missing:
         said.setdefault(student, []).append("in the roster, and handed in nothing")
     for student in set(overrides) - {mark.student for mark in marks}:
-        said.setdefault(student, []).append("in the file of overrides, and no student who handed in has this name")
+        said.setdefault(student, []).append("in the file of overrides, not used: no student who handed in has this "
+                                            "name; the first column of points.csv has those that count")
     return [(name, whys) for name, whys in sorted(said.items()) if whys]

@@ -9,6 +9,8 @@ import math
 import unicodedata
 from typing import NamedTuple
 
+from .roster import whose
+
 COLUMNS = "student", "task", "points", "comment"
 FILE, DAYS = "overrides.csv", "days late"
 
@@ -24,8 +26,11 @@ class Override(NamedTuple):
 NONE = Override({}, [], None)
 
 
-def read(path, ids):
-    """Overrides by student, of a file; one with the columns alone is made where there is none. ``ids``: of tasks."""
+def read(path, ids, roster=None):
+    """Overrides by student's id, of a file; one with the columns alone is made where there is none.
+
+    ids : of tasks.  roster : :class:`.roster.Roster`, by which a row may name a student in other ways than by id.
+    """
     if not path.exists():
         path.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
         return {}
@@ -38,17 +43,17 @@ def read(path, ids):
         for row in table:
             row = {column: (row[column] or "").strip() for column in COLUMNS}
             if any(row.values()):
-                _take(found, row, ids, f"{path}, line {table.line_num}")
+                _take(found, row, ids, f"{path}, line {table.line_num}", roster)
     return found
 
 
-def _take(found, row, ids, where):
+def _take(found, row, ids, where, roster):
     student, task, points, comment = (row[column] for column in COLUMNS)
     if not student:
         raise ValueError(f"{where}: no student")
     if task and task != DAYS and task not in ids:
         raise ValueError(f"{where}: found the task {task!r}, expected {', '.join(ids)}, {DAYS!r} or nothing")
-    student = unicodedata.normalize("NFC", student)
+    student = whose(unicodedata.normalize("NFC", student), roster)
     old = found.get(student, NONE)
     new = Override(dict(old.points), [*old.comments, *([comment] if comment else [])], old.days)
     if points:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 #: Columns that tell who somebody is, the first that is there is the id; as Moodle, Canvas and people name them.
 _IDS = ("student id", "id number", "sis user id", "sis login id", "username", "identifier", "id",
-        "email address", "email")
+        "email address", "email", "e-mail address", "e-mail")
 _NAMES = ("full name", "name", "student")
 _FIRST, _LAST = ("first name", "firstname"), ("last name", "surname", "lastname")
 _MOODLE = re.compile(r"(?P<name>.+)_(?P<number>\d+)_assignsubmission_(?P<kind>[a-z]+)(_|$)")
@@ -154,6 +154,13 @@ def join(names, roster=None):
         joined.student[name] = owner or _said(name, found)
     joined.missing[:] = [s.id for s in roster.students if s.id not in joined.student.values()] if roster else []
     return joined
+
+
+def whose(name, roster=None):
+    """The id of the student whom an id, a name, an address or an entry names; of nobody's it is what it says."""
+    if roster and name in {student.id for student in roster.students}:
+        return name
+    return join([name], roster).student.get(name, name)
 
 
 def _said(name, found):

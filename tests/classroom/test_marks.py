@@ -114,8 +114,9 @@ def test_moodle_knows_when(tmp_path):
 def settled(tmp_path, graded, text="", **more):
     path = tmp_path / overrides.FILE
     path.write_text(",".join(overrides.COLUMNS) + "\n" + text, encoding="utf-8")
-    changed = overrides.read(path, ["a", "b"])
-    joined = rosters.join([entry for entry, _ in graded], more.pop("who", None))
+    who = more.pop("who", None)
+    changed = overrides.read(path, ["a", "b"], who)
+    joined = rosters.join([entry for entry, _ in graded], who)
     return settling.settle(graded, joined, changed, **more), joined
 
 
@@ -135,6 +136,25 @@ def test_overrides_and_comments_are_kept_and_shown(tmp_path):
     assert "Well done" in table[0]["comment"] and "name" not in table[0]
     table = rows(points.points_csv(found, SimpleNamespace(tasks=TASKS), names={"ann": "=Ann"}))
     assert [row["name"] for row in table] == ["'=Ann", ""]
+
+
+def test_an_override_names_a_student_as_the_roster_does(tmp_path):
+    who = roster(tmp_path, MOODLE)
+    graded = [(f"{name}_assignsubmission_file", result(2, 0)) for name in ("Ann Smith_101", "José Díaz_102")]
+    text = ("Participant 101,a,6,\nann smith,b,9,\njose@x.org,a,1,\nBen,a,1,\n"
+            "Jose\u0301 Di\u0301az_102_assignsubmission_file_,b,3,\n")
+    (ann, jose), _ = settled(tmp_path, graded, text, who=who)
+    assert (ann.total, jose.total) == (15, 4)
+    assert "b: more than its 4 points." in ann.told and len(ann.told) == 3 and len(jose.told) == 2
+    assert rosters.whose("ann smith") == "ann smith" and rosters.whose("Ben", who) == "Ben"
+    who = roster(tmp_path, "Student ID,Username,E-mail\nx,y,x@x.org\ny,z,y@x.org\n")
+    assert [rosters.whose(name, who) for name in ("y", "z", "X@x.org")] == ["y", "y", "x"]  # an id before other names
+
+
+def test_an_override_is_not_that_of_another_with_the_same_file(tmp_path):
+    one = result(2, 4)  # the same file is judged once, so both have this result
+    (ann, ben), _ = settled(tmp_path, [("ann", one), ("ben", one)], "ann,a,6,See me\n")
+    assert (ann.total, ben.total) == (10, 6) and ben.result["remarks"] == [] and "See me" in ann.result["remarks"]
 
 
 def test_without_a_file_one_is_made(tmp_path):

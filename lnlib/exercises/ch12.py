@@ -7,9 +7,10 @@ import types
 import numpy as np
 
 from ..layernorm import layer_norm_backward, layer_norm_forward
-from ..mistakes import changes
+from ..mistakes import Diagnosis, Mistake, changes
 from ..sharded import GATHER, SUM, cut, features, rows, simulate, widths
 from . import Call, Check, Exercise, Mismatch, Ran, each, expect, expect_array, expect_parts
+from .run import plainly, reply
 
 _U = 2.0**-24
 
@@ -68,10 +69,12 @@ def _is_whole(found, x, merges):
                                     f"{merges * 16 * _U:.0e}")
 
 
-def _pair(title, offset, *counts, outlier=None):
-    """A check of two groups of normal numbers. ``outlier``: the index of a number 3e4 away, alone in its group."""
+def _pair(title, offset, *counts, outlier=None, apart=0):
+    """A check of two groups of normal numbers. ``outlier``: the index of a number 3e4 away, alone in its group;
+    ``apart``: how far the second group lies from the first."""
     def ask(rng):
         x = (offset + rng.standard_normal(sum(counts))).astype(np.float32)
+        x[counts[0]:] += apart
         if outlier is not None:
             x[outlier] = offset + 3e4
         return Call({"a": _group(x[:counts[0]]), "b": _group(x[counts[0]:])}, x=x)
@@ -219,6 +222,60 @@ def _named(name):
     return Check(title, lambda rng: [Call({"layer": one}, about=about) for about, one in LAYERS[name].items()], judge)
 
 
+def _seen_by(answer, layer):
+    """What a test says of a layer, and what it saw: (cut_by, counts, whether a result was wrong) of each call."""
+    seen = []
+
+    def watched(x, gamma, beta, dy, cut_by, counts):
+        found, right = (one(x, gamma, beta, dy, cut_by, counts) for one in (layer, _one_process))
+        # A mistake of these layers is far larger than what float64 rounds.
+        wrong = not all(np.linalg.norm(a - b) <= 1e-6 * np.linalg.norm(b) for a, b in zip(found, right))
+        seen.append((cut_by, [*counts], wrong))
+        return found
+
+    return reply(plainly, answer, {"layer": watched})[0], seen
+
+
+#: (What a layer is, what a test says of it) -> what is said of the test, where it is always true.
+_MISNAMED = {
+    "nothing": 'Your test names a mistake in a layer that is right. How near must two results be for it?',
+    "mean": "Your test names a mistake of another cut: this layer is wrong only when rows are cut. Which input shows that alone?",
+    ("counts", "cut"): 'Your test says "cut" of a layer that is wrong in short messages, too. Which input shows that, '
+                       'and when is it tried?',
+    ("cut", "counts"): 'Your test says "counts" of a layer that is right for any counts while messages are short. '
+                       'How long are yours?',
+    **dict.fromkeys([("counts", "mean"), ("cut", "mean")],
+                    'Your test says "mean" of a layer that is right when rows are cut. What else is wrong with that input?')}
+
+
+def _overlooked(name, seen):
+    """Why a test says "nothing" of a layer that is ``name``."""
+    by = "rows" if name == "mean" else "features"
+    shares = [counts for cut_by, counts, _ in seen if cut_by == by]
+    if any(wrong for *_, wrong in seen):
+        return ("Your inputs show the mistake, and your test says nothing of it. Which of the four results does it "
+                "compare, and how closely?")
+    if not shares:
+        return f"Your test never cuts this layer by {by}. Which mistake can only be seen there?"
+    if max(map(len, shares)) == 1:
+        return f"Your {by} lie on one rank. Which message can be wrong there?"
+    if name == "counts":
+        return "All your ranks have equally many features. For which of the layers is that a special case?"
+    return "Your messages are short. From how many numbers on may a library cut one?"
+
+
+def _of_a_test(answer):
+    """The :class:`~lnlib.mistakes.Diagnosis` of the first layer that a test misnames, by what it saw."""
+    for name, layer in ((name, layer) for name, some in LAYERS.items() for layer in some.values()):
+        said, seen = _seen_by(answer, layer)
+        if not (isinstance(said, str) and said in LAYERS):
+            return None
+        if said != name:
+            says = (_overlooked(name, seen) if said == "nothing" else
+                    _MISNAMED[name] if name in _MISNAMED else _MISNAMED[name, said])
+            return Diagnosis("known", (), says, (f"says {said!r} of one that is {name!r}, after {len(seen)} calls",))
+
+
 # ---- Bits --------------------------------------------------------------------------------------------
 
 BLOCK = 64
@@ -249,6 +306,39 @@ def _asked(rng, blocks, D, ranks, orders=("tree",)):
     return [Call({"products": products, "ranks": n, "order": order}) for n in ranks for order in orders]
 
 
+def _of_a_program(answer):
+    """The :class:`~lnlib.mistakes.Diagnosis` of a program, by its last message; None where that says nothing."""
+    blocks, brought = 6, []
+    products = np.random.default_rng(12).standard_normal((2 * blocks * BLOCK, 3))
+
+    def watched(part):
+        program, received = answer(part), None
+        while True:
+            try:
+                brought.append(program.send(received))
+            except StopIteration as end:
+                return end.value
+            received = yield brought[-1]
+
+    result = reply(_on_ranks, watched, {"products": products, "ranks": 2, "order": "tree"})[0].results[0]
+    operation, array = brought[-1]
+    # float32 rounds by 6e-8 of each sum; a sum that is wrong in more than its order is off by far more.
+    if not np.allclose(result, products.sum(axis=0), rtol=1e-5, atol=1e-5):
+        return None
+    if array.dtype.kind == "f" and np.array_equal(array, array.astype(np.float32)):
+        says = "What a rank brings is rounded to float32. How many digits does that leave a sum in float64?"
+    elif operation is SUM and array.dtype.kind == "f":
+        says = "The library adds what ranks bring. Who chooses the order, and what does it depend on?"
+    elif operation is GATHER and len(array) == 1:
+        says = "A rank gathers one sum, of all its rows. Which sums stay the same when there are more ranks?"
+    elif operation is GATHER and 1 < len(array) < blocks:
+        says = (f"A rank with {blocks} blocks of {BLOCK} rows brings {len(array)} sums. Which rows are in a sum when "
+                "there are more ranks?")
+    else:
+        return None
+    return Diagnosis("known", (), says, (f"brings {array.dtype} of shape {array.shape} last",))
+
+
 def _is_sum(found, products, **_):
     wanted = np.array([math.fsum(column) for column in products.T])
     # A sum of N terms in any order: at most N u of the sum of their sizes.
@@ -258,15 +348,16 @@ def _is_sum(found, products, **_):
 
 
 def _same_everywhere(found, asked):
-    first = None
+    first, several = None, len({call.arguments["order"] for call in asked}) > 1
     for ran, call in zip(found, asked):
         ranks, order = call.arguments["ranks"], call.arguments["order"]
         here = {row.tobytes() for row in ran.results}
         expect(len(here) == 1, f"{ranks} ranks do not all return the same bits")
         first = ran.results[0] if first is None else first
         differ = int((ran.results[0] != first).sum())
-        expect(not differ, f"{differ} of {first.size} numbers have other bits on {ranks} ranks, where the library adds "
-                           f"in the order {order!r}, than on {asked[0].arguments['ranks']}")
+        how = f", each SUM in the order {order!r}," if several else ""
+        expect(not differ, f"{differ} of {first.size} numbers have other bits on {ranks} ranks{how} than on "
+                           f"{asked[0].arguments['ranks']}")
 
 
 def _sends_little(found, products, ranks, **_):
@@ -314,9 +405,17 @@ def _case(title, N, D, ranks, alpha, beta, rate):
     return each(title, ask, _as_modelled)
 
 
+_ROUNDED = "The mean of the whole is rounded to one number, and nothing is kept of what that loses."
+_LARGER, _HALF = ("The mean moves by the larger group's share. To which of the two should it stay nearer?",
+                  "Both groups count half. Do they have equally many numbers?")
+_MOVED, _SQUARES = "np.float32(count_b / count)", "distance * moved * count_a"
+_OF_DISTANCE = f"distance * distance * {_MOVED} * count_a"  # what is right whatever the mean moves by
+_RETURNED = "return count, mean, residual_a + moved, squares", "return count, mean + moved, np.float32(0), squares"
+_EXCHANGED = "N and D are exchanged in your messages. Of which length are the sums that are sent when rows are cut?"
+
 EXERCISES = (
     Exercise("merge-groups", 25, "derive implement", merged_solution,
-             (_pair("two equal groups near zero", 0, 500, 500), _pair("a small and a large group", 1, 30, 900),
+             (_pair("two equal groups near zero", 0, 500, 500, apart=2), _pair("a small and a large group", 1, 30, 900, apart=2),
               _pair("far from zero", 1e4, 300, 700), _pair("a million sigma away", 1e6, 700, 300),
               _pair("an outlier alone in its group", 1e3, 100_000, 1, outlier=-1),
               _pair("the same, the outlier first", 1e3, 1, 100_000, outlier=0),
@@ -333,34 +432,39 @@ EXERCISES = (
          "The distance forgets the residuals. Where does the mean of each group lie?",
          "(mean_b + residual_b) - (mean + residual_a)",
          "Each mean is added up before the two are subtracted. What does mean + residual become in float32?",
-         "(mean - mean_b) + (residual_a - residual_b)", "The distance has the other sign: the mean moves away."),
+         "(mean_b - mean) + (residual_a - residual_b)",
+         "The means are subtracted one way, the residuals the other. To which mean does each residual belong?",
+         "(mean_b - mean) + (residual_b + residual_a)",
+         "Both residuals have one sign in the distance. What is mean_b + residual_b, less mean + residual?",
+         "(mean - mean_b) + (residual_a - residual_b)", "The mean of the whole moves away from the smaller group. Which sign takes it there?"),
         ("count_b / count)", "count_a / count)",
-         "The mean moves by the larger group's share. To which of the two should it stay nearer?",
-         "1 / 2)", "Both groups count half. Do they have equally many numbers?"),
+         _LARGER, "1 / 2)", _HALF),
         ("return count, mean, residual_a + moved, squares", "return count, mean + moved, residual_a, squares",
          "The mean moves, and is rounded again. Which of the two numbers is small enough to take the change?",
          "return count, mean + (residual_a + moved), np.float32(0), squares",
-         "Mean and residual are added up. What does float32 keep of the residual?",
+         _ROUNDED,
          "return count, mean, moved, squares", "The pivot's own residual is lost."),
         (" + distance * moved * count_a", "",
          "The squares of both groups are added and no more. What of the distance between their means?",
          " + distance * moved * count_b", "The distance counts with the wrong count. Try it on two groups of one number each "
          "and on one number beside three.",
          " + moved * moved * count_a",
-         "Only the larger group's numbers are farther from the mean now. And those of the smaller?"),
+         "Only the larger group's numbers are farther from the mean now. And those of the smaller?",
+         " + distance * moved * count_a / count",
+         "The squared distance is divided by the count of all twice. Try it on two groups of one number each.",
+         " + distance * moved",
+         "The squared distance counts with one group's share alone, a number below 1. How many numbers moved?",
+         " + 2 * distance * moved * count_a",
+         "The distance counts twice in the squares. Try it on two groups of one number each.",
+         " + moved * count_a", "The distance is not squared. What unit have the squares, if x is in metres?"),
         ("squares = squares_a", "squares = np.sqrt(squares_a)", "You take a root. What are squares, sums of what?"),
         ("    if count_b == 0:\n        return a\n", "",
-         "Two groups of no numbers divide 0 by 0. What should come of nothing and nothing?"))),
-    Exercise("planted-mistakes", 20, "test", whats_wrong_solution, tuple(map(_named, LAYERS)), mistakes=changes(
-        ("7, 3):", "5, 5):", "All your ranks have equally many features. For which of the layers is that a special case?"),
-        ("is_right(3000", "is_right(6",
-         "Your messages are short. From how many numbers on may a library cut one?"),
-        ("zip(found, right)", "zip(found[:1], right)", "Your test looks at y alone. Which result needs a message when rows are cut?",
-         "zip(found[:2], right)", "Your test looks at y and dx. Which result needs a message when rows are cut?"),
-        ("np.allclose(a, b)", "np.array_equal(a, b)",
-         "Your test asks for equal bits. In which order does a sharded sum add?"),
-        ("if not is_right(6, \"rows\", 2, 4)", "if not is_right(6, \"rows\", 6)",
-         "Your rows lie on one rank. What is the mean of one number?"))),
+         "Two groups of no numbers divide 0 by 0. What should come of nothing and nothing?")) + (
+        Mistake("", _LARGER, changes=((_SQUARES, _OF_DISTANCE), ("* " + _MOVED + "\n", "* np.float32(count_a / count)\n"))),
+        Mistake("", _HALF, changes=((_SQUARES, _OF_DISTANCE), ("* " + _MOVED + "\n", "* np.float32(1 / 2)\n"))),
+        Mistake("", _ROUNDED, changes=(_RETURNED,)),
+        Mistake("", _ROUNDED, changes=(_RETURNED, (" + (residual_b - residual_a)", ""))))),
+    Exercise("planted-mistakes", 20, "test", whats_wrong_solution, tuple(map(_named, LAYERS)), _of_a_test),
     Exercise("same-bits", 15, "implement", same_bits_solution,
              (each("the sum over all rows", lambda rng: _asked(rng, 9, 5, (1, 3, 4)), _is_sum, call=_on_ranks),
               Check("the same bits for any number of ranks", lambda rng: _asked(rng, 12, 48, (1, 2, 3, 4, 5, 8)),
@@ -369,23 +473,14 @@ EXERCISES = (
                     lambda rng: _asked(rng, 10, 48, (1, 3, 7), ("tree", "chain", "ring")), _same_everywhere, call=_on_ranks),
               Check("ranks without rows", lambda rng: _asked(rng, 3, 8, (1, 5)), _same_everywhere, call=_on_ranks),
               each("one number a feature and block is sent", lambda rng: _asked(rng, 40, 16, (4,)), _sends_little,
-                   call=_on_ranks)), mistakes=changes(
+                   call=_on_ranks)), _of_a_program, changes(
         ("parts = yield GATHER, np.reshape(blocks, (-1, D))\n    return parts.sum(axis=0)",
-         "return (yield SUM, products.sum(axis=0))",
-         "The library adds what ranks bring. Who chooses the order, and what does it depend on?",
-         "return (yield SUM, np.reshape(blocks, (-1, D)).sum(axis=0))",
-         "Blocks are added on each rank first. How many of them has a rank, when there are more ranks?",
-         "parts = yield GATHER, np.reshape(blocks, (-1, D)).sum(axis=0)[None]\n    return parts.sum(axis=0)",
-         "A rank gathers one sum, of all its blocks. Which sums stay the same when there are more ranks?",
          "parts = yield GATHER, products\n    return parts.sum(axis=0)",
          "All rows travel. How many numbers a block would do?",
          "parts = yield GATHER, np.reshape(blocks, (-1, D))\n    return parts.mean(axis=0)",
          "Blocks are averaged in your program. Does dgamma get smaller with more of them?"),
         ("range(0, len(products), 64)]", "range(0, len(products) // 64 * 64, 64)]",
-         "Rows after the last whole block are lost."),
-        ("products[k:k + 64].sum(axis=0) for k in range(0, len(products), 64)",
-         "part.sum(axis=0) for part in np.array_split(products, 4)",
-         "Every rank has four blocks, whatever it holds. Which rows are in a block when there are more ranks?"))),
+         "Rows after the last whole block are lost."))),
     Exercise("which-cut", 15, "derive measure", cuts_solution,
              (_case("a batch", 8192, 4096, 8, 2e-6, 1e-10, 1e10), _case("one long row", 1, 65536, 4, 2e-6, 1e-10, 1e10),
               _case("a small batch", 16, 64, 4, 2e-6, 1e-10, 1e10),
@@ -397,9 +492,11 @@ EXERCISES = (
         ("math.ceil(D / ranks)", "D / ranks",
          "Features are shared out evenly, in fractions. How many has the busiest rank?"),
         ("math.ceil(math.log2(ranks))", "math.log2(ranks)", "Your number of steps is no whole number.",
+         "math.floor(math.log2(ranks))", "Your steps reach 4 of 7 ranks. Which number of steps reaches all of them?",
          "(ranks - 1)", "Every other rank costs a step in your model. How many ranks know something after two steps, "
          "if each tells one more?"),
         ("20 * rows", "8 * rows", "Only the forward pass moves memory in your model.",
+         "12 * rows", "Only the backward pass moves memory in your model.",
          "5 * rows", "You count numbers. How many bytes has a float32?"),
         ("math.ceil(N / ranks), D) + 2 * steps", "math.ceil(N / ranks), D) + steps",
          "The sum takes half of its steps. It is scattered, and then?"),
@@ -412,5 +509,10 @@ EXERCISES = (
         ("(ranks - 1) * 72", "72", "Each rank receives the message of one other.",
          "ranks * 72", "Each rank receives its own message, too.",
          "(ranks - 1) * 32", "Only the forward message travels. What does dx need to know of the whole row?",
-         "(ranks - 1) * 36", "Half of the bytes are missing. How wide are the numbers that travel?"))),
+         "(ranks - 1) * 36", "Half of the bytes are missing. How wide are the numbers that travel?"),
+        ("return one, by_rows, by_features", "return one, by_features, by_rows",
+         "The times of rows and features are exchanged. Which of the two is asked for first?")) + (
+        # Where the ranks divide both, all of N and D may be exchanged or only those in messages.
+        Mistake("", _EXCHANGED, changes=(("* 16 * D", "* 16 * N"), ("* 72 * N", "* 72 * D"))),
+        Mistake("", _EXCHANGED, changes=(("N, D, ranks", "D, N, ranks"),)))),
 )

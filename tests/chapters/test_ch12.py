@@ -8,7 +8,7 @@ from attempts import failed, solution_with
 from questions import says
 
 from lnlib import layer_norm_backward, layer_norm_forward, reference
-from lnlib.exercises import ch12, exercises
+from lnlib.exercises import ch12, check, exercises
 from lnlib.sharded import GATHER, SUM, cut, simulate, traffic
 from lnlib.sharded.groups import merge
 
@@ -49,6 +49,14 @@ def test_the_exercise_and_the_library_have_one_model(ranks):
         sent = [m for m in messages(counts) if any(m.sent)]
         wanted.append(20 * max(counts) * other / rate + sum(traffic.seconds(m, alpha, beta) for m in sent))
     assert np.allclose(ch12.cuts_solution(N, D, ranks, alpha, beta, rate), wanted, rtol=1e-12, atol=0)
+
+
+def named_alone(id, answer):
+    """What is said of a wrong answer: one sentence, not several to choose from."""
+    report = check(id, answer)
+    assert report.failed and report.diagnosis and report.diagnosis.kind == "known", report
+    assert len(str(report.diagnosis).split()) <= 30 and str(report.diagnosis)[-1] in ".?"
+    return str(report.diagnosis)
 
 
 # ---- Exercise 1: two groups --------------------------------------------------------------------------
@@ -134,6 +142,57 @@ def test_what_is_said_of_a_merge(answer, title, words):
     assert failed("merge-groups", answer, words) == title
 
 
+def chan_of(share, term, residuals=True):
+    """Chan's merge as a reader may write it, in float32: mean + share * delta, and ``term`` of delta in the squares."""
+    def answer(a, b):
+        n, delta = a[0] + b[0], b[1] - a[1] + (b[2] - a[2] if residuals else 0)
+        if not n:
+            return a
+        moved = np.float32(share(a[0], b[0], n)) * delta
+        squares = a[3] + b[3] + np.float32(term(a[0], b[0], n)) * delta * delta
+        return n, a[1] + a[2] * residuals + moved, np.float32(0), squares
+    return answer
+
+
+def pivoted(share, term, power=2, residuals=(1, -1), sign=1):
+    """The merge around the larger group's mean, in other words than the solution's."""
+    def answer(a, b):
+        a, b = (b, a) if b[0] > a[0] else (a, b)
+        n, delta = a[0] + b[0], b[1] - a[1] + (residuals[0] * b[2] + residuals[1] * a[2])
+        if not n:
+            return a
+        squares = a[3] + b[3] + np.float32(term(a[0], b[0], n)) * delta**power
+        return n, a[1], a[2] + sign * np.float32(share(a[0], b[0], n)) * delta, squares
+    return answer
+
+
+def second(p, q, n):
+    return q / n
+
+
+def both(p, q, n):
+    return p * q / n
+
+
+ROUNDED = "The mean of the whole is rounded to one number"
+
+
+@pytest.mark.parametrize("answer, words", [
+    (chan_of(second, both), ROUNDED), (chan_of(second, both, residuals=False), ROUNDED),
+    (pivoted(second, lambda p, q, n: p * q / n**2), "divided by the count of all twice"),
+    (pivoted(second, second), "one group's share alone"),
+    (pivoted(second, lambda p, q, n: 2 * p * q / n), "counts twice"),
+    (pivoted(second, both, power=1), "not squared"),
+    (pivoted(lambda p, q, n: p / n, both), "larger group's share"),
+    (pivoted(lambda p, q, n: 0.5, both), "count half"),
+    (pivoted(second, both, residuals=(-1, 1)), "one way, the residuals the other"),
+    (pivoted(second, both, residuals=(1, 1)), "Both residuals have one sign"),
+    (pivoted(second, both, sign=-1), "moves away"),
+], ids=range(11))
+def test_which_slip_of_a_merge_it_is(answer, words):
+    assert words in named_alone("merge-groups", answer)
+
+
 # ---- Exercise 2: planted mistakes --------------------------------------------------------------------
 
 def right_of(x, gamma, beta, dy):
@@ -200,6 +259,48 @@ TESTS = [
 @pytest.mark.parametrize("answer, title, words", TESTS, ids=range(len(TESTS)))
 def test_what_is_said_of_a_test(answer, title, words):
     assert failed("planted-mistakes", answer, words) == title
+
+
+def asks_of(*questions):
+    """A test by np.allclose, 1e-6: the first (name, rows, cut_by, counts) that shows a wrong result names the layer."""
+    width = max([8, *(sum(counts) for *_, cut_by, counts in questions if cut_by == "features")])
+
+    def answer(layer):
+        x, dy = np.random.default_rng(5).standard_normal((2, 3000, width))
+        one, zero = np.ones(x.shape[1]), np.zeros(x.shape[1])
+        for name, N, cut_by, counts in questions:
+            data = x[:N], one, zero, dy[:N]
+            pairs = zip(layer(*data, cut_by, counts), right_of(*data))
+            if not all(np.allclose(a, b, rtol=1e-6, atol=1e-6) for a, b in pairs):
+                return name
+        return "nothing"
+    return answer
+
+
+LONG = "cut", 3000, "features", (2, 6)
+SAYS_OF_TESTS = [
+    (asks_of(("mean", 6, "features", (4, 4, 4))), "never cuts this layer by rows"),
+    (asks_of(("mean", 6, "rows", (2, 4)), ("mean", 6, "features", (4, 4, 4)), ("cut", 3000, "features", (4, 4, 4))),
+     'says "mean" of a layer that is right when rows'),
+    (asks_of(("mean", 6, "rows", (2, 4)), LONG, ("counts", 6, "features", (2, 6))), "wrong in short messages, too"),
+    (asks_of(("mean", 6, "rows", (2, 4)), ("counts", 3000, "features", (2, 6))), "right for any counts"),
+    (asks_of(("counts", 6, "rows", (2, 4)), LONG), "a mistake of another cut"),
+    (detective(rows=((4, (2, 2)),), rtol=0.6), "Your inputs show the mistake"),
+    (detective(outputs=slice(1)), "Your inputs show the mistake"), (detective(outputs=slice(2)), "Your inputs show the mistake"),
+    (detective(rows=()), "never cuts this layer by rows"), (lambda layer: "nothing", "never cuts this layer by rows"),
+    (detective(rows=((6, (6,)),)), "Your rows lie on one rank"),
+    (asks_of(("mean", 6, "rows", (2, 4)), ("cut", 3000, "features", (8,))), "Your features lie on one rank"),
+    (asks_of(("counts", 6, "rows", (2, 4)), ("mean", 6, "rows", (2, 4)), LONG), "a mistake of another cut"),
+    (asks_of(("mean", 6, "rows", (2, 4)), ("cut", 3000, "rows", (2000, 1000))), "never cuts this layer by features"),
+    (asks_of(("mean", 6, "rows", (2, 4)), ("counts", 6, "features", (4, 4))), "equally many features"),
+    (detective(long=(90, (7, 3))), "Your messages are short"),
+    (lambda layer: "mean", "a mistake in a layer that is right"), (detective(rtol=0), "a mistake in a layer that is right"),
+]
+
+
+@pytest.mark.parametrize("answer, words", SAYS_OF_TESTS, ids=range(len(SAYS_OF_TESTS)))
+def test_what_a_test_overlooks_is_what_it_did(answer, words):
+    assert words in named_alone("planted-mistakes", answer)
 
 
 # ---- Exercise 3: bits --------------------------------------------------------------------------------
@@ -302,6 +403,33 @@ def test_what_is_said_of_a_program(answer, title, words):
     assert failed("same-bits", answer, words) == title
 
 
+def summed(products):
+    return (yield SUM, products.sum(axis=0))
+
+
+def own_sum_gathered(products):
+    return (yield GATHER, products.sum(axis=0)[None]).sum(axis=0)
+
+
+def in_four(products):
+    return (yield GATHER, np.array([part.sum(axis=0) for part in np.array_split(products, 4)])).sum(axis=0)
+
+
+def rounded_blocks(products):
+    mine = np.reshape([part.sum(axis=0) for part in blocks_of(products)], (-1, products.shape[1]))
+    return (yield GATHER, mine.astype(np.float32)).sum(axis=0, dtype=float)
+
+
+@pytest.mark.parametrize("answer, words", [
+    (summed, "The library adds"), (own_sum_gathered, "gathers one sum, of all its rows"),
+    (fsum_of_shards, "gathers one sum, of all its rows"), (wide_blocks, "brings 3 sums"), (in_four, "brings 4 sums"),
+    (rounded_blocks, "rounded to float32"),
+])
+def test_what_is_said_of_bits_is_what_was_sent(answer, words):
+    assert words in named_alone("same-bits", answer)
+    assert "order" not in check("same-bits", answer).failed[1]
+
+
 # ---- Exercise 4: which cut ---------------------------------------------------------------------------
 
 def with_bits(N, D, ranks, alpha, beta, rate):
@@ -344,6 +472,17 @@ TIMES = [
 @pytest.mark.parametrize("answer, title, words", TIMES, ids=range(len(TIMES)))
 def test_what_is_said_of_times(answer, title, words):
     assert failed("which-cut", answer, words) == title
+
+
+@pytest.mark.parametrize("answer, words", [
+    (cuts(("math.ceil(math.log2(ranks))", "ranks.bit_length() - 1")), "4 of 7 ranks"),
+    (lambda *a: np.subtract(as_array(*a), 8 / 20 * with_bits(*a)[0]), "Only the backward pass"),
+    (lambda N, D, *a: as_array(D, N, *a), "exchanged in your messages"),
+    (lambda *a: [as_array(*a)[k] for k in (0, 2, 1)], "times of rows and features"),
+    (cuts(("16 * D", "16 * N"), ("72 * N", "72 * D")), "exchanged in your messages"),
+], ids=range(5))
+def test_which_slip_of_the_times_it_is(answer, words):
+    assert words in named_alone("which-cut", lambda *a: tuple(map(float, answer(*a))))
 
 
 def test_the_cases_have_different_winners():

@@ -507,7 +507,7 @@ EXERCISES = (
          "2 * (ranks - 1) * 16", "Each rank would receive the whole message of all others. Which part of a sum does a rank add up?"),
         ("* 16 * D", "* 8 * D", "One sum of D numbers is sent. Which gradients are there, and how wide are their numbers?"),
         ("(ranks - 1) * 72", "72", "Each rank receives the message of one other.",
-         "ranks * 72", "Each rank receives its own message, too.",
+         "ranks * 72", "Your ranks receive their own message, too. Does it travel?",
          "(ranks - 1) * 32", "Only the forward message travels. What does dx need to know of the whole row?",
          "(ranks - 1) * 36", "Half of the bytes are missing. How wide are the numbers that travel?"),
         ("return one, by_rows, by_features", "return one, by_features, by_rows",

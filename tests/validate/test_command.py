@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -59,17 +60,18 @@ def test_exit_codes_and_files(folder, capsys):
 @pytest.mark.slow
 def test_a_default_run_needs_little_memory():
     """All dtypes, a right target and a wrong one: with Python and NumPy far below a gigabyte."""
-    pytest.importorskip("resource", reason="only Unix tells what a process needed")
+    if not Path("/proc/self/status").exists():
+        pytest.skip("only Linux tells what a process needed")
     code = """
-import resource, sys
 from lnlib import layer_norm_forward, layer_norm_backward
 from lnlib.validate import validate
 validate((layer_norm_forward, layer_norm_backward), dtypes=("float64", "float32", "float16"))
 validate((layer_norm_forward, lambda dy, cache: [2 * a for a in layer_norm_backward(dy, cache)]))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
+    # In KB. getrusage would count what the process was that started this one.
     used = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-    assert used < 1e9
+    assert used < 1e6
 
 
 @pytest.mark.slow

@@ -277,8 +277,10 @@ def test_digit_map_shows_the_errors_it_is_given():
     assert len(lines) == 1 and np.allclose(lines[0][:, 0], 10, rtol=0.01)
     assert len(b.collections) == 1  # no theory, no line
     assert all("q" in [t.get_text() for t in ax.texts] for ax in (a, b))
-    # No mat: the page shows through, in either theme.
-    assert fig.get_facecolor()[3] == 0 and a.get_facecolor()[3] == 0
+    # Faces are transparent; the coloured cells, and they alone, are in the layer that the dark theme does not invert.
+    assert all(face.get_facecolor()[3] == 0 for face in (fig, *fig.axes))
+    coloured = [artist for artist in fig.findobj() if (artist.get_gid() or "").startswith("colours-")]
+    assert set(coloured) == {a.collections[0], b.collections[0], b.collections[0].colorbar.solids}
 
 
 def test_digit_map_ends_at_16_digits_for_float64():

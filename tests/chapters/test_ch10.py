@@ -135,6 +135,11 @@ def test_rooflines_show_their_numbers():
         assert np.allclose(y[x >= ridge], 400) and np.allclose(y[x < ridge], 400 / ridge * x[x < ridge])
     assert (first.get_ydata()[0], second.get_ydata()[0], first.get_xdata()[0]) == (20, 10, 0.5)
     assert (first.get_fillstyle(), second.get_fillstyle()) == ("full", "none")
+    key = {line.get_label(): line for line in fig.axes[0].lines}
+    for name, roof, point in (("near", near, first), ("far", far, second)):
+        assert key[name].get_linestyle() == roof.get_linestyle()
+        assert key[name].get_fillstyle() == point.get_fillstyle()
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["near", "far", "p"]
 
 
 def test_memory_of_step_is_a_staircase_through_what_forward_leaves():
@@ -142,6 +147,7 @@ def test_memory_of_step_is_a_staircase_through_what_forward_leaves():
     stairs, mark = with_data(fig.axes[0])
     assert stairs.get_xdata().tolist() == [0, 1, 3, 3, 4] and stairs.get_ydata().tolist() == [2, 2, 5, 1, 4]
     assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (3, 1)
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["p", "what forward leaves"]
 
 
 def test_time_per_element_is_sorted_and_in_nanoseconds():

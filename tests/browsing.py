@@ -73,6 +73,11 @@ FIGURES = """() => {
         const { paddingLeft, paddingRight } = getComputedStyle(e), room = e.getBoundingClientRect().width;
         return [e.currentSrc.split('/').pop(), (room - parseFloat(paddingLeft) - parseFloat(paddingRight)) / e.naturalWidth];
     }); }"""
+# A window that has changed its size has the drawings for it: those that a <picture> now names, all of them read.
+DRAWINGS_ARE_THERE = """() => [...document.querySelectorAll('article figure img')].every(e => {
+    const other = [...(e.closest('picture') || e).querySelectorAll('source')].find(s => matchMedia(s.media).matches);
+    return e.complete && e.naturalWidth && e.currentSrc === (other ? new URL(other.srcset, document.baseURI).href : e.src);
+})"""
 LIVE_TEXT = """() => [...document.querySelectorAll('article figure svg text')].filter(e => e.checkVisibility()).map(e =>
     [e.textContent.trim(), parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a])"""
 
@@ -91,6 +96,7 @@ def smallest_type(path):
 
 def small_type(page, images):
     """Texts of a page's figures that are shown with less than 11 pixels, raised and lowered ones too."""
+    page.wait_for_function(DRAWINGS_ARE_THERE)
     found = [(name, round(enlarged * smallest_type(images / name), 2)) for name, enlarged in page.evaluate(FIGURES)]
     return [text for text in [*found, *page.evaluate(LIVE_TEXT)] if text[1] < 11 - 1e-3]
 

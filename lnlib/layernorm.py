@@ -273,21 +273,29 @@ def _unpack(cache, kinds, **arrays):
     return cache.gamma.astype(compute), *(_rows(a, compute) for a in (xhat, cache.rstd, *arrays)), shape
 
 
-def backward_sums(dy, cache):
+def backward_sums(dy, cache, block=None):
     """dx, and the sums over rows that are dgamma and dbeta, not rounded yet: of parts of the rows they are added up.
 
     Arguments are those of :func:`layer_norm_backward`, or with a RMSNormCache of :func:`rms_norm_backward`. dx has
-    x's shape and dtype, the sums have shape (D,), float64 also where the arithmetic is in float32.
+    x's shape and dtype, the sums have shape (D,), float64 also where the arithmetic is in float32. With ``block`` they
+    are those of each block of so many rows, (blocks, D).
     """
+    if block is not None:
+        contract.require_count("block", block)
     centre = _keep if isinstance(cache, RMSNormCache) else centred
-    return _backward_sums(dy, cache, (*_LAYER_NORM, RMSNormCache), centre)
+    return _backward_sums(dy, cache, (*_LAYER_NORM, RMSNormCache), centre, block)
 
 
-def _backward_sums(dy, cache, kinds, centre):
+def _sum_blocks(a, block):
+    return np.array([sum_rows(a[start:start + block]) for start in range(0, len(a), block)]).reshape(-1, a.shape[-1])
+
+
+def _backward_sums(dy, cache, kinds, centre, block=None):
     gamma, xhat, rstd, upstream, shape = _unpack(cache, kinds, dy=dy)
     with np.errstate(all="ignore"):
         dx = _given_back(_apply_jacobian_any(upstream * gamma, xhat, rstd, centre), cache.dtype, shape)
-        return dx, sum_rows(upstream * xhat), sum_rows(upstream.copy())
+        terms = upstream * xhat, upstream.copy()  # sum_rows may overwrite what it adds
+        return dx, *(_sum_blocks(a, block) if block else sum_rows(a) for a in terms)
 
 
 def _backward(dy, cache, kinds, centre):

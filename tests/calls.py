@@ -244,7 +244,7 @@ def add(module, **functions):
 add("layernorm", layer_norm_forward={**_FORWARD, "precise": flag(False, {"of float64": True})},
     layer_norm_backward=_BACK, layer_norm_jvp={"v": _BACK["dy"], "cache": _BACK["cache"]},
     layer_norm_double_backward={"v": _BACK["dy"], **_BACK},
-    backward_sums={**_BACK, "cache": caches(CACHE, more=[PRECISE, RMS])},
+    backward_sums={**_BACK, "cache": caches(CACHE, more=[PRECISE, RMS]), "block": count(2, fine=("None",))},
     rms_norm_forward={name: _FORWARD[name] for name in ("x", "gamma", "eps")},
     rms_norm_backward={"dy": _BACK["dy"], "cache": caches(RMS, CACHE, PRECISE)})
 

@@ -55,25 +55,6 @@ def rms_norm_forward(x, gamma, eps=1e-5, *, finite=False):
     return (yield from _forward(lambda: layernorm.rms_norm_forward(x, gamma, eps), x, {"gamma": gamma}, eps, finite))
 
 
-def _rows_of(cache, start, stop):
-    """The cache of some of its rows, x's leading axes taken as one."""
-    D = len(cache.gamma)
-    parts = {name: a.reshape(-1, D if k == 0 else 1)[start:stop]
-             for k, (name, a) in enumerate(cache._asdict().items()) if name not in ("gamma", "dtype")}
-    return cache._replace(**parts)
-
-
-def _backward_of_blocks(dy, cache, block):
-    """dx, and for each block of rows its number of rows and its sums: (blocks, 1 + 2 D)."""
-    rows, parts = np.asarray(dy).reshape(-1, len(cache.gamma)), []
-    dx = np.empty(rows.shape, cache.dtype)
-    for start in range(0, len(rows), block):
-        part = rows[start:start + block]
-        dx[start:start + block], *sums = layernorm.backward_sums(part, _rows_of(cache, start, start + block))
-        parts.append(np.concatenate([[len(part)], *sums]))
-    return dx.reshape(dy.shape), np.array(parts, np.float64).reshape(-1, 1 + 2 * len(cache.gamma))
-
-
 def require_blocks(counts, block, what):
     """Raise ValueError unless all parts but the last, of ``counts``, have ``block`` of ``what``."""
     for k, count in enumerate(counts[:-1]):
@@ -85,12 +66,12 @@ def require_blocks(counts, block, what):
 def _backward(dy, cache, reproducible, block):
     contract.require_bool("reproducible", reproducible)
     contract.require_count("block", block)
-    dx, *sums = layernorm.backward_sums(dy, cache)
+    dx, *sums = layernorm.backward_sums(dy, cache, block if reproducible else None)
     if reproducible:
-        dx, parts = _backward_of_blocks(np.asarray(dy), cache, block)
-        parts = yield GATHER, parts
+        counts = [min(block, cache.rstd.size - start) for start in range(0, cache.rstd.size, block)]
+        parts = yield GATHER, np.column_stack([counts, *sums])
         require_blocks(parts[:, 0], block, "rows")
-        sums = tree(np.add, parts[:, 1:]).reshape(2, -1) if len(parts) else np.array(sums)
+        sums = tree(np.add, parts[:, 1:]).reshape(2, -1) if len(parts) else np.zeros((2, len(cache.gamma)))
     else:
         sums = yield SUM, np.array(sums, np.float64)
     with np.errstate(all="ignore"):

@@ -127,8 +127,9 @@ const LnFigure = (() => {
       }
     }
 
-    // Dragging beside the handles turns what is seen: turn(right, down) in units of the picture.
-    onTurn(begin, turn) {
+    // Dragging beside the handles turns what is seen, half a degree for a unit of the picture: state.turn and
+    // state.elevation. begin() is called before the first change, turned() after each.
+    onTurn(state, begin, turned) {
       let last = null;
       this.svg.classList.add("ln-turns");
       this.svg.addEventListener("pointerdown", event => {
@@ -140,8 +141,10 @@ const LnFigure = (() => {
       this.svg.addEventListener("pointermove", event => {
         if (!last || !this.svg.hasPointerCapture(event.pointerId)) return;
         const scale = this.svg.getScreenCTM().a;
-        turn((event.clientX - last[0]) / scale, (event.clientY - last[1]) / scale);
+        state.turn += (event.clientX - last[0]) / scale / 2;
+        state.elevation = Math.max(0, Math.min(90, state.elevation + (event.clientY - last[1]) / scale / 2));
         last = [event.clientX, event.clientY];
+        turned();
       });
       for (const end of ["pointerup", "pointercancel"]) this.svg.addEventListener(end, () => { last = null; });
     }

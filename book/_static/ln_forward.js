@@ -16,11 +16,7 @@ LnFigure.start("forward", ({ picture, panel, label, say }) => {
     state.x = drag(state.x, view.under(place, state.x), LIMIT);
     render("drag");
   }, remember);
-  drawing.onTurn(remember, (right, down) => {
-    state.turn += right / 2;
-    state.elevation = Math.max(0, Math.min(90, state.elevation + down / 2));
-    render("drag");
-  });
+  drawing.onTurn(state, remember, () => render("drag"));
 
   const sliders = element("div", { class: "ln-sliders" }, panel), show = { x: [], gamma: [] };
   const SLIDERS = { x: ["x", { min: -LIMIT, max: LIMIT }], gamma: ["γ", { min: 0, max: 2 }] };

@@ -21,11 +21,7 @@ LnFigure.start("split", ({ picture, panel, label, say }) => {
     state.g = drag(state.g, sum(tip, times(xhat, -1)), LIMIT);
     render("drag");
   }, remember);
-  drawing.onTurn(remember, (right, down) => {
-    state.turn += right / 2;
-    state.elevation = Math.max(0, Math.min(90, state.elevation + down / 2));
-    render("drag");
-  });
+  drawing.onTurn(state, remember, () => render("drag"));
 
   const sliders = element("div", { class: "ln-sliders" }, panel), show = { x: [], g: [] };
   const range = { min: -LIMIT, max: LIMIT, step: 0.05, words: number };

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from attempts import failed
+from drawn import with_data
 from questions import percent, plain, says
 
 from lnlib import exercises, forms, layer_norm_backward, layer_norm_forward, recreations
@@ -256,11 +257,6 @@ def test_only_more_precision_helps_along_xhat(rng):
     g = regimes.upstream(rng, xhat, **regimes.parts(1e4, 1e7, "ones"))
     exact = reference.layer_norm(x, gamma, 0 * gamma, g / gamma).dx
     assert 0.05 < relative_error(library(x, gamma, 0 * gamma, g / gamma)[0], exact) / (1e4 * U) < 2
-
-
-def with_data(ax):
-    """The lines of a figure without those that stand in its key alone."""
-    return [line for line in ax.lines if len(line.get_xdata())]
 
 
 def test_the_figure_of_sums():

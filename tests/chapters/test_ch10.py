@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from attempts import failed
+from drawn import with_data
 from pages import BOOK
 from questions import of, says
 
@@ -120,11 +121,6 @@ def test_the_calls_measured_are_those_named():
 
 
 # Figures
-
-def with_data(ax):
-    """The lines of a figure without those that stand in its key alone."""
-    return [line for line in ax.lines if len(line.get_xdata())]
-
 
 def test_rooflines_show_their_numbers():
     machines = [cost.Machine("near", 100e9, 1, 400e9), cost.Machine("far", 50e9, 1, 400e9)]

@@ -6,9 +6,8 @@ The file of matches is CSV with the columns of ``_COLUMNS``. The grader writes w
 
 import csv
 import difflib
-import io
 
-from .text import cell
+from .text import cell, csv_text
 
 _COLUMNS = "student", "asked for", "found", "agreed"
 _ALIKE = 0.6  # of difflib's ratio, its own default for a close match
@@ -51,11 +50,9 @@ def read(path):
 
 def table(graded, agreed):
     """The file's text: what is proposed for ``graded``, (student, result) pairs, and what was agreed to before."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    rows = [_COLUMNS]
     for student, result in graded:
         yes = agreed.get(cell(student), {})
-        for asked, found in {**result["proposed"], **yes}.items():
-            writer.writerow([cell(student), asked, found, "yes" if asked in yes else ""])
-    return text.getvalue()
+        rows += [[cell(student), asked, found, "yes" if asked in yes else ""]
+                 for asked, found in {**result["proposed"], **yes}.items()]
+    return csv_text(rows)

@@ -1,9 +1,6 @@
 """The points as CSV: of your own, and in the columns that Moodle and Canvas import."""
 
-import csv
-import io
-
-from .text import cell
+from .text import cell, csv_text
 
 
 def points_csv(marks, assignment, late=False, names=None):
@@ -18,12 +15,12 @@ def points_csv(marks, assignment, late=False, names=None):
         name = cell((names or {}).get(mark.student, ""))
         rows.append([cell(mark.student), *[name] * named, *points, *[mark.days] * late, f"{mark.total:g}", mark.result["state"],
                      *[cell(" ".join(mark.result["remarks"]))] * remarks])
-    return _text(rows)
+    return csv_text(rows)
 
 
 def looks_csv(look):
     """What needs a look, (name, sentences) pairs, as text: a row a sentence."""
-    return _text([["student", "why"], *([cell(name), cell(why)] for name, whys in look for why in whys)])
+    return csv_text([["student", "why"], *([cell(name), cell(why)] for name, whys in look for why in whys)])
 
 
 def for_import(marks, roster, title):
@@ -40,7 +37,7 @@ def for_import(marks, roster, title):
         return "canvas.csv", _gradebook(roster, by_id, names, title)
     points = [[*(student.row[column] for column in roster.columns), _total(by_id.get(student.id))]
               for student in roster.students]
-    return "gradebook.csv", _text([[*roster.columns, title], *points])
+    return "gradebook.csv", csv_text([[*roster.columns, title], *points])
 
 
 def _total(mark):
@@ -57,7 +54,7 @@ def _worksheet(roster, by_id, names):
             if "feedback comments" in names:
                 row[names["feedback comments"]] = " ".join(mark.result["remarks"])
         rows.append([row[column] for column in roster.columns])
-    return _text(rows)
+    return csv_text(rows)
 
 
 def _gradebook(roster, by_id, names, title):
@@ -67,10 +64,4 @@ def _gradebook(roster, by_id, names, title):
     possible = next((sum(task["of"] for task in mark.result["tasks"]) for mark in by_id.values()), 0)
     rows = [[*kept, column], ["    Points Possible", *[""] * (len(kept) - 1), f"{possible:g}"]]
     rows += [[*(student.row[c] for c in kept), _total(by_id.get(student.id))] for student in roster.students]
-    return _text(rows)
-
-
-def _text(rows):
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
+    return csv_text(rows)

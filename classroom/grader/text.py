@@ -1,5 +1,7 @@
 """Text that came from a submission, made fit for a terminal, a page and a table."""
 
+import csv
+import io
 import re
 
 _LONGEST = 600
@@ -20,3 +22,10 @@ def cell(text):
     """The text as a cell of a table: a spreadsheet takes one that begins like this for a formula, and some begin a
     cell at a semicolon, too."""
     return re.sub(r"(^\s*|[;\t\r\n]\s*)(?=[-=+@＝＋－＠])", r"\1'", text)
+
+
+def csv_text(rows):
+    """Rows of cells as the text of a CSV file."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()

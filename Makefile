@@ -14,6 +14,7 @@ help:
 	@echo 'make differential  10,000 random cases against exact arithmetic (CASES=..., SEED=...)'
 	@echo 'make site    the book, and its notebooks running in the browser'
 	@echo 'make offline the same as one zip'
+	@echo 'make pdf     the book as one PDF, printed by Chromium or Chrome'
 	@echo 'make serve   show the built site at http://127.0.0.1:$(PORT)'
 	@echo 'make lab     open the chapters as notebooks in JupyterLab'
 	@echo 'make mutants  wrong changes of the library, and whether the tests find them; 30 minutes'
@@ -67,6 +68,9 @@ site: .venv/installed-site
 offline: site
 	$(BIN)/python tools/build_offline.py
 
+pdf: book .venv/installed-site
+	$(BIN)/python tools/build_pdf.py
+
 # Sphinx's own link checker; _config.yml has its settings.
 links: .venv/installed
 	$(BIN)/jupyter-book build . --builder linkcheck --path-output _build/links
@@ -96,4 +100,4 @@ lab: .venv/installed
 clean:
 	rm -rf .venv _build .pytest_cache .hypothesis
 
-.PHONY: help book check test measure differential pyodide site offline gpu-code links mutants serve lab clean
+.PHONY: help book check test measure differential pyodide site offline pdf gpu-code links mutants serve lab clean

@@ -1,0 +1,87 @@
+"""The book as one PDF: two chapters of it, printed and read."""
+
+import io
+import re
+import unicodedata
+
+import build_pdf
+import pytest
+from browsing import skip
+from chrome import CHROME
+
+pytestmark = [pytest.mark.site, pytest.mark.slow]
+
+pypdf = pytest.importorskip("pypdf", reason="pypdf (requirements-site.txt) is not installed")
+PARTS = [("Derive", ["02-derivation", "03-backward-pass"])]
+
+
+@pytest.fixture(scope="module")
+def target(site, tmp_path_factory):
+    if not CHROME:
+        skip("no Chromium or Chrome on the PATH", "LN_REQUIRE_BROWSER")
+    target = tmp_path_factory.mktemp("pdf") / "two.pdf"
+    build_pdf.build(site, PARTS, target)
+    return target
+
+
+@pytest.fixture(scope="module")
+def pdf(target):
+    return pypdf.PdfReader(target)
+
+
+def text(pdf, number):
+    """Of the sheet with this number, from 0 on; letters that a font joins are two letters again."""
+    return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", pdf.pages[number].extract_text()))
+
+
+def entries(outline):
+    """(title, what stands below it) of each entry."""
+    below = [following if isinstance(following, list) else [] for following in [*outline[1:], []]]
+    return [(entry, inside) for entry, inside in zip(outline, below) if not isinstance(entry, list)]
+
+
+def test_the_outline_leads_to_every_chapter_and_section(pdf):
+    (part, chapters), = entries(pdf.outline)
+    assert part.title == "Derive"
+    assert [chapter.title for chapter, _ in entries(chapters)] == ["2. The derivation", "3. The backward pass"]
+    places = []
+    for chapter, sections in entries(chapters):
+        assert len(sections) > 8
+        for entry in (chapter, *sections):
+            places.append(pdf.get_destination_page_number(entry))
+            assert entry.title in text(pdf, places[-1])
+    assert places == sorted(places)
+
+
+def test_sheets_are_numbered_and_the_contents_know_the_numbers(pdf):
+    assert 25 <= len(pdf.pages) <= 70
+    for number in range(len(pdf.pages)):
+        assert str(number + 1) in re.findall(r"\d+", text(pdf, number)), number + 1
+    (_, chapters), = entries(pdf.outline)
+    contents = text(pdf, 1)
+    for chapter, sections in entries(chapters):
+        for entry in (chapter, *sections):
+            assert f"{entry.title} {pdf.get_destination_page_number(entry) + 1}" in contents
+
+
+def test_formulas_are_typeset_and_nothing_is_folded(pdf):
+    book = " ".join(text(pdf, number) for number in range(len(pdf.pages)))
+    assert "As a formula for any vector" in book and r"\frac" not in book and r"\(" not in book
+    assert "Aside: what each route would cost to run" in book and "Common-subexpression elimination" in book
+    assert "Solution to Exercise 2.1" in book and "Show code cell source" not in book and "Hint" in book
+
+
+def test_a_link_between_chapters_stays_in_the_pdf(pdf):
+    links = [annotation.get_object() for page in pdf.pages for annotation in page.get("/Annots", [])]
+    inside = {str(link["/Dest"]).removeprefix("/") for link in links if "/Dest" in link}
+    assert {"02-derivation--equation-eq-dx", "02-derivation--ch-derivation"} <= inside <= set(build_pdf.sheets(pdf))
+    assert not [link for link in links if str(link.get("/A", {}).get("/URI", "")).startswith("file:")]
+
+
+def test_a_blank_sheet_is_refused(target):
+    writer = pypdf.PdfWriter(clone_from=target)
+    writer.add_blank_page()
+    printed, again = io.BytesIO(), io.BytesIO()
+    writer.write(printed)
+    with pytest.raises(ValueError, match=rf"found nothing on \[{len(writer.pages)}\]"):
+        build_pdf.finish(printed.getvalue(), [], again)

@@ -82,7 +82,7 @@ links: .venv/installed
 	@touch $@
 
 gpu-code: .peers/gpu-code/installed
-	LN_REQUIRE_CUDA_COMPILER=1 .peers/gpu-code/bin/python -m pytest tests/backends/test_gpu_code.py tests/ptx
+	LN_REQUIRE_CUDA_COMPILER=1 .peers/gpu-code/bin/python -m pytest tests/backends/test_gpu_code.py tests/ptx tests/validate/test_devices.py
 
 # MUTANTS="--seed 7 --count 350" and others: see the first lines of the tool.
 mutants: .venv/installed

@@ -3,7 +3,8 @@ r"""Wrong backwards of layer norm: the catalogue.
 A *mutant* is a backward pass with one mistake in it. The tests of :mod:`~lnlib.mistakes.gradient_tests` are tried on
 the mutants, and :mod:`~lnlib.mistakes.fit` names a learner's mistake with the same catalogue.
 
-Arguments are not checked: a mutant does what its author would have written.
+Arguments are not checked: a mutant does what its author would have written. ``cache`` is that of
+:func:`forward_keeping_x`; all but one of them take that of :mod:`lnlib.layernorm`, too.
 
 Notation: g = gamma * dy, r = 1 / sqrt(var + eps), means over the D features. Right is
 
@@ -18,6 +19,7 @@ import math
 
 import numpy as np
 
+from ..layernorm import LayerNormCache, layer_norm_forward
 from .entry import Mistake
 
 # Names for groups of gradient tests, so that killed_by can be written (and read) as a sentence.
@@ -34,6 +36,27 @@ _PARAMETERS = _EVERY_GRADIENT | {"dgamma-dbeta-only"}  # and dgamma, dbeta
 
 
 # ---- The mutants ------------------------------------------------------------------------------------
+
+class CacheAndInput(LayerNormCache):
+    """The cache of layer norm with x beside it: the mean is in no other field."""
+
+    x: np.ndarray
+
+    def _replace(self, **fields):
+        return _keeping(super()._replace(**fields), self.x.copy())
+
+
+def _keeping(cache, x):
+    kept = CacheAndInput(*cache)
+    kept.x = x
+    return kept
+
+
+def forward_keeping_x(x, gamma, beta, eps=1e-5):
+    """:func:`lnlib.layernorm.layer_norm_forward` for every mutant: "padded-lanes" reads ``cache.x``."""
+    y, cache = layer_norm_forward(x, gamma, beta, eps)
+    return y, _keeping(cache, x)
+
 
 _mutants, _harmless = [], []
 
@@ -240,6 +263,21 @@ def rstd_for_variance(dy, cache):
     return _dx(dy * cache.gamma, c * r, r), *_sums(dy, c * r)
 
 
+def padding(D):
+    """Lanes beyond the row's end in a block of 2**k lanes, for each feature."""
+    D = max(D, 1)
+    return ((1 << (D - 1).bit_length()) - D) / D
+
+
+@_register("lanes beyond the row's end count in its variance, each as -mean",
+           (_DX | _PARAMETERS) - {"standardised"} | _ORTHOGONAL,
+           "What does a lane that loaded 0 hold once the mean is subtracted?")
+def padded_lanes(dy, cache):
+    c, var, eps = _centred(cache)
+    r = 1 / np.sqrt(var + padding(dy.shape[-1]) * row_mean(cache.x.astype(c.dtype)) ** 2 + eps)
+    return _dx(dy * cache.gamma, c * r, r), *_sums(dy, c * r)
+
+
 _in_dx("ddof-mismatch", "the projection is divided by D - 1, the variance by D",
        _DX - {"sum-y", "wide-loose"} | _ORTHOGONAL, "Try the smallest D that makes sense.",
        lambda g, xhat, r, *_: r * (g - row_mean(g) - xhat * (g * xhat).sum(-1, keepdims=True) / (g.shape[-1] - 1)))
@@ -348,8 +386,6 @@ ENTRIES = (
     *MUTANTS,
     Mistake("product-of-means", "the mean of a product is taken for the product of the means",
             "Work out both for (1, -1) times (1, -1).", missing_projection),  # which gives the same numbers
-    Mistake("padded-lanes", "lanes beyond the row's end count in its variance, each as -mean",
-            "What does a lane that loaded 0 hold once the mean is subtracted?"),
     Mistake("dgamma-without-xhat", "dgamma is summed from dy alone, without xhat",
             "Which intermediate does gamma multiply?"),
     Mistake("dbeta-with-xhat", "dbeta has xhat in it", "Move beta by a little: by how much does y move?"),

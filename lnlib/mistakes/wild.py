@@ -16,7 +16,7 @@ from ..forms import eps_outside_backward
 from ..layernorm import (LayerNormCache, RMSNormCache, layer_norm_backward, layer_norm_forward, rms_norm_backward,
                          rms_norm_forward)
 from ..rounding import round_to
-from .catalogue import BLOCK, MUTANTS, row_mean
+from .catalogue import BLOCK, MUTANTS, padding, row_mean
 
 #: When the threads were read, as they were stored then.
 READ = "September 2026"
@@ -336,9 +336,7 @@ def _var(x):
 
 
 def _padded_lanes(x, eps):
-    D = max(x.shape[-1], 1)
-    lanes = 1 << (D - 1).bit_length()
-    return row_mean(x), _var(x) + (lanes - D) / D * row_mean(x) ** 2 + eps
+    return row_mean(x), _var(x) + padding(x.shape[-1]) * row_mean(x) ** 2 + eps
 
 
 def _padded_width(x, eps, tile=32):

@@ -114,8 +114,8 @@ def same_rows(x, gamma, beta, dy):
 # The list
 
 #: Where the numbers lie in memory; :mod:`lnlib.validate.adapters` makes it so.
-SAME_MEMORY = "every row the same memory"
-LAYOUTS = ("Fortran order", "reversed", "every second", "leading axes swapped", "one element further", SAME_MEMORY)
+SAME_MEMORY, FURTHER = "every row the same memory", "one element further"
+LAYOUTS = ("Fortran order", "reversed", "every second", "leading axes swapped", FURTHER, SAME_MEMORY)
 
 
 def shapes(quick):
@@ -195,6 +195,8 @@ def of_calls(dtype, able, draw):
 def all_cases(settings, possible_layouts=(), able=()):
     """Every case, dtype by dtype, that the target takes; one that its width makes the same as another comes once."""
     draw, seen = drawer(settings), set()
+    if settings.contiguous:
+        possible_layouts = [layout for layout in possible_layouts if layout == FURTHER]
     for dtype in settings.dtypes:
         for case in (*numbers(dtype, settings.quick, settings.eps, draw), *layouts(dtype, possible_layouts, draw),
                      *not_finite(dtype, draw), *of_calls(dtype, able, draw)):

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .. import layernorm
+from ..layernorm import rms_norm_forward
 from ..mistakes import LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose
+from ..mistakes.catalogue import forward_keeping_x
 from ..mistakes.compare import TOLERANCE
 from ..mistakes.wild import WILD
 from .adapters import NumPyPair
@@ -37,8 +38,7 @@ def candidates(settings):
                             NumPyPair((bug.forward, bug.backward), settings))
     if not settings.rms:
         for mutant in MUTANTS:
-            yield Candidate((mutant.name,), f"this: {mutant.says}", NumPyPair((layernorm.layer_norm_forward, mutant.backward),
-                                                                   settings))
+            yield Candidate((mutant.name,), f"this: {mutant.says}", NumPyPair((forward_keeping_x, mutant.backward), settings))
 
 
 def probes(dtype, settings):
@@ -135,6 +135,10 @@ class Probe(NamedTuple):
     cache: NamedTuple
     case: Case
 
+    @property
+    def x(self):
+        return self.case.x
+
 
 @functools.cache
 def family(settings, dtype):
@@ -142,7 +146,7 @@ def family(settings, dtype):
     made, draw, rms = [], drawer(settings), settings.rms
     for shape, offset, sigma in (((5, 7) if rms else (3, 4, 7), 3.0, 10.0), ((3, 11) if rms else (2, 3, 11), 3e2, 3e-3)):
         case = draw("terms", shape, dtype, offset=0.0 if rms else offset, sigma=sigma)
-        cache = layernorm.rms_norm_forward(case.x, case.gamma, case.eps)[1] if rms else layernorm.layer_norm_forward(
+        cache = rms_norm_forward(case.x, case.gamma, case.eps)[1] if rms else forward_keeping_x(
             *case.arrays[:3], case.eps)[1]
         made.append((case.dy, Probe(cache.xhat, cache.rstd, cache.gamma, cache, case)))
     base = RMS_NORM if rms else LAYER_NORM

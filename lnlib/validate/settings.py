@@ -20,10 +20,11 @@ class Settings:
     * ``eps``: None if the target takes eps as its last argument, else the number that is fixed in it.
     * ``beta``: whether there is a beta. RMS norm has none.
     * ``multiple_of``, ``most_features``, ``most_rows``: which D, and how many rows, the target takes.
+    * ``contiguous``: whether the target takes only arrays whose numbers lie one behind the other, in order.
     * ``accumulate``: the dtype of its arithmetic and sums; by default float32 for float32 and half precision.
     * ``double_backward``: whether its gradient can be differentiated again (PyTorch, JAX).
     * ``nested``: whether its second derivative can be differentiated, too.
-    * ``device``: where the arrays are put, as the framework writes it ("cuda").
+    * ``device``: where PyTorch's tensors are put, as PyTorch writes it ("cuda").
 
     Of the methods, arguments are not checked: a run asks them about its own cases.
     """
@@ -37,6 +38,7 @@ class Settings:
     multiple_of: int = 1
     most_features: int | None = None
     most_rows: int | None = None
+    contiguous: bool = False
     accumulate: str | None = None
     double_backward: bool = False
     nested: bool = False
@@ -48,7 +50,7 @@ class Settings:
         object.__setattr__(self, "dtypes", contract.require_several("dtypes", self.dtypes))
         for dtype in (*self.dtypes, *([self.accumulate] if self.accumulate is not None else [])):
             contract.require_choice("dtypes", dtype, DTYPES)
-        for name in ("quick", "beta", "double_backward", "nested"):
+        for name in ("quick", "beta", "contiguous", "double_backward", "nested"):
             contract.require_bool(name, getattr(self, name))
         if self.eps is not None:
             contract.require_eps(self.eps)
@@ -56,6 +58,9 @@ class Settings:
         for name in ("most_features", "most_rows"):
             if getattr(self, name) is not None:
                 contract.require_count(name, getattr(self, name), self.multiple_of if name == "most_features" else 1)
+        if self.device is not None and self.framework != "torch":
+            raise ValueError(f"device: found {self.device!r}, expected None: framework {self.framework} puts arrays where "
+                             "its own current device is")
         if self.rms:
             object.__setattr__(self, "beta", False)
 
@@ -96,6 +101,10 @@ class Settings:
             yield f"D above {self.most_features}"
         if self.most_rows:
             yield f"more than {self.most_rows} rows"
+        if self.contiguous:
+            yield "arrays with strides"
+        if self.framework in ("torch", "jax") and not (self.double_backward and self.nested):
+            yield "a third derivative" if self.double_backward else "a second and a third derivative"
         if missing := [dtype for dtype in DTYPES if dtype not in self.dtypes]:
             yield " and ".join(missing)
         if self.quick:

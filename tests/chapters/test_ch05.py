@@ -10,6 +10,7 @@ from lnlib.exercises import ch05, check
 from lnlib.figures import checking
 from lnlib.layernorm import rms_norm_backward, rms_norm_forward
 from lnlib.mistakes import HARMLESS, MUTANTS
+from lnlib.mistakes.catalogue import forward_keeping_x
 
 MUTANT = {mutant.name: mutant.backward for mutant in MUTANTS}
 
@@ -150,7 +151,7 @@ def test_what_the_answers_say(rng):
         sizes.append(norm(backward(y, x, eps=1e-5)[0]))
     shows = []
     for beta in (0.0, 0.5):
-        y, cache = layer_norm_forward(x, np.ones(7), beta + np.zeros(7))
+        y, cache = forward_keeping_x(x, np.ones(7), beta + np.zeros(7))
         right = layer_norm_backward(y, cache)[0]
         shows.append({name for name, wrong in MUTANT.items()
                       if norm(wrong(y, cache)[0] - right) > 1e-3 * norm(cache.rstd * y)})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lnlib.layernorm import layer_norm_backward_steps, layer_norm_forward
-from lnlib.mistakes.catalogue import ENTRIES
+from lnlib.mistakes.catalogue import ENTRIES, forward_keeping_x
 from lnlib.mistakes.habits import CAREFUL, HABITS, MORE, passes
 from lnlib.mistakes.wild import HIDDEN_BY, WILD, compare
 
@@ -76,6 +76,21 @@ def test_padded_lanes_are_those_of_a_padded_row():
     y, _ = BUG["liger-padded-lanes"].forward(x, gamma, beta, 1e-5)
     # A sum of 128 squares and some ten roundings, each 1.1e-16 of numbers of the size of y.
     np.testing.assert_allclose(y, gamma * lanes[:, :97] * r + beta, rtol=0, atol=128 * 1.2e-16 * np.abs(y).max())
+
+
+SAME = [bug for bug in WILD if bug.mistake and bug.kind == "layer_norm" and bug.mistake != "two-d-assumed"]
+
+
+@pytest.mark.parametrize("bug", SAME, ids=lambda bug: bug.name)
+def test_gradients_are_those_of_the_mistake_of_the_catalogue(bug):
+    """But for rounding: a hundred u. Only "two-d-assumed" is a part of its bug, which takes wrong statistics, too."""
+    rng = np.random.default_rng(2)
+    x, dy = rng.standard_normal((2, 4, 5, 7))
+    gamma, beta = rng.standard_normal((2, 7))
+    wrong = bug.backward(dy, bug.forward(1 + 2 * x, gamma, beta, 1e-5)[1])
+    entry = next(entry for entry in ENTRIES if entry.name == bug.mistake)
+    for found, expected in zip(wrong, entry.backward(dy, forward_keeping_x(1 + 2 * x, gamma, beta)[1]), strict=True):
+        assert np.linalg.norm(found - expected) <= 1e-14 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("name, settings", [

@@ -4,7 +4,7 @@ A *mutant* is a backward pass with one mistake in it. The tests of :mod:`~lnlib.
 the mutants, and :mod:`~lnlib.mistakes.fit` names a learner's mistake with the same catalogue.
 
 Arguments are not checked: a mutant does what its author would have written. ``cache`` is that of
-:func:`forward_keeping_x`; all but one of them take that of :mod:`lnlib.layernorm`, too.
+``forward_keeping_x``; all but one of them take that of :mod:`lnlib.layernorm`, too.
 
 Notation: g = gamma * dy, r = 1 / sqrt(var + eps), means over the D features. Right is
 

@@ -24,6 +24,11 @@ class Finding(NamedTuple):
     def share(self):
         return self.verdict.share if self.verdict else np.inf
 
+    @property
+    def finite(self):
+        """Whether it is numbers that are wrong, and none of them is NaN or Inf."""
+        return self.verdict is not None and bool(np.isfinite(self.verdict.error))
+
 
 def call(target, case):
     return target.calls([case])[0]

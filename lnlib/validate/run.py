@@ -119,9 +119,14 @@ def telling(failure):
 
 
 def explain(target, property, failed, tried):
-    """The failure of one property: the first case that showed it, made as small as can be."""
-    case = shrink(failed[0][0], lambda case: bool(check(target, case)), target.settings.takes)
-    finding = check(target, case)[0] if case is not failed[0][0] else failed[0][1]
+    """The failure of one property: the first case that showed it, made as small as can be while it fails alike."""
+    case, finding = failed[0]
+
+    def alike(smaller):
+        """What is wrong in the same way: a simpler number may be a 0 that something divides by."""
+        return next((one for one in check(target, smaller) if one.finite == finding.finite), None)
+    case = shrink(case, lambda smaller: alike(smaller) is not None, target.settings.takes)
+    finding = alike(case) or finding
     verdict = finding.verdict
     numbers = (verdict.error, verdict.units, verdict.digits) if verdict else (None, None, None)
     return Failure(property, finding.tensor, *numbers, case, finding.sentence, len(failed), tried,

@@ -116,6 +116,12 @@ def rows_in_a_loop(dy, x, y, m, r, gamma, beta, eps):
     return dx.reshape(x.shape), dgamma, dbeta
 
 
+def from_y(dy, x, y, m, r, gamma, beta, eps):
+    """xhat is y undone, so that x need not be kept: not among those that are right, for gamma may be 0."""
+    xhat, g = (y - beta) / gamma, gamma * dy
+    return r * (g - mean(g) - xhat * mean(g * xhat)), *sums(dy, xhat)
+
+
 BACKWARDS = means, affine_dx, over_d, chain_rule, einsums, rows_in_a_loop
 
 

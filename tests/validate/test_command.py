@@ -59,13 +59,14 @@ def test_exit_codes_and_files(folder, capsys):
 
 @pytest.mark.slow
 def test_a_default_run_needs_little_memory():
-    """All dtypes, a right target and a wrong one: with Python and NumPy far below a gigabyte."""
+    """All dtypes, a right target and a wrong one: with Python and NumPy far below a gigabyte, and within a minute."""
     if not Path("/proc/self/status").exists():
         pytest.skip("only Linux tells what a process needed")
     code = """
 from lnlib import layer_norm_forward, layer_norm_backward
 from lnlib.validate import validate
-validate((layer_norm_forward, layer_norm_backward), dtypes=("float64", "float32", "float16"))
+report = validate((layer_norm_forward, layer_norm_backward), dtypes=("float64", "float32", "float16"))
+assert report.held and report.seconds < 60, report.seconds
 validate((layer_norm_forward, lambda dy, cache: [2 * a for a in layer_norm_backward(dy, cache)]))
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """

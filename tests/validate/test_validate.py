@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from right import pairs
+from right import from_y, normalised, pair, pairs, two_pass
 
 from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from lnlib.gradcheck import central_difference
@@ -17,6 +17,7 @@ from lnlib.validate.settings import Settings
 
 def test_a_right_one_holds():
     report = assert_valid((layer_norm_forward, layer_norm_backward), quick=True)
+    assert report.seconds < 5  # it takes a tenth of that, and most of it is exact arithmetic
     assert report.held and not report.failures and len(report.kept) == len(report.properties) > 10
     assert all(digits > 6.5 for digits in report.digits["float32"].values())
     assert assert_valid((rms_norm_forward, rms_norm_backward), kind="rms_norm", quick=True, dtypes=("float64",)).held
@@ -33,6 +34,28 @@ def test_right_ones_that_look_different_hold(entry):
 def test_right_ones_of_any_spelling_hold(name, pair):
     """Up to 100 standard deviations away from zero. Beyond, quick does not look."""
     assert validate(pair, dtypes=("float32", "float64"), quick=True).held
+
+
+def in_float32(forward, backward):
+    """The pair with its arithmetic in float32, for arrays in half precision."""
+    def wide_forward(x, gamma, beta, eps):
+        y, saved = forward(*(a.astype(np.float32) for a in (x, gamma, beta)), eps)
+        return y.astype(x.dtype), (saved, x.dtype)
+    return wide_forward, lambda dy, saved: [a.astype(saved[1]) for a in backward(dy.astype(np.float32), saved[0])]
+
+
+@pytest.mark.slow
+def test_half_precision_in_storage_only_holds():
+    for name, both in pairs():
+        assert validate(in_float32(*both), dtypes=("float16",), quick=True).held, name
+
+
+def test_a_failure_is_shrunk_to_one_of_its_kind():
+    """xhat from y divides by gamma: 0 / 0 where gamma is 0. Elsewhere it loses digits, and the smallest case does so."""
+    report = validate(pair(two_pass, normalised, from_y), quick=True)
+    at = {f.property: f for f in report.failures}
+    assert not np.isfinite(at.pop("gamma of either sign, and 0").error) and at
+    assert all(np.isfinite(f.error) and f.case.gamma.all() for f in at.values())
 
 
 def test_mistakes_of_the_catalogue_are_found_and_shrunk():
@@ -60,8 +83,15 @@ def test_bugs_from_the_wild_are_found_named_and_shrunk_by_default():
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", WILD, ids=lambda bug: bug.name)
 def test_every_bug_from_the_wild_is_found(bug):
-    report = validate((bug.forward, bug.backward), kind=bug.kind)
-    assert not report.held and bug.name in report.mistake.names
+    """Few rows and features show it, but for what only a second block of 32 columns shows."""
+    most = 33 if bug.name in ("tt-metal-last-block", "pytorch-half-of-a-warp") else 8
+    for quick in (False, True):
+        report = validate((bug.forward, bug.backward), kind=bug.kind, quick=quick)
+        if quick and bug.name in ("onnxruntime-one-pass", "pytorch-distributed"):  # which are right near zero
+            assert report.held and "rows far from zero" in report.untested[-2]
+            continue
+        assert not report.held and bug.name in report.mistake.names
+        assert all(f.case.x.size <= 4 * f.case.x.shape[-1] and f.case.x.shape[-1] <= most for f in report.failures)
 
 
 @pytest.mark.slow

@@ -7,12 +7,12 @@ from ..contract import require_kind
 from .adapters import adapt
 from .cases import FAR, all_cases, drawer
 from .checks import ON_TOP, call, check, misshapen, plain
-from .judge import judge
+from .judge import BY_ROW, judge
 from .naming import name
 from .paste import as_test
 from .report import Failure, Report
 from .settings import Settings
-from .shrink import shrink
+from .shrink import shrink, starting_at
 from .targets import Raised, TargetError
 
 #: mean / sigma at which :func:`losses` looks.
@@ -125,6 +125,8 @@ def explain(target, property, failed, tried):
     def alike(smaller):
         """What is wrong in the same way: a simpler number may be a 0 that something divides by."""
         return next((one for one in check(target, smaller) if one.finite == finding.finite), None)
+    if finding.tensor in BY_ROW and finding.finite and alike(worst := starting_at(case, finding.verdict.at)):
+        case = worst
     case = shrink(case, lambda smaller: alike(smaller) is not None, target.settings.takes)
     finding = alike(case) or finding
     verdict = finding.verdict

@@ -41,6 +41,12 @@ def cut(case, lead, D):
     return case.with_arrays(x=x, dy=dy, gamma=case.gamma[:D], beta=case.beta[:D])
 
 
+def starting_at(case, row):
+    """The case with its rows turned round, so that this one is the first."""
+    return case.with_arrays(**{name: np.roll(a.reshape(-1, a.shape[-1]), -row, axis=0).reshape(a.shape)
+                               for name, a in (("x", case.x), ("dy", case.dy))})
+
+
 def simpler(case):
     """Functions that make one of the arrays simpler, the simplest first, each with the array's name."""
     for name in ("beta", "gamma", "dy", "x"):

@@ -99,6 +99,8 @@ def parser():
     rehearse.add_argument("--hostile", type=_share, default=0.1, help="share of hostile ones (default: %(default)s)")
     rehearse.add_argument("--turns", type=int, default=2, help="gradings that are compared (default: %(default)s)")
     rehearse.add_argument("--jobs", type=int, help="submissions at a time (default: number of cores)")
+    rehearse.add_argument("--beside", action="store_true",
+                          help="instead, measure what each kind of hostile submission costs the one beside it in time")
     return found
 
 
@@ -129,8 +131,8 @@ def main(argv=None):
         if command == "guess":
             from . import guess
             return guess.run(**args)
-        from . import rehearse
-        return rehearse.run(**args)
+        from . import beside, rehearse
+        return beside.run() if args.pop("beside") else rehearse.run(**args)
     except (ValueError, OSError) as error:
         print(f"classroom {command}: {error}", file=sys.stderr)
         return 2

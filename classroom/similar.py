@@ -56,6 +56,11 @@ def source_of(data):
             return ""
 
 
+def most(number):
+    """How many of so many submissions may have a line that counts."""
+    return int(max(3, min(_MANY * number, _MOST)))
+
+
 def pairs(sources, handed_out, threshold):
     """(share, one, other, shared lines) of pairs that share at least this part of the shorter one, most first.
 
@@ -64,7 +69,7 @@ def pairs(sources, handed_out, threshold):
     given = {normal for normal, _ in lines(handed_out)}
     code = {name: [line for line in lines(source) if line[0] not in given] for name, source in sources.items()}
     having = Counter(itertools.chain(*({normal for normal, _ in found} for found in code.values())))
-    common = {normal for normal, number in having.items() if number > max(3, min(_MANY * len(code), _MOST))}
+    common = {normal for normal, number in having.items() if number > most(len(code))}
     code = {name: [line for line in found if line[0] not in common] for name, found in code.items()}
     holders = {}
     for name, found in code.items():
@@ -105,7 +110,8 @@ def run(submissions, handed_out, out, threshold=0.8):
     found = sorted((pair for pair in pairs(sources, given, threshold) if whose.get(pair[1]) != whose.get(pair[2], 0)),
                    key=lambda pair: (-pair[0], pair[1:3]))
     parts = ["<h1>Alike</h1>", f"<p>{len(found)} pairs of {len(sources)} submissions share at least {threshold:.0%} of "
-             "the shorter one's lines, names of variables and what was handed out not counted. A reason to ask, no "
+             "the shorter one's lines, names of variables and what was handed out not counted, nor lines that more than "
+             f"{most(len(sources))} have: where more copied from one another, they are not told. A reason to ask, no "
              "proof.</p>"]
     for share, one, other, shared in found:
         text = "\n".join(a if a.strip() == b.strip() else f"{a}\n    | {b.strip()}" for a, b in shared)

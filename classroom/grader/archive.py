@@ -1,4 +1,8 @@
-"""One zip with all pages of feedback, in the folders that Moodle takes back: those of its own download."""
+"""One zip with all pages of feedback, in the folders that Moodle takes back: those of its own download.
+
+``<full name>_<number>_assignsubmission_file_``: by the number it finds the student (Moodle's source,
+``mod/assign/feedback/file/importziplib.php``); it reads such names with the last underscore and without.
+"""
 
 import zipfile
 

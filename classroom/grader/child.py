@@ -4,7 +4,8 @@ Nothing here is secret or trusted: the notebook's code runs in this process and 
 believes is only that an answer has the form of an answer (:mod:`classroom.grader.wire`).
 
     ("part", bytes)                                  of what was handed in; no answer
-    ("run", names, seconds)                          -> ("ran", notes) or ("not a notebook", why)
+    ("run", names, seconds)                          -> ("cell",) before each cell, then ("ran", notes);
+                                                        or ("not a notebook", why)
     ("call", name, arguments, seconds)               -> ("returned", result, positions of arguments it changed)
                                                         or ("raised", type, text) or ("slow",) or ("missing",)
 """
@@ -136,6 +137,7 @@ class _Notebook:
             return "not a notebook", f"{error}"[:_TEXT] or type(error).__name__
         self._data, errors, defined = None, [], dict.fromkeys(names, 0)
         for number, source in enumerate(sources, 1):
+            _send(("cell",))
             name, before = f"code cell {number}", {n: self._names.get(n) for n in names}
             self._lines[name] = source.splitlines()
             try:

@@ -9,7 +9,6 @@ import codecs
 import io
 import json
 import re
-import zipfile
 
 CODE_LIMIT, _ZIP_LIMIT = 10**7, 10**8  # bytes of all code; of a file in a zip
 _CELL = re.compile(r"^# ?(?:%%.*|In ?\[.*\]:.*)$", re.MULTILINE)
@@ -33,6 +32,8 @@ def without_magics(source):
 
 
 def _in_zip(data):
+    import zipfile  # slow, and needed for few: each submission's process begins with an import of this module
+
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = [name for name in archive.namelist()

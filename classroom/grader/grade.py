@@ -13,7 +13,7 @@ from .judge import looks
 from .launch import Limits, Unavailable
 from .marks import needs_a_look, settle
 from .notebook import Seconds
-from .points import for_import, looks_csv, points_csv
+from .points import FOR_IMPORT, for_import, looks_csv, points_csv
 from .sandbox import probe
 from .schedule import Grading, run as run_here, write
 from .submissions import find_submissions, open_folder
@@ -174,13 +174,16 @@ def _write(out, marks, assignment, grading, agreed, changed, found, who, title, 
     write(out / "matches.csv", matches.table(sorted(grading.graded.items()), agreed))
     write(out / "index.html", pages.index(marks, assignment, found.called))
     write(out / "statistics.html", pages.class_statistics(marks, assignment))
+    name = None
     if who:
         name, text = for_import(marks, who, title)
         write(out / name, text)
     if any(rosters.entry(mark.entry).system == "moodle" for mark in marks):
         written = {mark.entry: out / "feedback" / names[mark.student] for mark in marks}
         feedback_zip(out / "feedback.zip", marks, written)
-    return len(look)
+    for old in set(FOR_IMPORT) - {name}:  # by another roster, with points of before
+        (out / old).unlink(missing_ok=True)
+    return len({one[:2] for one in look})
 
 
 def _summary(out, marks, states, number):

@@ -57,6 +57,8 @@ def _mark(student, entry, result, override, late, when):
     total = sum(task["points"] for task in tasks)
     days = override.days if override.days is not None else late.days(when) if late and when else 0
     lost = late.lost(total, days) if late and days else 0
+    if lost and override.points:
+        told.append("being late takes off overridden points, too; a row of 0 for days late in the overrides stops that")
     if days:
         remarks.append(f"{days} day{'s' * (days > 1)} late: {lost:g} of {total:g} points are lost.")
     total = round(total - lost, 2)
@@ -65,19 +67,20 @@ def _mark(student, entry, result, override, late, when):
 
 
 def needs_a_look(marks, joined, looks, identical=(), overrides=()):
-    """(name, sentences) of what somebody should look at. looks : function (result) -> sentences.  identical : lists
-    of entries whose files are the same.  overrides : students who have some."""
-    said = {}
-    for mark in marks:
-        said.setdefault(mark.entry, []).extend([*looks(mark.result), *mark.told])
-    for entry in joined.unknown:
-        said.setdefault(entry, []).append("nobody in the roster has this name")
-    for group in identical:
-        for entry in group:
-            said.setdefault(entry, []).append(f"the same file as {', '.join(e for e in group if e != entry)}")
-    for student in joined.missing:
-        said.setdefault(student, []).append("in the roster, and handed in nothing")
-    for student in set(overrides) - {mark.student for mark in marks}:
-        said.setdefault(student, []).append("in the file of overrides, not used: no student who handed in has this "
-                                            "name; the first column of points.csv has those that count")
-    return [(name, whys) for name, whys in sorted(said.items()) if whys]
+    """(student, entry, sentence) of what somebody should look at; no entry where nothing was handed in.
+
+    looks : function (result) -> sentences.  identical : lists of entries whose files are the same.  overrides :
+    students who have some.
+    """
+    def of(entry, why):
+        return joined.student[entry], entry, why
+
+    found = [of(mark.entry, why) for mark in marks for why in (*looks(mark.result), *mark.told)]
+    found += [of(entry, "nobody in the roster has this name") for entry in joined.unknown]
+    found += [of(entry, f"the same file as {', '.join(e for e in group if e != entry)}")
+              for group in identical for entry in group]
+    found += [(student, "", "in the roster, and handed in nothing") for student in joined.missing]
+    found += [(student, "", "in the file of overrides, not used: no student who handed in has this name; the first "
+                            "column of points.csv has those that count")
+              for student in set(overrides) - {mark.student for mark in marks}]
+    return sorted(found, key=lambda one: one[:2])

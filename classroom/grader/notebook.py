@@ -1,5 +1,6 @@
 """A submission in its sandbox: its cells run there, and its functions are called from here."""
 
+import contextlib
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -57,8 +58,10 @@ class Notebook:
         self._deadline, self._seconds, self._gone, self._taken = deadline, seconds, None, {}
         self._sandbox = Sandbox("/grader/child.py", _INSIDE, limits)
         try:
-            self._send(data, time.monotonic() + seconds.wall)
+            self._send(data)
             kind, *rest = self._ask(("run", list(wanted.parameters), seconds.call), seconds.wall)
+            while kind == "cell":  # it begins one; where that stops the alarm in there, it is ended from here
+                kind, *rest = self._answer(seconds.call + _GRACE)
             if kind == "not a notebook" and rest:
                 self._end("not a notebook", f"it cannot be read: {plain(rest[0])}")
             self.notes = self._notes(wanted, *rest) if kind == "ran" else self._garbage()
@@ -92,22 +95,11 @@ class Notebook:
         """End it."""
         self._sandbox.close()
 
-    def _send(self, data, until):
-        until = min(until, self._deadline)
+    @contextlib.contextmanager
+    def _or_end(self):
+        """What is sent or received within this, or it is the end."""
         try:
-            for start in range(0, len(data), _PART):
-                part = np.frombuffer(data[start:start + _PART], np.uint8)
-                self._sandbox.write(wire.encode(("part", part)), until)
-        except TimeoutError:
-            self._end("too slow", "it took too long and was stopped")
-        except EOFError:
-            self._end("crashed", self._sandbox.close(patience=1.0) or "it closed its pipe")
-
-    def _ask(self, message, seconds):
-        until = min(time.monotonic() + seconds, self._deadline)
-        try:
-            self._sandbox.write(wire.encode(message), until)
-            found = wire.receive(lambda number: self._sandbox.read(number, until))
+            yield
         except TimeoutError:
             self._end("too slow", "it took too long and was stopped")
         except EOFError:
@@ -115,6 +107,22 @@ class Notebook:
             self._end("crashed", self._sandbox.close(patience=1.0) or "it closed its pipe")
         except wire.WireError as error:
             self._end("tampered", f"its process sent what is no answer: {error}")
+
+    def _send(self, data):
+        with self._or_end():
+            for start in range(0, len(data), _PART):
+                part = np.frombuffer(data[start:start + _PART], np.uint8)
+                self._sandbox.write(wire.encode(("part", part)), self._deadline)
+
+    def _ask(self, message, seconds):
+        with self._or_end():
+            self._sandbox.write(wire.encode(message), min(time.monotonic() + seconds, self._deadline))
+        return self._answer(seconds)
+
+    def _answer(self, seconds):
+        until = min(time.monotonic() + seconds, self._deadline)
+        with self._or_end():
+            found = wire.receive(lambda number: self._sandbox.read(number, until))
         if not isinstance(found, tuple) or not found or not isinstance(found[0], str):
             self._garbage()
         return found

@@ -1,6 +1,19 @@
-"""The points as CSV: of your own, and in the columns that Moodle and Canvas import."""
+"""The points as CSV: of your own, and in the columns that Moodle and Canvas import.
+
+What they take was read in their source: Moodle's ``mod/assign/feedback/offline/importgradeslib.php`` (it refuses a
+worksheet without Identifier, Grade and Last modified (grade), and wants commas), and ``lib/gradebook_importer.rb`` of
+Canvas (first columns in the order of ``_CANVAS``; an assignment is known by the number after its title).
+"""
+
+import re
 
 from .text import cell, csv_text
+
+
+_MOODLE = {"identifier", "grade", "last modified (grade)"}
+#: Columns in front of the assignments, in Canvas' order; with names in one column or, as a course may choose, in two.
+_CANVAS = ("student", "lastname", "firstname", "id", "sis user id", "sis login id", "integration id", "root account",
+           "section")
 
 
 def points_csv(marks, assignment, late=False, names=None):
@@ -19,8 +32,12 @@ def points_csv(marks, assignment, late=False, names=None):
 
 
 def looks_csv(look):
-    """What needs a look, (name, sentences) pairs, as text: a row a sentence."""
-    return csv_text([["student", "why"], *([cell(name), cell(why)] for name, whys in look for why in whys)])
+    """What needs a look, (student, entry, sentence) of each, as text."""
+    return csv_text([["student", "handed in", "why"], *(map(cell, one) for one in look)])
+
+
+#: Files that :func:`for_import` names.
+FOR_IMPORT = "moodle.csv", "canvas.csv", "gradebook.csv"
 
 
 def for_import(marks, roster, title):
@@ -31,9 +48,9 @@ def for_import(marks, roster, title):
     """
     by_id = {mark.student: mark for mark in marks}
     names = {column.strip().casefold(): column for column in roster.columns}
-    if {"identifier", "grade"} <= set(names):
+    if _MOODLE <= set(names):
         return "moodle.csv", _worksheet(roster, by_id, names)
-    if {"student", "id", "section"} <= set(names):
+    if {"id", "section"} <= set(names) and {"student", "lastname"} & set(names):
         return "canvas.csv", _gradebook(roster, by_id, names, title)
     points = [[*(student.row[column] for column in roster.columns), _total(by_id.get(student.id))]
               for student in roster.students]
@@ -51,17 +68,18 @@ def _worksheet(roster, by_id, names):
         row = dict(student.row)
         if mark:
             row[names["grade"]] = _total(mark)
-            if "feedback comments" in names:
+            if "feedback comments" in names and mark.result["remarks"]:
                 row[names["feedback comments"]] = " ".join(mark.result["remarks"])
         rows.append([row[column] for column in roster.columns])
     return csv_text(rows)
 
 
 def _gradebook(roster, by_id, names, title):
-    """Canvas knows students by these columns, and an assignment by its name; it makes one of a name that it lacks."""
-    kept = [names[name] for name in ("student", "id", "sis user id", "sis login id", "section") if name in names]
-    column = next((c for c in roster.columns if c.partition(" (")[0].strip() == title), title)
+    """Canvas makes an assignment of a title that it lacks. Who handed in nothing keeps what was there."""
+    kept = [names[name] for name in _CANVAS if name in names]
+    column = next((c for c in roster.columns if re.sub(r" \(\d+\)$", "", c).strip() == title), title)
     possible = next((sum(task["of"] for task in mark.result["tasks"]) for mark in by_id.values()), 0)
     rows = [[*kept, column], ["    Points Possible", *[""] * (len(kept) - 1), f"{possible:g}"]]
-    rows += [[*(student.row[c] for c in kept), _total(by_id.get(student.id))] for student in roster.students]
+    rows += [[*(student.row[c] for c in kept), _total(by_id.get(student.id)) or student.row.get(column, "")]
+             for student in roster.students]
     return csv_text(rows)

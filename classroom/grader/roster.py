@@ -6,6 +6,7 @@ id, a name or an address. Names are compared without case, blanks and the two wa
 """
 
 import csv
+import io
 import re
 import unicodedata
 from pathlib import Path
@@ -77,7 +78,7 @@ def read(path):
         text = Path(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"roster: {path} is not UTF-8; save it as CSV UTF-8") from None
-    table = csv.DictReader(text.splitlines(), dialect=_dialect(text))
+    table = csv.DictReader(io.StringIO(text, newline=""), dialect=_dialect(text))
     columns = tuple(table.fieldnames or ())
     by_name = {column.strip().casefold(): column for column in columns}
     ids = [by_name[name] for name in _IDS if name in by_name] or [by_name[name] for name in _NAMES if name in by_name]

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import select
 import signal
 import time
 import traceback
@@ -151,12 +152,22 @@ def run(jobs, done, seconds=Seconds(), limits=Limits(), number=None):
                     done(path)
                 elif time.monotonic() > deadline:
                     os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
+            _wait(running)
     finally:
         for pid in running:  # at Ctrl-C; each takes its sandbox with it
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+
+
+def _wait(pids):
+    """Until one of these processes has ended, a second at most."""
+    with contextlib.ExitStack() as stack:
+        ends = [os.pidfd_open(pid) for pid in pids]
+        for end in ends:
+            stack.callback(os.close, end)
+        if ends:
+            select.select(ends, [], [], 1)
 
 
 def grade(submissions, assignment, out, jobs=None, again=False, seconds=Seconds(), limits=Limits(), report=print,

@@ -222,13 +222,11 @@ def forward(norm, x, gamma, beta, eps, hold=()):
 
 
 def gradient(norm, dy, x, gamma, beta, eps, hold=()):
-    """dx by the complex step, one feature after the other, of all rows at once: no formula of a backward in it."""
-    dx = np.empty(x.shape)
-    for j in range(x.shape[-1]):
-        moved = x.astype(complex)
-        moved[..., j] += 1e-30j
-        dx[..., j] = (dy * forward(norm, moved, gamma, beta, eps, hold).imag).sum(axis=-1) / 1e-30
-    return dx
+    """dx by the complex step, all features and rows at once: no formula of a backward in it."""
+    step = 1e-30j * np.eye(x.shape[-1])
+    moved = x + step.reshape(-1, *[1] * (x.ndim - 1), x.shape[-1])  # first axis: which feature moved
+    found = (dy * forward(norm, moved, gamma, beta, eps, hold).imag).sum(axis=-1) / 1e-30
+    return np.ascontiguousarray(np.moveaxis(found, 0, -1))
 
 
 def small(rows):

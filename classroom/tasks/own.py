@@ -7,6 +7,7 @@ has one to begin with.
 import hashlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from random import Random
 
@@ -36,7 +37,7 @@ def _load(file):
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise ValueError(f"tasks: {file} raised {type(error).__name__}: {error}") from error
+        raise ValueError(f"tasks: {file} raised {_words(error, file)}") from error
     found = [id for id, task in TASKS.items() if task.__module__ == name]
     if len(found) != 1 or not found[0].startswith("own-"):
         TASKS.clear()
@@ -49,31 +50,39 @@ def _load(file):
 def try_out(id):
     """Raise ValueError, which says what is wrong, unless in some draws of a task of your own the solution passes
     every check, neither the stub nor the public example's answer passes one, and every mistake fails one."""
+    file = sys.modules[TASKS[id].__module__].__file__
     for seed in range(_DRAWS):
         try:
             task = TASKS[id](Random(f"{seed}/{id}"))
             problem = next(_problems(task), None)
         except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
+            problem = f"found {_words(error, file)}; expected a task that can be drawn and tried"
         if problem:
-            raise ValueError(f"tasks: {id}, drawn by {seed}: {problem}")
+            raise ValueError(f"tasks: {file}: {id}, drawn by {seed}: {problem}")
+
+
+def _words(error, file):
+    """What was raised, and in which line of the file."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    where = f", in line {lines[-1]}" if lines else ""
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def _problems(task):
     arguments, shown = task.shown()
     if not isinstance(arguments, tuple):
-        yield f"its example is {task.example}, expected arguments in brackets, with a comma after a single one"
+        yield f"its example: found {task.example}, expected arguments in brackets, with a comma after a single one"
     stub = function_of(task.stub, task.name, {"np": np})
     for number, check in enumerate(task.checks):
         message = _failed(task, number, task.function())
         if message:
-            yield f"its solution fails the check {check.title!r}: {message}"
+            yield f"its solution fails the check {check.title!r}: found {message!r}, expected that it passes"
         for words, answer in ("stub", stub), ("answer to the public example", lambda *args: shown):
             if not _failed(task, number, answer):
-                yield f"the {words} passes the check {check.title!r}"
+                yield f"the {words} passes the check {check.title!r}, expected that it fails: see judge"
     for mistake in task.mistakes:
         if not any(_failed(task, number, task.function(mistake)) for number in range(len(task.checks))):
-            yield f"no check fails where {mistake.wrong}"
+            yield f"no check fails where {mistake.wrong}: expected one that does, or no such mistake among the slips"
 
 
 def _failed(task, number, answer):

@@ -9,6 +9,7 @@ import pytest
 from test_grading import ROOT, python, sandbox  # noqa: F401  sandbox is a fixture
 
 from classroom import assignment, guess, key, rehearse, similar
+from classroom.grader import points
 
 EXAMPLE = ROOT / "classroom" / "example"
 STUDENTS = "s1", "s2", "s3"
@@ -53,6 +54,14 @@ def test_a_variant_is_worth_points_to_its_own_student_alone(graded):
     whys = {(row["student"], row["why"]) for row in table(graded / "needs-a-look.csv")}
     assert ("s1", "the same file as s3") in whys and ("s3", "the same file as s1") in whys
     assert not (graded / "inputs").exists() and 'href="feedback/s1.html"' in (graded / "index.html").read_text()
+
+
+def test_the_table_for_another_roster_goes(graded):
+    (graded / "moodle.csv").write_text("of another grading")
+    (graded.parent / "plain.csv").write_text("Student ID\ns1\ns2\ns3\n")
+    command(graded.parent, "grade", "in", *KEY, "--out", "graded", "--roster", "plain.csv")
+    assert [path.name for path in graded.glob("*.csv") if path.name in points.FOR_IMPORT] == ["gradebook.csv"]
+    command(graded.parent, "grade", "in", *KEY, "--out", "graded")
 
 
 @pytest.mark.slow
@@ -173,4 +182,5 @@ def test_the_report_of_likeness(tmp_path):
     (tmp_path / "out.ipynb").write_bytes(rehearse.notebook(HANDED_OUT))
     assert similar.run(tmp_path / "in", tmp_path / "out.ipynb", tmp_path / "alike.html") == 0
     text = (tmp_path / "alike.html").read_text()
+    assert "nor lines that more than 3 have" in text and [similar.most(n) for n in (3, 20, 5000)] == [3, 4, 20]
     assert "<h2>ann and ben: 100%</h2>" in text and "<b>" not in text and "<script" not in text

@@ -310,6 +310,24 @@ def test_a_process_that_hangs_ends_with_its_task(sandbox):
     assert run.stdout == "too slow and no child left\n", run.stdout + run.stderr
 
 
+_CELL = """
+import sys, time
+from classroom import rehearse, tasks
+from classroom.grader import judge
+drawn, start = tasks.draw((1,), 7), time.monotonic()
+result = judge.judge(rehearse.hostile_cells(drawn, sys.argv[1]), judge.Assignment(tuple(drawn), 7, ""),
+                     judge.Seconds(60, 1))
+print(result["state"], time.monotonic() - start < 30)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["hangs and cannot be interrupted", "sleeps through alarms", "another program"])
+def test_a_cell_that_stops_the_alarm_costs_no_more_than_a_cell(sandbox, kind):
+    run = python("-c", _CELL, kind, cwd=ROOT)
+    assert run.stdout == "too slow True\n", run.stdout + run.stderr
+
+
 def test_a_control_group_is_made_where_it_can_be(tmp_path, monkeypatch):
     """On files in the place of the kernel's: which it makes, writes and takes away."""
     (tmp_path / "proc").mkdir()
@@ -334,6 +352,54 @@ def test_a_control_group_is_made_where_it_can_be(tmp_path, monkeypatch):
     (own / "cgroup.subtree_control").mkdir()  # cannot be written: others are in the group
     monkeypatch.setattr(cgroup, "own_group", lambda: own)
     assert cgroup.make(launch.Limits()) is None and (own / "cgroup.procs").read_text() == str(os.getpid())
+
+
+_IN_A_GROUP = """
+import os, sys, time
+from pathlib import Path
+from classroom.grader import cgroup
+from classroom.grader.launch import Limits
+from classroom.grader.sandbox import Sandbox
+Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
+cgroup._ROOM = 2**27 - 2**30  # the group allows far less than the process may have of addresses
+box = Sandbox("/grader/program.py", {"/grader/program.py": sys.argv[2]}, Limits(disk=2**20))
+box.read(1, time.monotonic() + 30)
+try:
+    box.read(1, time.monotonic() + 30)
+except EOFError:
+    print(box.close(patience=5))
+"""
+
+
+def _no_memory_group():
+    """Why no group of version 2 can limit memory here, or None."""
+    own = cgroup.own_group()
+    if own is None:
+        return "control groups of version 2 are not mounted"
+    controllers = (own / "cgroup.controllers").read_text().split()
+    if "memory" not in controllers:
+        return f"version 2 of control groups has the controllers {controllers}, without memory"
+    return None if os.access(own, os.W_OK) else f"{own} is not ours"
+
+
+def test_a_control_group_of_this_system_ends_what_uses_too_much_memory(sandbox, tmp_path):
+    if _no_memory_group():
+        pytest.skip(_no_memory_group())
+    (tmp_path / "eat.py").write_text("import os\nos.write(4, b'x')\nkept = bytearray(b'x') * 2**29\nos.write(4, b'x')\n")
+    group = cgroup.own_group() / f"test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no group can be made: {error}")
+    try:
+        if "memory" not in (group / "cgroup.controllers").read_text().split():
+            pytest.skip(f"{group.parent} hands no memory controller on")
+        run = python("-c", _IN_A_GROUP, group, tmp_path / "eat.py", cwd=ROOT)
+        assert "memory used up" in run.stdout, run.stdout + run.stderr
+    finally:
+        for part in (*group.iterdir(), group):
+            if part.is_dir():
+                part.rmdir()
 
 
 _CORES = """
@@ -365,6 +431,26 @@ def test_judges_have_a_core_each_as_long_as_there_are_some(tmp_path):
                               env=os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}) as run:
             found = [json.loads(run.stdout.readline()) for _ in range(len(cores) + 1)]
         assert found == [*([core] for core in cores), cores]
+
+
+_BESIDE = """
+import sys
+from classroom import beside, rehearse, tasks
+drawn = tasks.draw((1,), 7)
+kinds = [kind for kind in rehearse.hostile_kinds(drawn) if kind[0] in sys.argv[1:]]
+for cost in beside.costs(drawn, kinds, rounds=2):
+    print(cost.kind, cost.kept, cost.wall < 1.5, cost.cpu < 1.5)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two submissions side by side need two cores")
+def test_who_is_graded_beside_harm_loses_neither_points_nor_time(sandbox):
+    """Sixty threads on both cores would take 30 times as long. A tenth, the bar, needs a quiet machine and
+    ``rehearse --beside``."""
+    kinds = "eats memory", "forks without end", "spins in many threads"
+    run = python("-c", _BESIDE, *kinds, cwd=ROOT)
+    assert sorted(run.stdout.splitlines()) == [f"{kind} True True True" for kind in kinds], run.stdout + run.stderr
 
 
 _LIBRARIES = {

@@ -15,11 +15,11 @@ from classroom.grader import archive, feedback, late, overrides, pages, place, p
 from classroom.grader import marks as settling
 from classroom.grader import roster as rosters
 
-MOODLE = ("Identifier,Full name,Email address,Status,Grade,Maximum Grade,Last modified (submission),"
-          "Feedback comments\n"
-          'Participant 101,Ann Smith,ann@x.org,,,10,"Friday, 20 November 2026, 11:59 PM",\n'
-          'Participant 102,José Díaz,jose@x.org,,,10,"Sunday, 22 November 2026, 9:00 AM",\n'
-          "Participant 103,Cara Lee,cara@x.org,,,10,-,\n")
+MOODLE = ("Identifier,Full name,Email address,Status,Grade,Maximum grade,Last modified (submission),"
+          "Last modified (grade),Feedback comments\n"
+          'Participant 101,Ann Smith,ann@x.org,,,10,"Friday, 20 November 2026, 11:59 PM",-,\n'
+          'Participant 102,José Díaz,jose@x.org,,,10,"Sunday, 22 November 2026, 9:00 AM",-,"<p>One,\ntwo</p>"\n'
+          "Participant 103,Cara Lee,cara@x.org,,,10,-,-,\n")
 CANVAS = ("Student,ID,SIS User ID,SIS Login ID,Section,Homework 1 (77),Final Score\n"
           "    Points Possible,,,,,10,(read only)\n"
           '"Smith, Ann",4001,s1,ann,A,,50\n"Díaz, José",4002,s2,jose,A,,60\n')
@@ -157,6 +157,13 @@ def test_an_override_is_not_that_of_another_with_the_same_file(tmp_path):
     assert (ann.total, ben.total) == (10, 6) and ben.result["remarks"] == [] and "See me" in ann.result["remarks"]
 
 
+def test_being_late_takes_off_overridden_points_and_it_is_said(tmp_path):
+    rule, day = late.rule("2026-11-20", "50% per day"), datetime(2026, 11, 21, 12).astimezone()
+    for row, total, said in (("ann,a,4,\n", 2, True), ("ann,a,4,\nann,days late,0,\n", 4, False)):
+        (mark,), _ = settled(tmp_path, [("ann", result(2, 0))], row, late=rule, times={"ann": day})
+        assert mark.total == total and ("takes off overridden points" in " ".join(mark.told)) == said
+
+
 def test_without_a_file_one_is_made(tmp_path):
     assert overrides.read(tmp_path / "o.csv", ["a"]) == {} == overrides.read(tmp_path / "o.csv", ["a"])
     assert (tmp_path / "o.csv").read_text() == "student,task,points,comment\n"
@@ -179,11 +186,13 @@ def test_the_best_of_several_counts(tmp_path):
     assert (mark.student, mark.total, mark.entry) == ("s1", 6, graded[1][0]) and "the best of 2" in mark.told[0]
     (mark,), _ = settled(tmp_path, graded, who=who, late=late.rule("2026-11-20", "90% per day"), times=times)
     assert (mark.total, mark.entry) == (2, graded[0][0])  # what is late costs more than it brings
-    look = dict(settling.needs_a_look([mark], joined, lambda result: [], [[name for name, _ in graded]]))
-    assert look["s2"] == ["in the roster, and handed in nothing"]
-    assert f"the same file as {graded[1][0]}" in look[graded[0][0]]
-    look = dict(settling.needs_a_look([mark], joined, lambda result: [], overrides={"s1", "Anne"}))
-    assert "no student who handed in" in look["Anne"][0] and "s1" not in look
+    look = settling.needs_a_look([mark], joined, lambda result: [], [[name for name, _ in graded]])
+    assert look[-1] == ("s2", "", "in the roster, and handed in nothing")
+    assert ("s1", graded[0][0], f"the same file as {graded[1][0]}") in look
+    assert points.looks_csv(look).splitlines()[0] == "student,handed in,why"
+    (name, entry, why), (other, *_) = settling.needs_a_look([mark._replace(told=())], joined, lambda result: [],
+                                                            overrides={"s1", "Anne"})
+    assert (name, entry, other) == ("Anne", "", "s2") and "no student who handed in" in why
     assert rule.lost(6, 1) == 3
 
 
@@ -195,13 +204,31 @@ def test_what_moodle_and_canvas_take_back(tmp_path):
     found, _ = settled(tmp_path, [(entry, result(3, 4))], "Participant 101,,,Good\n", who=who)
     name, text = points.for_import(found, who, "Homework 1")
     assert name == "moodle.csv" and text.splitlines()[0] == MOODLE.splitlines()[0]
-    assert [(row["Grade"], row["Feedback comments"]) for row in rows(text)] == [("7", "Good"), ("", ""), ("", "")]
+    assert [(row["Grade"], row["Feedback comments"]) for row in rows(text)] == [
+        ("7", "Good"), ("", "<p>One,\ntwo</p>"), ("", "")]
+    found, _ = settled(tmp_path, [("José Díaz_102_assignsubmission_file", result(3, 4))], who=who)
+    _, text = points.for_import(found, who, "Homework 1")  # what was written there by hand stays
+    assert [(row["Grade"], row["Feedback comments"]) for row in rows(text)][1] == ("7", "<p>One,\ntwo</p>")
+    # Moodle refuses a worksheet without this column.
+    who = roster(tmp_path, MOODLE.replace("Last modified (grade)", "Modified"))
+    assert points.for_import(found, who, "Homework 1")[0] == "gradebook.csv"
     who = roster(tmp_path, CANVAS)
     found, _ = settled(tmp_path, [("smithann_4001_1_hw.ipynb", result(3, 4))], who=who)
     name, text = points.for_import(found, who, "Homework 1")
     assert name == "canvas.csv" and text.splitlines()[:2] == [
         "Student,ID,SIS User ID,SIS Login ID,Section,Homework 1 (77)", "    Points Possible,,,,,10"]
     assert [row["Homework 1 (77)"] for row in rows(text)] == ["10", "7", ""]
+    who = roster(tmp_path, CANVAS.replace("s2,jose,A,", "s2,jose,A,8.5"))  # points that somebody gave by hand stay
+    assert rows(points.for_import(found, who, "Homework 1")[1])[2]["Homework 1 (77)"] == "8.5"
+    who = roster(tmp_path, CANVAS.replace("Homework 1 (77)", "Homework 1 (late) (77)"))
+    assert points.for_import(found, who, "Homework 1 (late)")[1].startswith(
+        "Student,ID,SIS User ID,SIS Login ID,Section,Homework 1 (late) (77)\n")
+    two = ("LastName,FirstName,ID,SIS User ID,SIS Login ID,Integration ID,Root Account,Section,HW (7)\n"
+           "Smith,Ann,4001,s1,ann,,c.edu,A,\n")
+    found, _ = settled(tmp_path, [("smithann_4001_1_hw.ipynb", result(3, 4))], who=roster(tmp_path, two))
+    name, text = points.for_import(found, roster(tmp_path, two), "HW")
+    assert name == "canvas.csv" and text.splitlines()[0] == two.splitlines()[0]
+    assert text.splitlines()[2] == "Smith,Ann,4001,s1,ann,,c.edu,A,7"
     who = roster(tmp_path, "Email\nann@x.org\n")
     assert points.for_import([], who, "HW") == ("gradebook.csv", "Email,HW\nann@x.org,\n")
 

@@ -69,7 +69,7 @@ def cheating(cells, tasks):
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory):
     """(score, maximum) by student, after generate_assignment and autograde; and the folder."""
-    out = assignment.write((1, 8), tmp_path_factory.mktemp("nbgrader") / "a", seed=20, title="Sheet 1")
+    out = assignment.write((1, 9), tmp_path_factory.mktemp("nbgrader") / "a", seed=20, title="Sheet 1")
     tasks, *_ = keys.load(out / "instructor/assignment.json")
     folder = out / "nbgrader"
     nbgrader(folder, "generate_assignment", "sheet-1")

@@ -65,12 +65,15 @@ def test_hidden_tests_find_a_task_of_your_own(monkeypatch):
     ('expect_close(found, expected, self.rtol, "dx")', "pass", "the stub passes|public example passes"),
     (', "the inner derivative is missing"', ".strip(), 'it is not seen'\n        yield 'dx = ', 'dx  = ', 'not seen'",
      "no check fails where not seen"),
-    ("2.0]))", "2.0])", "SyntaxError")])
+    ("2.0]))", "2.0])", "found SyntaxError"),
+    ("self.statement = ", "self.text = ", "found AttributeError: .*'statement'"),
+    ("return self.solved", "return self.solve", "found AttributeError: .*'solve'.*, in line 40"),
+    ("a = {self.sign}x", "a = {self.sgn}x", "found AttributeError: .*'sgn'.*, in line")])
 def test_what_is_wrong_with_a_task_of_your_own_is_said(tmp_path, old, new, says):
     source = (EXAMPLE / "softmax_backward.py").read_text()
     assert old in source
     (tmp_path / "mine.py").write_text(source.replace(old, new))
-    with pytest.raises(ValueError, match=f"tasks: .*({says})"):
+    with pytest.raises(ValueError, match=f"tasks: .*mine.py.*({says})"):
         own.try_out(*own.load(tmp_path))
     assert {id for id in TASKS if not id.startswith("ch")} <= {"own-softmax-backward"}
 

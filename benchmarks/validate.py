@@ -14,6 +14,8 @@ from lnlib.measure.provenance import FOLDER, digits, provenance, save
 from lnlib.validate import validate
 
 RESULTS = FOLDER / "validate" / "frameworks.json"
+DERIVATIVES = {"double_backward": True, "nested": True}
+ON_JAX = {"framework": "jax", "dtypes": ("float32",), **DERIVATIVES}
 PACKAGES = ("numpy", "numba", "ml_dtypes", "torch", "jax", "jaxlib", "flax", "keras")
 
 
@@ -35,7 +37,6 @@ def torch_targets():
     torch.set_num_threads(1)
     F = torch.nn.functional
     wide = {"framework": "torch", "dtypes": ("float32", "float64", "float16", "bfloat16")}
-    twice = {"double_backward": True, "nested": True}
 
     # Every new eps would be compiled anew, and after a few of them PyTorch stops compiling.
     torch._dynamo.config.recompile_limit = 1000
@@ -46,8 +47,8 @@ def torch_targets():
     def rms_norm(x, gamma):
         return F.rms_norm(x, gamma.shape, gamma, 1e-5)
 
-    yield "torch.nn.LayerNorm", torch.nn.LayerNorm, {**wide, **twice}
-    yield "torch.nn.RMSNorm", torch.nn.RMSNorm, {**wide, **twice, "kind": "rms_norm"}
+    yield "torch.nn.LayerNorm", torch.nn.LayerNorm, {**wide, **DERIVATIVES}
+    yield "torch.nn.RMSNorm", torch.nn.RMSNorm, {**wide, **DERIVATIVES, "kind": "rms_norm"}
     small = {**wide, "dtypes": ("float32",), "quick": True, "eps": 1e-5}
     yield "torch.compile, layer norm", torch.compile(layer_norm, dynamic=True), small
     yield "torch.compile, RMS norm", torch.compile(rms_norm, dynamic=True), {**small, "kind": "rms_norm"}
@@ -56,7 +57,7 @@ def torch_targets():
 def flax_targets():
     import flax.linen
 
-    options = {"framework": "jax", "dtypes": ("float32",), "most_features": 130, "most_rows": 300}
+    options = {**ON_JAX, "most_features": 130, "most_rows": 300}
     for fast in (True, False):
         def layer_norm(x, gamma, beta, eps, fast=fast):
             layer = flax.linen.LayerNorm(epsilon=eps, use_fast_variance=fast, dtype=x.dtype)
@@ -74,7 +75,7 @@ def keras_targets():
     if keras.backend.backend() == "jax":
         yield "keras.ops.layer_normalization on JAX", lambda x, gamma, beta, eps: keras.ops.layer_normalization(
             x, gamma, beta, axis=-1, epsilon=eps), {
-            "framework": "jax", "dtypes": ("float32",), "most_features": 130, "most_rows": 300}
+            **ON_JAX, "most_features": 130, "most_rows": 300}
 
 
 def targets():

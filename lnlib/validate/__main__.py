@@ -9,6 +9,7 @@ import importlib
 import operator
 import os
 import sys
+from json import dumps
 from pathlib import Path
 
 from .isolate import watched
@@ -59,7 +60,12 @@ def main(arguments=None):
     target, json, html, journal = (options.pop(name) for name in ("target", "json", "html", "journal"))
     isolate, silence = options.pop("isolate"), options.pop("silence")
     if isolate:
-        return watched([argument for argument in given if argument != "--isolate"], silence)
+        code, sentence = watched([argument for argument in given if argument != "--isolate"], silence)
+        if sentence:
+            print(f"FAILED  {sentence}")
+            if json:
+                json.write_text(dumps({"target": target, "held": False, "ended": sentence}), encoding="utf-8")
+        return code
     try:
         report = validate(find(target), **options, watch=journal and (lambda case: journal.write_text(
             f"{case.property}: {case}", encoding="utf-8")))

@@ -9,7 +9,10 @@ from pathlib import Path
 
 
 def watched(arguments, silence):
-    """Run ``python -m lnlib.validate`` with these arguments in a child; its exit code, or 1 where it ended or hung."""
+    """Run ``python -m lnlib.validate`` with these arguments in a child.
+
+    Its exit code, or 1 where it ended or hung; and a sentence that says so, or None.
+    """
     with tempfile.TemporaryDirectory() as folder:
         journal = Path(folder) / "journal"
         journal.write_text("before the first case", encoding="utf-8")
@@ -19,11 +22,10 @@ def watched(arguments, silence):
         finally:
             child.kill()
             code = child.wait()
+        at = journal.read_text(encoding="utf-8")
         if hangs:
-            print(f"FAILED  the target took over {silence:g} seconds in one case, {journal.read_text(encoding='utf-8')}")
-        elif code not in (0, 1, 2):
-            print(f"FAILED  the target ended the process ({in_words(code)}) in {journal.read_text(encoding='utf-8')}")
-        return code if code in (0, 1, 2) and not hangs else 1
+            return 1, f"the target took over {silence:g} seconds in one case, {at}"
+        return (code, None) if code in (0, 1, 2) else (1, f"the target ended the process ({in_words(code)}) in {at}")
 
 
 def ended(child, journal, silence):

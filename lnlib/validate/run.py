@@ -55,7 +55,7 @@ def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), 
     """
     started, adapted = time.monotonic(), adapt(target, Settings(kind, framework, dtypes, quick, **options))
     settings = adapted.settings  # what is known of a target need not be said
-    digits = ordinary_digits(adapted)
+    digits = ordinary_digits(adapted, watch)
     tried, failed, unjudged = {}, {}, {}
     for case in progress(list(all_cases(settings, adapted.layouts, adapted.able))):
         if watch:
@@ -80,11 +80,13 @@ def name_of(target):
     return getattr(target, "__qualname__", type(target).__name__)
 
 
-def ordinary_digits(target):
+def ordinary_digits(target, watch=None):
     """Correct digits of each tensor of the first case of every dtype. What does not run there cannot be tried."""
     found = {}
     for case in all_cases(target.settings):
         if case.dtype not in found:
+            if watch:
+                watch(case)
             try:
                 outcome = call(target, case)
             except Raised as error:

@@ -1,4 +1,5 @@
-"""Targets on PyTorch tensors: a differentiable function ``f(x, gamma, beta, eps) -> y``, a class of modules, or a module.
+"""Targets on PyTorch tensors: a differentiable function ``f(x, gamma, beta, eps) -> y``, or a class of these, that is
+an ``autograd.Function``; a class of modules, or a module.
 
 A class is called as ``kind(D, eps=eps)`` for each width; its parameters, weight and bias, get the case's numbers. So do
 those of a module, which has one width and one eps. Importing this module loads PyTorch.
@@ -32,7 +33,9 @@ class TorchFunction:
 
     def __init__(self, target, settings):
         self.function, self.settings = contract.require_callable("target", target), settings
-        if inspect.isclass(target):
+        if inspect.isclass(target) and issubclass(target, torch.autograd.Function):
+            self.function = target.apply
+        elif inspect.isclass(target):
             self.function = lambda x, *rest: self._of_module(target(x.shape[-1], **self._eps(rest)), x, *rest)
         elif isinstance(target, torch.nn.Module):
             self.settings = _of_one_width(target, settings)

@@ -79,5 +79,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 def test_a_crash_and_a_hang_are_told(folder):
     for name, said in (("crashes", "SIGABRT"), ("hangs", "took over 3 seconds")):
         run = subprocess.run([sys.executable, "-m", "lnlib.validate", f"my_layer:forward,{name}", "--quick", "--isolate",
-                              "--silence", "3"], capture_output=True, text=True)
+                              "--silence", "3", "--json", "out.json"], capture_output=True, text=True)
         assert run.returncode == 1 and said in run.stdout and "any shape: x of shape (5, 7)" in run.stdout
+        found = json.loads((folder / "out.json").read_text())
+        assert not found["held"] and said in found["ended"]

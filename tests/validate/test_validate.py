@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from right import from_y, normalised, pair, pairs, two_pass
+from right import from_y, means, normalised, one_pass, pair, pairs, two_pass
 
 from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from lnlib.gradcheck import central_difference
@@ -42,6 +42,37 @@ def in_float32(forward, backward):
         y, saved = forward(*(a.astype(np.float32) for a in (x, gamma, beta)), eps)
         return y.astype(x.dtype), (saved, x.dtype)
     return wide_forward, lambda dy, saved: [a.astype(saved[1]) for a in backward(dy.astype(np.float32), saved[0])]
+
+
+def test_a_mistake_has_its_name_though_arithmetic_is_in_float32():
+    """float64 arrays would show that first, and y to be wrong."""
+    def backward(dy, cache):
+        dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+        return dx, dbeta, dgamma
+
+    assert "parameters-swapped" in validate(in_float32(layer_norm_forward, backward), quick=True).mistake.names
+
+
+def test_a_wrong_y_has_its_name_where_its_gradients_have_none():
+    """The variance of a sample, and the backward as if it were not: what x.var() of PyTorch makes of it."""
+    def sample(x, eps):
+        return two_pass(x, eps)[0], 1 / np.sqrt(x.var(axis=-1, keepdims=True, ddof=1) + x.dtype.type(eps))
+
+    said = validate(pair(sample, normalised, means), quick=True).mistake
+    assert "sample-variance" in said.names and said.sentence.startswith("Its gradients are those of no known mistake")
+
+
+def test_what_has_right_numbers_has_no_name():
+    """In float32 no mistake may be read from rounding, where the mean of squares less the square of the mean rounds most."""
+    wide, backward = in_float32(*pair(one_pass, normalised, means))
+
+    def forward(x, gamma, beta, eps):
+        if not x.flags.c_contiguous:
+            raise ValueError("not contiguous")
+        return wide(x, gamma, beta, eps)
+
+    report = validate((forward, backward), quick=True)
+    assert [f.property for f in report.failures] == ["memory in any order"] and report.mistake is None
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Targets on JAX arrays: a differentiable function ``f(x, gamma, beta, eps) -> y``. Importing this module loads JAX."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +20,7 @@ class JaxFunction:
     def __init__(self, target, settings):
         self.function = contract.require_callable("target", target)
         self.settings = settings
+        self._both = functools.cache(self._compiled)
         self.able += ("the second derivative",) * settings.double_backward + ("nested derivatives",) * settings.nested
 
     def _arguments(self, case):
@@ -27,19 +30,24 @@ class JaxFunction:
     def _y(self, case):
         return lambda *arguments: self.function(*arguments, *eps_of(case, self.settings))
 
+    def _compiled(self, eps):
+        """y and the gradients at this eps: one function, so that JAX compiles every shape once."""
+        last = () if self.settings.eps is not None else (eps,)
+
+        def both(arguments, dy):
+            y, pull_back = jax.vjp(lambda *arguments: self.function(*arguments, *last), *arguments)
+            if not isinstance(y, jax.Array):
+                raise TargetError(f"target: found a {type(y).__name__} returned, expected the array y")
+            return y, pull_back(dy.astype(y.dtype))
+        return jax.jit(both)
+
     def calls(self, cases):
         return [self._call(case) for case in cases]
 
     def _call(self, case):
         with _wide(case):
             arguments, dy = self._arguments(case)
-
-            def both(arguments, dy):
-                y, pull_back = jax.vjp(self._y(case), *arguments)
-                if not isinstance(y, jax.Array):
-                    raise TargetError(f"target: found a {type(y).__name__} returned, expected the array y")
-                return y, pull_back(dy.astype(y.dtype))
-            y, gradients = of_target(jax.jit(both), tuple(arguments.values()), dy)
+            y, gradients = of_target(self._both(case.eps), tuple(arguments.values()), dy)
             return _outcome({"y": y, **{f"d{name}": a for name, a in zip(arguments, gradients)}})
 
     def alone(self, case, name):

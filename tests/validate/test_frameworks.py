@@ -67,8 +67,16 @@ def test_jax():
         c = x - x.mean(-1, keepdims=True)
         return gamma * c * jax.lax.rsqrt((c * c).mean(-1, keepdims=True) + np.float32(eps)) + beta
 
-    assert validate(layer_norm, framework="jax", quick=True, most_features=64, most_rows=99,
+    traced = []
+
+    def watched(x, gamma, beta, eps):
+        traced.append((x.shape, eps))
+        return layer_norm(x, gamma, beta, eps)
+
+    assert validate(watched, framework="jax", quick=True, most_features=64, most_rows=99,
                     double_backward=True, nested=True).held
+    # The same shape was compiled again in every call. Eight are for one gradient alone and the derivatives.
+    assert len(traced) <= len(set(traced)) + 8
     assert "ordinary rows" in failed(lambda x, gamma, beta, eps: layer_norm(x, gamma, beta, eps) * gamma, "jax",
                                      most_features=7, most_rows=15)
 

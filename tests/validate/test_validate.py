@@ -1,7 +1,11 @@
 """lnlib.validate on right and wrong layer norms."""
 
+import sys
+import types
+
 import numpy as np
 import pytest
+from pages import BOOK
 from right import from_y, means, normalised, one_pass, pair, pairs, two_pass
 
 from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
@@ -10,7 +14,7 @@ from lnlib.mistakes import HARMLESS, MUTANTS
 from lnlib.mistakes.catalogue import forward_keeping_x
 from lnlib.mistakes.wild import WILD
 from lnlib.validate import TargetError, assert_valid, validate
-from lnlib.validate.cases import all_cases
+from lnlib.validate.cases import LAYOUTS, all_cases
 from lnlib.validate.judge import second_derivative, third_derivative
 from lnlib.validate.settings import Settings
 
@@ -73,6 +77,26 @@ def test_what_has_right_numbers_has_no_name():
 
     report = validate((forward, backward), quick=True)
     assert [f.property for f in report.failures] == ["memory in any order"] and report.mistake is None
+
+
+def test_the_page_says_what_each_property_is_for():
+    table = [row for row in (BOOK / "validate-your-own.md").read_text(encoding="utf-8").splitlines() if row.startswith("| ")]
+    told = ", ".join(row.split("|")[1].strip() for row in table[1:])
+    able = "one gradient alone", "gradients add up", "the second derivative", "nested derivatives"
+    tried = {case.property for case in all_cases(Settings(quick=True), LAYOUTS, able)} | {"rows far from zero"}
+    left = sorted(tried, key=len, reverse=True)
+    assert not [name for name in left if name not in told]
+    for name in left:
+        told = told.replace(name, "")
+    assert not told.strip(", ")
+
+
+def test_a_bar_after_a_second(monkeypatch):
+    seen = []
+    bar = types.SimpleNamespace(tqdm=lambda cases, **options: seen.append(options) or cases)
+    monkeypatch.setitem(sys.modules, "tqdm", bar)
+    assert validate((layer_norm_forward, layer_norm_backward), quick=True, most_features=7, most_rows=15).held
+    assert seen[0]["delay"] == 1 and seen[0]["disable"] is None  # None: where nobody looks there is none
 
 
 @pytest.mark.slow

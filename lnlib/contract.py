@@ -72,6 +72,18 @@ def require_shape(name, found, shape, of=""):
         raise ValueError(f"{name}: found shape {found}, expected {shape}{of}")
 
 
+def _dtype_of(name, value, interface):
+    """The dtype of a device array. To the interface bfloat16 is two bytes without a meaning; the array says which."""
+    typestr = interface["typestr"]
+    if typestr[1:] != "V2" or str(getattr(value, "dtype", "")).removeprefix("torch.") != "bfloat16":
+        return np.dtype(typestr)
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise TypeError(f"{name}: found bfloat16, which NumPy knows only where package ml_dtypes is installed") from error
+    return np.dtype(ml_dtypes.bfloat16)
+
+
 def describe(name, value, dtypes, expected=""):
     """The :class:`Description` of a C-contiguous device array: of anything with ``__cuda_array_interface__``.
 
@@ -81,7 +93,7 @@ def describe(name, value, dtypes, expected=""):
         interface = value.__cuda_array_interface__
     except RuntimeError as error:  # PyTorch's, for a tensor that requires its gradient
         raise TypeError(f"{name}: found {type(value).__name__}, expected it without a graph ({error})") from error
-    dtype, shape, strides = np.dtype(interface["typestr"]), tuple(interface["shape"]), interface.get("strides")
+    dtype, shape, strides = _dtype_of(name, value, interface), tuple(interface["shape"]), interface.get("strides")
     if _name_of(dtype) not in dtypes or not dtype.isnative:
         require_dtype(name, dtype, dtypes, expected, str(getattr(value, "dtype", dtype.name)).removeprefix("torch."))
     if strides is not None and math.prod(shape):

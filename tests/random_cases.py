@@ -135,7 +135,7 @@ def draw(number):
     """The case of this number."""
     rng = np.random.default_rng(number)
     dtype = str(rng.choice(list(SHARES), p=np.array([*SHARES.values()]) / sum(SHARES.values())))
-    interpreted = chance(rng, 1 / INTERPRETED) and dtype in ("float32", "float16")
+    interpreted = chance(rng, 1 / INTERPRETED) and dtype != "float64"
     many = chance(rng, 1 / MANY_ROWS) and not interpreted
     shape = draw_shape(rng, many, INTERPRETED_SIZE if interpreted else SIZE)
     z, rows = draw_rows(rng, shape)

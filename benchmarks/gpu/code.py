@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from lnlib.gpu import kernels, ladder, plans
 from lnlib.measure import provenance
-from lnlib.simt.cuda_access import float16, float32, float64
+from lnlib.simt.cuda_access import bfloat16, float16, float32, float64
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
 
@@ -68,11 +68,12 @@ def _shipped():
     """Kernels of lnlib.gpu, each as planned for rows of D numbers; D = 8191 and 16383 make it load one at a time."""
     found = []
     for D, real, storage in ((128, float32, float32), (4096, float32, float32), (4096, float32, float16),
-                             (4096, float64, float32), (16383, float32, float32), (20000, float32, float32)):
+                             (4096, float32, bfloat16), (4096, float64, float32), (16383, float32, float32),
+                             (20000, float32, float32)):
         found.append(_forward(D, real, storage))
     for D, real, storage in ((128, float32, float32), (4096, float32, float32), (4096, float32, float16),
-                             (4096, float64, float32), (8191, float32, float32), (8192, float32, float32),
-                             (20000, float32, float32)):
+                             (4096, float32, bfloat16), (4096, float64, float32), (8191, float32, float32),
+                             (8192, float32, float32), (20000, float32, float32)):
         found.append(_backward(D, real, storage))
     return found
 
@@ -81,14 +82,19 @@ def _name(dtype):
     return getattr(dtype, "__name__", str(dtype))  # NumPy's where there is no Numba
 
 
+def _kept_as(dtype):
+    """The dtype of an array of it in a kernel."""
+    return "uint16" if dtype is bfloat16 else _name(dtype)
+
+
 def _planned(name, plan, short, long, arrays, scalars, D, real, storage, blocks, loads, stores):
     """A kernel for a plan. ``loads`` and ``stores`` count chunks of x's dtype that a thread loads and stores."""
-    wide = {float16: "E.64"}.get(storage, "E.128")
+    wide = {float16: "E.64", bfloat16: "E.64"}.get(storage, "E.128")
     expectations = {"threads": plan.threads * plan.rows, "blocks": blocks, "float64": real is float64,
                     "none": ("BAR",) if plan.threads == 32 else ()}
     if plan.width == 4 and plan.chunks:
         expectations["at_least"] = {"LDG." + wide: loads * plan.chunks, "STG." + wide: stores * plan.chunks}
-    signature = ", ".join([f"{_name(storage if kind == 'x' else real)}[::1]" for kind in arrays] + scalars)
+    signature = ", ".join([f"{_kept_as(storage if kind == 'x' else real)}[::1]" for kind in arrays] + scalars)
     return Kernel(f"{name} {D} {_name(storage)}" + " precise" * (real is float64), short if plan.chunks else long,
                   (plan.threads, plan.chunks, plan.width, plan.rows, real, storage) if plan.chunks
                   else (plan.threads, plan.width, real, storage),

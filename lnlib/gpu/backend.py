@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import contract
-from ..simt.cuda_access import float16, float32, float64
+from ..simt.cuda_access import bfloat16, float16, float32, float64
 from . import kernels, plans
 from .devices import machine_for
 from .prepared import Work
 
-_TYPES = {"float16": float16, "float32": float32, "float64": float64}
+_TYPES = {"bfloat16": bfloat16, "float16": float16, "float32": float32, "float64": float64}
 
 
 @functools.lru_cache(maxsize=None)
@@ -53,9 +53,8 @@ class GpuLayerNormCache(NamedTuple):
 
 
 #: Dtypes of x; their names.
-DTYPES = "float32", "float16"
-_EXPECTED = ("float32 or float16 on the GPU (lnlib.layernorm and lnlib.cpu take float64 and bfloat16; "
-             ".astype converts)")
+DTYPES = "float32", "float16", "bfloat16"
+_EXPECTED = "float32, float16 or bfloat16 on the GPU (lnlib.layernorm and lnlib.cpu take float64; .astype converts)"
 
 
 def _on_device(value):
@@ -105,8 +104,11 @@ def _require_parts(cache):
 
 
 def width_of_access(machine, D, *arrays):
-    """4 if every row of every array begins where an access of four numbers may begin, else 1."""
-    return 4 if D % 4 == 0 and all(machine.address(a) % 16 == 0 for a in arrays) else 1
+    """4 if every row of every array begins where an access of four numbers may begin, else 1.
+
+    Four float32 are 16 bytes; four numbers of half precision 8.
+    """
+    return 4 if D % 4 == 0 and all(machine.address(a) % (4 * a.dtype.itemsize) == 0 for a in arrays) else 1
 
 
 def _require_one_device(machine, arrays):
@@ -161,8 +163,8 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
 
     Formula, units, errors and source as there; parameters too, but for these. Returns y and a GpuLayerNormCache.
 
-    * ``x`` is float32, or float16 as storage for float32 arithmetic. A NumPy array is copied to the device and y
-      back. A device array (anything with ``__cuda_array_interface__``: CuPy, PyTorch, Numba; C-contiguous) stays
+    * ``x`` is float32, or float16 or bfloat16 as storage for float32 arithmetic. A NumPy array is copied to the
+      device and y back. A device array (anything with ``__cuda_array_interface__``: CuPy, PyTorch, Numba; C-contiguous) stays
       there, and y is one of its library.
     * ``gamma`` and ``beta`` are where x is, of x's dtype or float32.
     * ``precise``: arithmetic of both passes in float64. Many GPUs do that at 1/32 or 1/64 of the speed of float32.

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import simt
 from ..simt.cuda_access import cuda
-from .prepared import device_of, on_device
+from .prepared import device_of, in_kernels, on_device
 
 #: What the interpreter takes for the number of multiprocessors of its GPU.
 INTERPRETED_MULTIPROCESSORS = 2
@@ -41,7 +41,8 @@ class Interpreter:
         out[...] = array
 
     def launch(self, work, *arrays):
-        simt.launch(work.kernel, work.blocks, work.threads, *(a.reshape(-1) for a in arrays), *work.numbers)
+        simt.launch(work.kernel, work.blocks, work.threads, *(
+            a.reshape(-1).view(in_kernels(a.dtype)) for a in arrays), *work.numbers)
 
     def address(self, array):
         return 0  # the interpreter places arrays as a GPU's allocator does
@@ -73,7 +74,8 @@ class Gpu:
         self.current.__exit__(*error)
 
     def put(self, array):
-        return cuda.to_device(np.ascontiguousarray(array), stream=_numbas(self.stream))
+        plain = np.ascontiguousarray(array).view(in_kernels(array.dtype))
+        return cuda.to_device(plain, stream=_numbas(self.stream)).view(array.dtype)
 
     def empty(self, shape, dtype):
         if self.library == "torch":
@@ -84,7 +86,8 @@ class Gpu:
         return cuda.device_array(shape, dtype, stream=_numbas(self.stream))
 
     def get(self, array, out):
-        out[...] = array.copy_to_host(stream=_numbas(self.stream))
+        plain = array.view(in_kernels(array.dtype)).copy_to_host(stream=_numbas(self.stream))
+        out[...] = plain.view(array.dtype)
         if self.stream:  # on the default stream, the copy has waited
             _numbas(self.stream).synchronize()
 

@@ -13,6 +13,8 @@ r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA.
 * **Range.** A row whose variance leaves the range is done again, scaled by a power of two, and so is an upstream
   gradient whose sums overflow. A row that varies little at a huge mean is scaled only until its mean is known: eps
   counts in its variance. All arithmetic is float32, or float64 if ``real`` is.
+* **Half precision.** Numbers are widened when they are read, and rounded once when they are written. Of bfloat16 the
+  kernels see bits (:func:`~lnlib.simt.cuda_access.bfloat16`).
 
 Arrays are flat, (rows * D). ``statistics`` has four numbers a row: a guess at the mean, the mean of what it leaves,
 1 / sqrt(var + eps), and the power of two by which the row is multiplied before.
@@ -24,7 +26,7 @@ constants of its plans.
 import math
 
 from .. import contract
-from ..simt.cuda_access import FULL, cuda, device, float32, float64, int32, int64, libdevice, load4, store4
+from ..simt.cuda_access import FULL, cuda, device, float32, float64, int32, int64, libdevice, load4, store4, widened
 
 #: Powers of two by which a row out of range is multiplied. The first is for one that is too large.
 DOWN, UP = 2.0**-90, 2.0**100
@@ -41,7 +43,7 @@ ROUNDS = 6
 
 @device
 def fetch1(array, i, registers, k):
-    registers[k] = array[i]
+    registers[k] = widened(array[i])
 
 
 @device
@@ -52,10 +54,10 @@ def put1(array, i, registers, k, storage):
 @device
 def fetch4(array, i, registers, k):
     a, b, c, d = load4(array, i)
-    registers[k] = a
-    registers[k + 1] = b
-    registers[k + 2] = c
-    registers[k + 3] = d
+    registers[k] = widened(a)
+    registers[k + 1] = widened(b)
+    registers[k + 2] = widened(c)
+    registers[k + 3] = widened(d)
 
 
 @device
@@ -228,7 +230,7 @@ def means_of_g(threads, sums, real):
         small, large = real(1), real(1)
         g_mean, gx_mean = real(0), real(0)
         for _ in range(2):
-            first = times(real(dy[base]) * small, real(gamma[0]))
+            first = times(real(widened(dy[base])) * small, real(widened(gamma[0])))
             g_sum, gx_sum, differs = sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics,
                                           small, first)
             if warps > 1:

@@ -4,7 +4,7 @@ r"""Layer norm for PyTorch's autograd, by :mod:`lnlib.gpu` for tensors on a GPU 
 with the same names in its ``state_dict``. The gradient can be differentiated again. PyTorch is loaded with this module,
 which nothing in ``lnlib`` imports.
 
-* **Dtypes.** float64 (CPU), float32 and float16; bfloat16 is computed in float32 and rounded once. gamma and beta have
+* **Dtypes.** float64 (CPU), float32, float16 and bfloat16 (on a GPU it needs package ml_dtypes). gamma and beta have
   x's dtype or float32.
 * **Streams.** On a GPU the work is queued on PyTorch's current stream, and nothing waits for it.
 * **Twice.** The second derivative is computed on the host, by :func:`lnlib.layernorm.layer_norm_double_backward`: right,
@@ -24,11 +24,11 @@ def _backend(x):
 
 
 def _array(tensor):
-    """What the backends take: a device tensor, or an array on the same memory; bfloat16 as float32."""
+    """What the backends take: a device tensor, or an array on the same memory; on the CPU bfloat16 as float32."""
     tensor = tensor.detach().contiguous()
-    if tensor.dtype is torch.bfloat16:
-        tensor = tensor.float()
-    return tensor if tensor.is_cuda else tensor.numpy()
+    if tensor.is_cuda:
+        return tensor
+    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
 def _tensor(array, like):

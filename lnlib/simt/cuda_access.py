@@ -18,6 +18,9 @@ rounded by itself, write ``libdevice.fmul_rn(a, b)`` (``dmul_rn`` for float64). 
 as ``cuda.jit`` gets no ``fastmath``: any of its settings, even ``{"contract"}``, also makes division and square root
 approximate, and 0 of subnormal numbers.
 
+**bfloat16** is the upper half of a float32, and NumPy has no name for it. In kernels an array of it is one of uint16:
+what is read from it goes through :func:`widened`, what is stored through :func:`bfloat16`.
+
 In a kernel that runs, arguments are not checked: a GPU has nobody to tell.
 """
 
@@ -27,15 +30,15 @@ import numpy as np
 
 try:
     from llvmlite import ir
-    from numba import cuda, float32, float64, int32, int64, types
+    from numba import cuda, float32, float64, int32, int64, types, uint16
     from numba.core.errors import TypingError
     from numba.cuda import libdevice
     from numba.cuda.extending import intrinsic
 except ImportError:  # no Numba, or one without its CUDA target
     cuda = None
 
-__all__ = ["FULL", "cuda", "device", "float16", "float32", "float64", "int32", "int64", "libdevice", "load4",
-           "store4"]
+__all__ = ["FULL", "bfloat16", "cuda", "device", "float16", "float32", "float64", "int32", "int64", "libdevice",
+           "load4", "store4", "widened"]
 
 #: The mask of the lanes that take part in a shuffle, here all 32.
 FULL = 0xffffffff
@@ -73,6 +76,14 @@ if cuda is None:
     def store4(array, i, a, b, c, d):
         """array[i], ..., array[i + 3] = a, b, c, d: only inside a kernel."""
         raise NotImplementedError("store4: works in a kernel only")
+
+    def widened(value):
+        """The number that an element of an array stands for: only inside a kernel."""
+        raise NotImplementedError("widened: works in a kernel only")
+
+    def bfloat16(value):
+        """The bits of the nearest bfloat16: only inside a kernel."""
+        raise NotImplementedError("bfloat16: works in a kernel only")
 
 else:
     float16 = types.float16
@@ -137,3 +148,29 @@ else:
             return context.get_dummy_value()
 
         return types.void(array, i, *[array.dtype] * 4), generate
+
+    @intrinsic
+    def widened(typingctx, value):
+        """The number that an element of an array stands for: of a uint16 the bfloat16, as float32, else itself."""
+        if value != uint16:
+            return value(value), lambda context, builder, signature, arguments: arguments[0]
+
+        def generate(context, builder, signature, arguments):
+            bits = builder.shl(builder.zext(arguments[0], ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
+            return builder.bitcast(bits, ir.FloatType())
+
+        return float32(value), generate
+
+    @device
+    def bfloat16(value):
+        """The bits of the bfloat16 nearest to a float32 or float64, ties to even, as uint16."""
+        single = float32(value)
+        bits = libdevice.float_as_int(single)
+        # Rounding twice must not make a tie of what is none: where float32 has lost something, its last bit says so.
+        if abs(single) > abs(value):
+            bits -= 1
+        if single != value:
+            bits |= 1
+        if value != value:
+            bits = 0x7fc00000
+        return uint16(((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) & 0xffff)

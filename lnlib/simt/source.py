@@ -36,7 +36,7 @@ class Overflow(KernelError):
 
 INTEGER = (int, np.integer)
 NARROW = (np.float16, np.float32)
-_RANGES = {"int32": (-2**31, 2**31), "int64": (-2**63, 2**63), "uint32": (0, 2**32)}
+_RANGES = {"int32": (-2**31, 2**31), "int64": (-2**63, 2**63), "uint16": (0, 2**16), "uint32": (0, 2**32)}
 
 
 def to_integer(name, value):
@@ -51,6 +51,22 @@ def to_integer(name, value):
 TYPES = {"float16": np.float16, "float32": np.float32, "float64": np.float64,
           **{name: functools.partial(to_integer, name) for name in _RANGES}}
 TYPE_NAMES = {convert: name for name, convert in TYPES.items()}
+
+
+def widened(value):
+    """Of an integer, the bits of a bfloat16, its number as float32; any other number itself."""
+    return np.uint32(int(value) << 16).view(np.float32) if isinstance(value, INTEGER) else value
+
+
+def bfloat16(value):
+    """The bits of the nearest bfloat16, ties to even: a float32 is its upper half and 16 bits more."""
+    if math.isnan(value):
+        return 0x7fc0
+    single = np.float32(value)
+    bits = int(single.view(np.uint32)) - int(abs(single) > abs(value))
+    if single != value:
+        bits |= 1  # of a float64: what is lost already must not make a tie of what is none
+    return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16
 
 
 def _check_operands(symbol, a, b):
@@ -200,6 +216,9 @@ def _compile(function, helpers):
     return compile(ast.fix_missing_locations(ast.Module([definition], [])), function.__code__.co_filename, "exec")
 
 
+#: The types, and what kernels make bfloat16 with; arrays of it are arrays of uint16.
+CONVERSIONS = {**TYPES, "bfloat16": bfloat16, "widened": widened}
+
 #: What stands for these names in every kernel.
 _NAMES = {"__simt_add": _checked("+", operator.add), "__simt_subtract": _checked("-", operator.sub),
           "__simt_multiply": _checked("*", operator.mul), "__simt_divide": _checked("/", _divide),
@@ -211,8 +230,8 @@ _NAMES = {"__simt_add": _checked("+", operator.add), "__simt_subtract": _checked
 def _translate(value):
     """What a kernel's name for ``value`` stands for here: types of Numba and of NumPy, and functions of math."""
     name = getattr(value, "name", getattr(value, "__name__", None))
-    if isinstance(name, str) and name in TYPES:
-        return TYPES[name]
+    if isinstance(name, str) and name in CONVERSIONS:
+        return CONVERSIONS[name]
     if value is math:
         return _MATH
     if getattr(value, "__module__", None) == "math":

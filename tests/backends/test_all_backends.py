@@ -147,9 +147,9 @@ IMPLEMENTATIONS = {
                                              ("float32", *cases.HALVES)),
     "CPU backend": Implementation(backend(cpu), recentred, cases.DTYPES),
     "CPU backend, precise": Implementation(backend(cpu, precise=True), rounded_once, ("float32", *cases.HALVES)),
-    "GPU backend": Implementation(backend(gpu), recentred, ("float32", "float16"), size=70_000,
+    "GPU backend": Implementation(backend(gpu), recentred, ("float32", *cases.HALVES), size=70_000,
                                   skip=("65536 rows", "2x128x1024")),  # minutes, in an interpreter
-    "GPU backend, precise": Implementation(backend(gpu, precise=True), rounded_once, ("float32", "float16"),
+    "GPU backend, precise": Implementation(backend(gpu, precise=True), rounded_once, ("float32", *cases.HALVES),
                                            size=70_000, skip=("65536 rows", "2x128x1024")),
     "rows sharded": Implementation(cut_among_three(sharded.rows, 0), recentred, cases.DTYPES),
     "features sharded": Implementation(cut_among_three(sharded.features, 1), recentred, cases.DTYPES),

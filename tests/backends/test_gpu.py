@@ -33,11 +33,12 @@ from lnlib.gpu import backend, devices, kernels, plans, prepared
 from lnlib.gpu.backend import scaled_eps, width_of_access
 from lnlib.gpu.plans import Plan
 from lnlib.mistakes.change import changed, executed
+from lnlib.rounding import round_to
 from lnlib.simt import source as simt_source
-from lnlib.simt.cuda_access import cuda, float16, float32, float64
+from lnlib.simt.cuda_access import bfloat16, cuda, float16, float32, float64, widened
 
 U = cases.U["float32"]
-TYPES = {"float16": float16, "float32": float32, "float64": float64}
+TYPES = {"bfloat16": bfloat16, "float16": float16, "float32": float32, "float64": float64}
 
 
 def arrays(shape, dtype="float32", parameters=None, seed=1):
@@ -71,7 +72,8 @@ EVERY = [(N, D, far, "float32", False) for D, rows in WIDTHS.items() for N in ro
 # float16 numbers end at 65504 and are 0.06 apart at 100. Of the rest, the longest row is float32's business.
 SOME = [(1, 33), *((min(rows[-1], 7), D) for D, rows in WIDTHS.items() if D < 20000)]
 EVERY += [(N, D, far, dtype, precise) for N, D in SOME
-          for far, dtype, precise in ((100, "float16", False), (100, "float16", True), (1e6, "float32", True))]
+          for far, dtype, precise in ((100, "float16", False), (100, "float16", True), (1e6, "float32", True),
+                                       *((4, dtype, precise) for dtype in cases.HALVES[1:] for precise in (False, True)))]
 
 
 def judge(case, precise):
@@ -86,15 +88,24 @@ def test_agrees_with_exact_arithmetic(N, D, far, dtype, precise):
 
 # The kernels by themselves
 
+def flat(array):
+    """As kernels get it."""
+    return array.reshape(-1).view(prepared.in_kernels(array.dtype))
+
+
+def unwritten(size, dtype):
+    return simt.uninitialised(size, np.dtype(prepared.in_kernels(np.dtype(dtype)))).view(dtype)
+
+
 def launch_forward(plan, x, gamma, beta, eps=1e-5, real=np.float32, module=kernels, rows=None, y=None, **options):
     """y, the statistics and the launch; y is more than rows * D numbers if ``y`` is."""
     rows, D = x.shape[0] if rows is None else rows, x.shape[1]
     dtypes = TYPES[np.dtype(real).name], TYPES[x.dtype.name]
     kernel = (module.forward(*plan[:4], *dtypes) if plan.chunks
               else module.forward_long(plan.threads, plan.width, *dtypes))
-    y = simt.uninitialised(x.size, x.dtype) if y is None else y
+    y = unwritten(x.size, x.dtype) if y is None else y
     statistics = simt.uninitialised(4 * rows, real)
-    ran = simt.launch(kernel, plan.blocks, plan.threads * plan.rows, x.reshape(-1), gamma, beta, y, statistics,
+    ran = simt.launch(kernel, plan.blocks, plan.threads * plan.rows, flat(x), flat(gamma), flat(beta), flat(y), statistics,
                       np.int32(rows), np.int32(D), *scaled_eps(eps, np.dtype(real)), **options)
     return y, statistics, ran
 
@@ -106,10 +117,10 @@ def launch_backward(plan, dy, x, statistics, gamma, module=kernels, rows=None, o
     dtypes = TYPES[real.name], TYPES[x.dtype.name]
     kernel = (module.backward(*plan[:4], *dtypes) if plan.chunks
               else module.backward_long(plan.threads, plan.width, *dtypes))
-    outputs = outputs or (simt.uninitialised(x.size, x.dtype),
+    outputs = outputs or (unwritten(x.size, x.dtype),
                           *(simt.uninitialised(plan.partials * D, real) for _ in range(2)))
-    ran = simt.launch(kernel, plan.blocks, plan.threads * plan.rows, dy.reshape(-1), x.reshape(-1), statistics, gamma,
-                      *outputs, np.int32(rows), np.int32(D), np.int32(plan.partials), **options)
+    ran = simt.launch(kernel, plan.blocks, plan.threads * plan.rows, flat(dy), flat(x), statistics, flat(gamma),
+                      *map(flat, outputs), np.int32(rows), np.int32(D), np.int32(plan.partials), **options)
     return outputs, ran
 
 
@@ -118,10 +129,43 @@ def launch_add(partial_dgamma, partial_dbeta, D, dtype=np.float32, module=kernel
     partials = partial_dgamma.size // D
     columns, lanes = plans.plan_add(partials)
     kernel = module.add_partials(columns, lanes, TYPES[partial_dgamma.dtype.name], TYPES[np.dtype(dtype).name])
-    dgamma, dbeta = (simt.uninitialised(D, dtype) for _ in range(2))
-    ran = simt.launch(kernel, -(-D // columns), columns * lanes, partial_dgamma, partial_dbeta, dgamma, dbeta,
-                      np.int32(partials), np.int32(D), **options)
+    dgamma, dbeta = (unwritten(D, dtype) for _ in range(2))
+    ran = simt.launch(kernel, -(-D // columns), columns * lanes, partial_dgamma, partial_dbeta, flat(dgamma),
+                      flat(dbeta), np.int32(partials), np.int32(D), **options)
     return dgamma, dbeta, ran
+
+
+def rounded_and_back(values, kept, numbers, n):
+    i = cuda.grid(1)
+    if i < n:
+        kept[i] = bfloat16(values[i])
+        numbers[i] = widened(kept[i])
+
+
+def to_round(dtype):
+    """Any bits of a float32; what lies in the middle of two bfloat16, and next to it; NaN, Inf, the largest."""
+    rng = np.random.default_rng(3)
+    any_bits = rng.integers(0, 2**32, 300, dtype=np.uint64).astype(np.uint32).view("f4")
+    middle = (rng.integers(0, 2**16, 100) << 16 | 0x8000).astype(np.uint32).view("f4")
+    some = np.concatenate([any_bits, middle, np.array([0, -0.0, np.nan, np.inf, -np.inf, 3.4e38, 3.39e38, 1e-45], "f4")])
+    some = some.astype(dtype)
+    return np.concatenate([some, np.nextafter(some, np.inf, dtype=dtype), np.nextafter(some, -np.inf, dtype=dtype)])
+
+
+def judge_rounding(values, kept, numbers):
+    """Both as lnlib.rounding has it, which rounds once; and the bits are the upper half of a float32."""
+    expected = round_to(values.astype("f8"), "bfloat16").astype("f4")
+    assert np.array_equal(numbers, expected, equal_nan=True)
+    assert np.array_equal((kept.astype(np.uint32) << 16).view("f4"), expected, equal_nan=True)
+    assert np.array_equal(np.signbit(numbers), np.signbit(expected) & ~np.isnan(expected))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_bfloat16_is_rounded_once(dtype):
+    values = to_round(dtype)
+    kept, numbers = np.zeros(values.size, np.uint16), np.zeros(values.size, "f4")
+    simt.launch(rounded_and_back, -(-values.size // 128), 128, values, kept, numbers, np.int32(values.size))
+    judge_rounding(values, kept, numbers)
 
 
 class Kind(NamedTuple):
@@ -163,7 +207,8 @@ def launch_all(kind, x, gamma, beta, dy, eps=1e-5, real=np.float32, module=kerne
 
 
 @pytest.mark.parametrize("real, dtype, offset", [(np.float32, "float32", 1e6), (np.float32, "float16", 0),
-                                                 (np.float64, "float32", 0)])
+                                                 (np.float64, "float32", 0),
+                                                 *((np.float64, dtype, 0) for dtype in cases.HALVES[1:])])
 @every_kind
 def test_every_kernel(kind, real, dtype, offset):
     """Seven rows, three partial sums: some have three terms, some two; every number of a result is written."""
@@ -503,11 +548,15 @@ def test_plan_of_the_second_stage():
 
 def test_width():
     """Rows begin where four numbers may be read at once only if D is a multiple of 4 and the array begins so."""
-    machine = types.SimpleNamespace(address=lambda array: array)
-    assert [width_of_access(machine, D, 0, 256, 512) for D in (4, 8, 1024, 1, 2, 3, 6, 1027)] == [
-        4, 4, 4, 1, 1, 1, 1, 1]
-    assert [width_of_access(machine, 1024, 512, address, 0) for address in (16, 32, 4, 8, 12, 2, 260)] == [
-        4, 4, 1, 1, 1, 1, 1]
+    machine = types.SimpleNamespace(address=lambda array: array.address)
+
+    def width(D, *addresses, dtype="f4"):
+        return width_of_access(machine, D, *(types.SimpleNamespace(address=a, dtype=np.dtype(dtype)) for a in addresses))
+
+    assert [width(D, 0, 256, 512) for D in (4, 8, 1024, 1, 2, 3, 6, 1027)] == [4, 4, 4, 1, 1, 1, 1, 1]
+    assert [width(1024, 512, address, 0) for address in (16, 32, 4, 8, 12, 2, 260)] == [4, 4, 1, 1, 1, 1, 1]
+    # Four numbers of half precision are 8 bytes.
+    assert [width(1024, 512, address, 0, dtype="f2") for address in (16, 8, 24, 4, 2, 260)] == [4, 4, 4, 1, 1, 1]
 
 
 @pytest.mark.parametrize("misaligned", range(4))
@@ -730,8 +779,8 @@ def refused():
     What contract refuses everywhere is in tests/backends/test_contract.py. Here: that every argument gets there.
     """
     forward, backward = gpu.layer_norm_forward, gpu.layer_norm_backward
-    instead = "lnlib.layernorm and lnlib.cpu take float64 and bfloat16"
-    for x in (*(X.astype(d) for d in ("f8", *(d for d in cases.HALVES if d == "bfloat16"))), X.tolist()):
+    instead = "lnlib.layernorm and lnlib.cpu take float64"
+    for x in (X.astype("f8"), X.tolist()):
         yield forward, {**FORWARD, "x": x}, "x", TypeError, f"found dtype {np.asarray(x).dtype.name}", instead
     for function, good in ((forward, FORWARD), (backward, {"dy": DY, "cache": CACHE})):
         for out, error, found, expected in (
@@ -981,7 +1030,8 @@ def library(request):
 DEVICE_CASES = [cases.Case(f"device {N}x{D} {dtype} {offset}", (N, D), dtype, offset=offset)
                 for N, D in ((1, 1), (7, 3), (130, 100), (33, 127), (7, 1027), (70, 1024), (5, 5120), (3, 9000),
                              (3, 20000), (2, 16383))
-                for dtype, offset in (("float32", 0), ("float32", 1e6), ("float16", 100))]
+                for dtype, offset in (("float32", 0), ("float32", 1e6), ("float16", 100),
+                                      *((dtype, 4) for dtype in cases.HALVES[1:]))]
 
 
 @needs_gpu
@@ -1017,6 +1067,17 @@ def test_on_the_gpu_arrays_stay_there(library, shape, dtype, parameters, precise
 
 
 @needs_gpu
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_on_the_gpu_bfloat16_is_rounded_once(dtype):
+    values = to_round(dtype)
+    kept, numbers = np.zeros(values.size, np.uint16), np.zeros(values.size, "f4")
+    on_device = [cuda.to_device(a) for a in (values, kept, numbers)]
+    cuda.jit(rounded_and_back)[128, 32](  # below 128 blocks Numba warns
+        *on_device, np.int32(values.size))
+    judge_rounding(values, *(a.copy_to_host() for a in on_device[1:]))
+
+
+@needs_gpu
 def test_on_the_gpu_misaligned_arrays(library):
     """A view that begins 4 bytes behind the beginning of memory: width 1, and no "misaligned address"."""
     a = arrays((7, 100))
@@ -1031,14 +1092,18 @@ def test_on_the_gpu_misaligned_arrays(library):
 
 @needs_gpu
 def test_on_the_gpu_what_pytorch_has_of_its_own():
-    """A tensor with a graph, a transposed one, bfloat16; and a tensor on the host is an array on the host."""
+    """A tensor with a graph, a transposed one; bfloat16, and a tensor on the host, which is an array on the host."""
     torch = imported("torch")
     x, one = torch.ones(8, 8, device="cuda"), torch.ones(8, device="cuda")
     for bad, error, found in ((x.clone().requires_grad_(), TypeError, "found Tensor"),
-                              (x[:, ::2].T, ValueError, "found strides"),
-                              (x.to(torch.bfloat16), TypeError, "found dtype bfloat16")):
+                              (x[:, ::2].T, ValueError, "found strides")):
         with pytest.raises(error, match=f"^x: {found}"):
             gpu.layer_norm_forward(bad, one, one)
+    on_device = [torch.from_numpy(a).to("cuda", torch.bfloat16) for a in (X, GAMMA, BETA, DY)]
+    y, cache = gpu.layer_norm_forward(*on_device[:3])
+    found = y, *gpu.layer_norm_backward(on_device[3], cache)
+    expected = run(*(a.cpu().float().numpy().astype("bfloat16") for a in on_device))
+    assert bits(a.cpu().view(torch.int16).numpy() for a in found) == bits(a.view("i2") for a in expected)
     y, _ = gpu.layer_norm_forward(*(torch.from_numpy(a) for a in (X, GAMMA, BETA)))
     assert type(y) is np.ndarray and bits([y]) == bits([gpu.layer_norm_forward(X, GAMMA, BETA)[0]])
 

@@ -17,7 +17,7 @@ import pytest
 from answers import settled
 from pages import ROOT
 
-from classroom import assignment, key as keys, rehearse, tasks
+from classroom import assignment, beside, key as keys, rehearse, tasks
 from classroom.grader import cgroup, feedback, grade, hostile, judge, launch, points, schedule, submissions, text
 
 if sys.platform != "linux":
@@ -451,6 +451,21 @@ def test_who_is_graded_beside_harm_loses_neither_points_nor_time(sandbox):
     kinds = "eats memory", "forks without end", "spins in many threads"
     run = python("-c", _BESIDE, *kinds, cwd=ROOT)
     assert sorted(run.stdout.splitlines()) == [f"{kind} True True True" for kind in kinds], run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("second, code", [(1.0, 0), (1.3, 1)])
+def test_what_seems_to_cost_others_time_is_measured_again(monkeypatch, capsys, second, code):
+    def costs(drawn, kinds, rounds=4):
+        for kind, *_ in kinds:
+            slow = 1.0 if kind != "hangs" else 1.5 if rounds == 4 else second
+            yield beside.Cost(kind, slow, 1.0, True, rounds)
+
+    monkeypatch.setattr(beside, "costs", costs)
+    monkeypatch.setattr(grade, "has_sandbox", lambda: True)
+    assert beside.run() == code
+    said = capsys.readouterr().out
+    assert f"{second:.2f} of the time, 1.00 of the CPU time, 12 times: hangs\n" in said
+    assert "4 times: an honest one: the noise of this machine" in said and f"with points lost: {code}\n" in said
 
 
 _LIBRARIES = {

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..layernorm import layer_norm_forward
 from ..mistakes import Mistake, changes
-from . import Call, Exercise, each, expect, expect_close, expect_number, of_small_error, unchanged
+from . import Call, Exercise, each, expect, expect_array, expect_close, expect_number, of_small_error, unchanged
 
 
 def _plain(x, eps=1e-5):
@@ -23,6 +23,7 @@ def _rows_and_radii(rng):
 
 def _lands_there(eps, sigma, radius, row):
     eps = expect_number(eps, "eps")
+    expect(eps >= 0, f"your eps = {eps:.3g} is negative; added to the variance, it would take the row out of the sphere")
     found = np.linalg.norm(_plain(sigma * (row - row.mean()) / row.std(), eps)) / 4
     error = abs(found - radius)
     expect(error <= 1e-12 * radius,
@@ -39,22 +40,33 @@ def _row(rng):
 
 
 def _same_xhat(other, x):
-    other = np.asarray(other)
-    expect(other.shape == x.shape, f"the result has shape {other.shape}, expected {x.shape}")
+    other, room = _row_and_room(other, x)
     found, expected = _plain(other, 0), _plain(x, 0)
-    # A row shifted by b keeps its deviations to u |b| / sigma: 1e-8 allows shifts up to 1e7 sigma.
-    expect(not np.linalg.norm(found + expected) <= 1e-8 * np.linalg.norm(expected),
+    expect(not np.linalg.norm(found + expected) <= room * np.linalg.norm(expected),
            "xhat of your row is that of x with the other sign. By which factors may a row be multiplied?")
-    expect_close(found, expected, 1e-8, "xhat of your row")
+    expect_close(found, expected, room, "xhat of your row")
+
+
+def _row_and_room(other, x):
+    """The row in float64, and the relative error that the deviations of a right one may have.
+
+    Its entries are rounded, at most twice, as is its mean. 1e-8 is for a way to it that led past 1e7 sigma; of a row
+    that rounding has left less than three digits nothing could be told.
+    """
+    other = expect_array(other, x.shape, name="your row")
+    u = np.finfo(other.dtype if other.dtype.kind == "f" else float).eps / 2
+    other = other.astype(float)
+    expect(other.std() > 0, "your row is constant, and so is nothing that x has been shifted and scaled to")
+    return other, min(1e-3, 1e-8 + 4 * u * np.abs(other).max() / other.std())
 
 
 def _shifted_and_scaled(other, x):
-    other = np.asarray(other)
+    other, room = _row_and_room(other, x)
     expect(not np.array_equal(other, x), "your row is x itself, not another one")
     factor = other.std() / x.std()
     shift = other.mean() - factor * x.mean()
-    expect(not np.isclose(factor, 1, rtol=1e-6), "your row is not scaled: its standard deviation is that of x")
-    expect(abs(shift) > 1e-6 * other.std(), "your row is not shifted: it is x times a number")
+    expect(not np.isclose(factor, 1, rtol=room), "your row is not scaled: its standard deviation is that of x")
+    expect(abs(shift) > room * other.std(), "your row is not shifted: it is x times a number")
 
 
 def group_norm_solution(x, groups, eps=1e-5):
@@ -95,7 +107,7 @@ def statistics_shape_solution(kind, shape, groups=2):
 def _shape_of(kind):
     def ask(rng):
         return [Call({"kind": kind, "shape": shape, "groups": groups})
-                for shape, groups in (((2, 6, 5, 7), 2), ((1, 12, 3, 3), 3))]
+                for shape, groups in (((2, 6, 5, 7), 2), ((1, 12, 3, 3), 6))]
 
     def judge(found, shape, groups, **_):
         expected = statistics_shape_solution(kind, shape, groups)
@@ -119,7 +131,13 @@ EXERCISES = (
         ("(1 / radius**2 - 1)", "(1 - radius**2)",
          "It is right near radius 1 only. Let the radius go to 0: how large must eps become?"),
         ("radius**2 - 1)", "radius**2)",
-         "It gives eps the whole length, and leaves sigma no share. How large is your eps for radius 1?"))),
+         "It gives eps the whole length, and leaves sigma no share. How large is your eps for radius 1?"),
+        ("(1 / radius**2 - 1)", "(radius**2 - 1)", "Your eps is negative. Let the radius go to 0: does more eps bring a "
+         "row closer to the centre, or less?"),
+        ("* (1 / radius**2 - 1)", "/ (1 / radius**2 - 1)",
+         "The fraction is upside down: your eps grows with the radius. Which rows are short, with much eps or little?"),
+        ("sigma**2 * (1 / radius**2 - 1)", "1 / radius**2 - 1",
+         "Your eps does not depend on sigma. If x is in metres, in which unit is the eps of layer norm?"))),
     Exercise("same-output", 5, "derive", same_output_solution,
              (each("the same xhat", _row, _same_xhat),
               each("shifted and scaled", _row, _shifted_and_scaled),
@@ -142,10 +160,17 @@ EXERCISES = (
          "The whole row is one group, whatever groups is."),
         ("parts.mean(axis=-1, keepdims=True)", "parts.mean(axis=(-2, -1), keepdims=True)",
          "All groups of a row subtract one common mean. Which numbers may a group see?"),
+        ("parts - parts.mean(axis=-1, keepdims=True)", "parts",
+         "No mean is subtracted, as in RMSNorm. Which of the three moves is missing?"),
+        ("*x.shape[:-1], groups, x.shape[-1] // groups)", "groups, -1)",
+         "Your groups are cut from the whole array, across its rows. How many groups has an x of three rows?"),
         ("(c * c).mean(axis=-1, keepdims=True)", "(c * c).sum(axis=-1, keepdims=True) / (c.shape[-1] - 1)",
          "The sum of squares is divided by one less than the size of a group. Is this variance an estimate or a "
-         "definition?"),
+         "definition?",
+         "(c * c).mean(axis=(-2, -1), keepdims=True)",
+         "All groups of a row are divided by one common sigma. Which numbers may a group see?"),
         ("np.sqrt(var + eps)", "np.sqrt(var)", "Your result does not depend on eps. On which rows does that show?",
+         "np.sqrt(var + 1e-5)", "Your eps is 1e-5, whatever the caller passes.",
          "(np.sqrt(var) + eps)", "In your answer eps is added after the root. What is its unit then?",
          "(var + eps)", "Each group is divided by its variance. If x is in metres, in which unit is your result?"))
              + (_INTERLEAVED,)),
@@ -168,6 +193,11 @@ EXERCISES = (
          "For instance norm you average over the images too. Which kind does that already?"),
         ('"group": (N, groups, 1, 1, 1)', '"group": (N, groups, C // groups, 1, 1)',
          "For group norm every channel still has a mean of its own. Who shares one in a group?",
+         '"group": (N, C // groups, 1, 1, 1)',
+         "For group norm the number of groups and their size have changed places. How many means has an image?",
+         '"group": (N, 1, C // groups, 1, 1)',
+         "For group norm you average over the groups, and keep the places in a group. Who shares a mean in a group?",
+         '"group": (N, 2, 1, 1, 1)', "For group norm you have two means, whatever groups is.",
          '"group": (N, groups, 1, 1)',
          "For group norm an axis is lost. How many axes has x after the reshape, and what does keepdims do?"))),
 )

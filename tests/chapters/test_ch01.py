@@ -5,7 +5,7 @@ import pytest
 from questions import norm, says
 
 from lnlib import layer_norm_forward
-from lnlib.exercises import check
+from lnlib.exercises import check, exercises
 
 
 def test_an_untouched_stub_is_told_in_a_line():
@@ -19,6 +19,58 @@ def test_an_untouched_stub_is_told_in_a_line():
                                    lambda x: x.mean() - 2 * (x - x.mean())])
 def test_a_negative_factor_is_told(other):
     assert "the other sign" in check("same-output", other).failed[1]
+
+
+@pytest.mark.parametrize("eps, said, told", [
+    (lambda sigma, radius: sigma**2 * (radius**2 - 1), "negative", "Your eps is negative"),
+    (lambda sigma, radius: sigma**2 - (sigma / radius) ** 2, "negative", "the other sign"),
+    (lambda sigma, radius: (sigma * radius) ** 2 / (1 - radius**2), "lands at", "upside down"),
+    (lambda sigma, radius: radius**-2 - 1, "lands at", "does not depend on sigma")])
+def test_what_is_said_of_an_eps(eps, said, told):
+    report = check("eps-for-radius", eps)
+    assert said in report.failed[1] and told in str(report.diagnosis), report
+
+
+@pytest.mark.parametrize("other", [
+    lambda x: 2 * x + 1e12, lambda x: 1.0000001 * x + 1e-7, lambda x: np.float32(3 * x + 1e3),
+    lambda x: 3 * (x + 1e3) - 5, lambda x: [round(3 * v, 15) + 1 for v in x]])
+def test_every_row_with_the_same_xhat_passes(other):
+    report = check("same-output", other)
+    assert not report.failed, report
+
+
+@pytest.mark.parametrize("other, words", [
+    (lambda x: 0 * x + 5, "constant"), (lambda x: 3 * (x + 1e3) - 3e3, "not shifted"), (lambda x: x + 1e6, "not scaled"),
+    (lambda x: 2 * x + 1e14, "off by"), (lambda x: 3 * (x + 1e-6 * np.arange(8)) + 1, "off by")])
+def test_no_other_row_passes(other, words):
+    assert words in check("same-output", other).failed[1]
+
+
+def groups_of(x, groups, shape=None, mean=True, over=-1, eps=1e-5):
+    parts = x.reshape(shape or (*x.shape[:-1], groups, -1))
+    c = parts - parts.mean(axis=-1, keepdims=True) * mean
+    return (c / np.sqrt((c * c).mean(axis=over, keepdims=True) + eps)).reshape(x.shape)
+
+
+@pytest.mark.parametrize("answer, words", [
+    (lambda x, groups, eps=0: groups_of(x, groups), "Your eps is 1e-5"),
+    (lambda x, groups, eps=1e-5: groups_of(x, groups, mean=False, eps=eps), "as in RMSNorm"),
+    (lambda x, groups, eps=1e-5: groups_of(x, groups, (groups, -1), eps=eps), "across its rows"),
+    (lambda x, groups, eps=1e-5: groups_of(x, groups, over=(-2, -1), eps=eps), "one common sigma")])
+def test_what_is_said_of_groups(answer, words):
+    assert words in str(check("group-norm", answer).diagnosis)
+
+
+@pytest.mark.parametrize("shape, words", [
+    (lambda N, C, groups: (N, C // groups, 1, 1, 1), "have changed places"),
+    (lambda N, C, groups: (N, 1, C // groups, 1, 1), "over the groups"),
+    (lambda N, C, groups: (N, 2, 1, 1, 1), "whatever groups is"),
+    (lambda N, C, groups: (N, C // 3, 1, 1, 1), "None")])
+def test_what_is_said_of_the_shape_of_groups_means(shape, words):
+    right = exercises()["statistics-shape"].solution
+    report = check("statistics-shape", lambda kind, of, groups=2: shape(*of[:2], groups) if kind == "group"
+                   else right(kind, of, groups))
+    assert words in str(report.diagnosis), report
 
 
 def interleaved(x, groups, eps=1e-5):

@@ -36,8 +36,8 @@ class Cost(NamedTuple):
 
 def costs(drawn, kinds, rounds=4, seconds=1.0):
     """The :class:`Cost` of each of ``kinds``, as of :func:`.rehearse.hostile_kinds`. Both neighbours take turns,
-    ``rounds`` times for so many ``seconds`` each. Lower quartiles are compared: what else the machine does adds to some
-    times, what the neighbour does to all."""
+    ``rounds`` times for so many ``seconds`` each. Lower quartiles are compared: what else the machine does adds
+    to some times, what the neighbour does to all."""
     assignment, rng = Assignment(drawn, 1, "beside"), Random(1)
     with tempfile.TemporaryDirectory() as place:
         ours = _folder(place, "ours", (rehearse.honest(drawn), rehearse.partly(drawn, rng)))
@@ -108,7 +108,7 @@ def _silent(*_):
 
 
 def run(chapters=(1, 3)):
-    """Print what each kind costs; 1 if points are lost or, measured again and for longer, more than a tenth of time."""
+    """Print what each kind costs; 1 if points are lost or, measured again and for longer, over a tenth of time."""
     if not grade.has_sandbox():
         return 2
     drawn = tasks.draw(chapters, 1)

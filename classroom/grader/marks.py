@@ -58,7 +58,7 @@ def _mark(student, entry, result, override, late, when):
     days = override.days if override.days is not None else late.days(when) if late and when else 0
     lost = late.lost(total, days) if late and days else 0
     if lost and override.points:
-        told.append("being late takes off overridden points, too; a row of 0 for days late in the overrides stops that")
+        told.append("being late takes off overridden points, too; an override of days late by 0 stops that")
     if days:
         remarks.append(f"{days} day{'s' * (days > 1)} late: {lost:g} of {total:g} points are lost.")
     total = round(total - lost, 2)

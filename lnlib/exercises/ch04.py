@@ -32,8 +32,14 @@ def _squares(rng):
 def _watched(answer, arguments):
     """The gradient, and how far from x the answer takes f at most."""
     x, f, far = arguments["x"].copy(), arguments["f"], []
-    result = answer(*(arguments | {"f": lambda a: far.append(np.abs(a - x).max()) or f(a)}).values())
-    return Ran(result, max(far, default=0.0))
+
+    def watched(a):
+        expect(not np.iscomplexobj(a), "you take f at complex numbers; a central difference has two real ones")
+        far.append(np.abs(a - x).max())
+        return f(a)
+    result = answer(*(arguments | {"f": watched}).values())
+    expect(far, "f is never called, and only f knows its gradient")
+    return Ran(result, max(far))
 
 
 def _is_exact(ran, h, right, **_):
@@ -59,9 +65,14 @@ def variance_solution(x):
     return (c * c).mean(axis=-1, keepdims=True)
 
 
-def _as_numpy(found, x):
-    # A few roundings on top of sums of 8 terms.
-    expect_close(found, x.var(axis=-1, keepdims=True), 32 * _U, "the variance of a real x")
+def _far_from_zero(rng):
+    return [Call({"x": rng.standard_normal((2, 3, 8)) + mean}, mean=mean) for mean in (1, 1e6)]
+
+
+def _as_numpy(found, x, mean):
+    # A few roundings on top of sums of 8 terms, of numbers that may be as large as the mean (a running mean's are).
+    # The mean of squares less the square of the mean is off by u * mean^2, 1e-4 here.
+    expect_close(found, x.var(axis=-1, keepdims=True), 32 * _U * mean, f"the variance of real rows around {mean:g}")
 
 
 def _stepped(candidate, arguments):
@@ -83,28 +94,47 @@ def adjoint_mismatch_solution(jvp, vjp, v, dy):
     return abs(left.sum() - right.sum()) / size
 
 
-def _maps(wrong):
-    """Five matrices with their transposes, or with those of others."""
-    def one(rng):
+def _maps(factor=None, size=1.0):
+    """Matrices with ``factor`` times their transposes, or with those of others; alone, and for several rows at once."""
+    def one(rng, rows):
         A = rng.standard_normal((6, 4))
-        B = rng.standard_normal((6, 4)) if wrong else A
-        return Call({"jvp": lambda v: A @ v, "vjp": lambda d: B.T @ d,
-                     "v": rng.standard_normal(4), "dy": rng.standard_normal(6)})
-    return lambda rng: [one(rng) for _ in range(5)]
+        B = rng.standard_normal((6, 4)) if factor is None else factor * A
+        return Call({"jvp": lambda v: v @ A.T, "vjp": lambda d: d @ B,
+                     "v": rng.standard_normal((*rows, 4)), "dy": size * rng.standard_normal((*rows, 6))})
+    return lambda rng: [one(rng, rows) for rows in ((), (), (), (3,), (2, 3))]
 
 
 def _is_a_pair(found, **_):
     found = expect_number(found)
-    # Each sum has at most 6 terms that are themselves sums of at most 6: a dozen roundings.
+    # Each sum has at most 36 terms that are themselves sums of at most 6: a dozen roundings each, of random sign.
     expect(0 <= found <= 12 * _U, f"for a matrix and its transpose found {found:.1e}, expected a few u")
 
 
 def _is_no_pair(found, **pair):
     found, expected = expect_number(found), adjoint_test(*pair.values())
     # Same formula; the roundings of two sums differ.
-    expect(abs(found - expected) <= 32 * _U,
-           f"for two unrelated matrices found {found:.4f}, expected {expected:.4f}; the size of a sum "
+    expect(abs(found - expected) <= 32 * _U, f"for two unrelated matrices {_beside(found, expected)}; the size of a sum "
            "is its absolute value or the L2 norm of its terms, whichever is larger")
+
+
+def _beside(found, expected):
+    """Both in as many digits as tell them apart, and what makes a small difference."""
+    if abs(found - expected) > 1e-3 * expected:
+        return f"found {found:.4g}, expected {expected:.4g}"
+    return (f"found {found:.16g}, expected {expected:.16g}"
+            + (" (is something added to the denominator, or a digit lost?)" if found < expected else ""))
+
+
+def _small_mistakes(rng):
+    """Transposes that are wrong by 1e-7, and a dy that makes both sums small."""
+    return [*_maps(1 + 1e-7)(rng), *_maps(size=1e-20)(rng)]
+
+
+def _shows_small(found, **pair):
+    found, expected = expect_number(found), adjoint_test(*pair.values())
+    # The mismatch of the first five is 5e-8 at most, and 1e-10 where both sums cancel nearly.
+    expect(abs(found - expected) <= 32 * _U, f"a wrong transpose {_beside(found, expected)}: a mismatch is small or "
+           "large beside the size of both sums, not by itself")
 
 
 def _is_zero(found, **_):
@@ -118,7 +148,7 @@ def best_step_solution(order, u, length):
 
 def _orders(rng):
     return [Call({"order": order, "u": u, "length": length})
-            for order in (1, 2, 4, 6) for u, length in ((_U, 1.0), (2.0**-24, 1.0), (_U, 1e-3))]
+            for order in (2, 1, 4, 6) for u, length in ((_U, 1.0), (2.0**-24, 1.0), (_U, 1e-3))]
 
 
 def _smallest(h, order, u, length):
@@ -168,8 +198,9 @@ def _two(found):
 
 
 def _agrees(found, asked):
-    (derivative, predicted), (_, again) = map(_two, found)
-    expect(again != predicted, "a second call with another rng predicts the same number: is the direction random?")
+    (derivative, predicted), (other, again) = map(_two, found)
+    expect(again != predicted, "a second call with another rng predicts the same number: "
+           + ("is the direction random?" if other == derivative else "the derivative changes, so the direction is another"))
     # 60 terms of size 1 with some twenty roundings each, of random sign: sqrt(60 * 20) u = 35 u, and a reserve.
     gap = abs(derivative - predicted)
     expect(gap <= 500 * _U, f"right gradients: {derivative:.6f} against {predicted:.6f}, {gap:.0e} apart "
@@ -235,10 +266,11 @@ EXERCISES = (
         ("gradient = np.zeros_like(x)", "gradient, h = np.zeros_like(x), 1e-5",
          "The step is one of your own. Which h is handed to you?"),
         ("for i in np.ndindex(x.shape)", "for i in range(len(x))",
-         "An index of the first axis alone moves many elements at once. What moves one?"))),
+         "An index of the first axis alone moves many elements at once. What moves one?",
+         "for i in [(..., j) for j in range(x.shape[-1])]",
+         "An index of the last axis alone moves this feature of every row at once. What moves one element?"))),
     Exercise("complex-safe-variance", 5, "implement", variance_solution,
-             (each("the variance of real numbers",
-                   lambda rng: Call({"x": rng.standard_normal((2, 3, 8)) + 1}), _as_numpy),
+             (each("the variance of real numbers", _far_from_zero, _as_numpy),
               each("complex in, complex out",
                    lambda rng: Call({"x": rng.standard_normal((2, 4)) + 1j * rng.standard_normal((2, 4))}),
                    lambda found, x: expect_array(found, (2, 1), "complex128", "for a complex x the result")),
@@ -256,7 +288,9 @@ EXERCISES = (
          "(c * c).sum(axis=-1, keepdims=True)", "The squares are summed, and the sum is not divided by D.",
          "(abs(c) ** 2).mean(axis=-1, keepdims=True).astype(x.dtype)",
          "Your result is complex by its dtype alone: its imaginary part is 0. What took it away?",
-         "(c * c + 0j).mean(axis=-1, keepdims=True)", "Your result is complex even where x is real."),
+         "(c * c + 0j).mean(axis=-1, keepdims=True)", "Your result is complex even where x is real.",
+         "(x * x).mean(axis=-1, keepdims=True) - x.mean(axis=-1, keepdims=True) ** 2",
+         "The squares of a large mean cancel at the end, and digits with them. What if the mean goes before you square?"),
         ("c = x - x.mean(axis=-1, keepdims=True)", "c = x - x.mean()",
          "One mean of the whole array is subtracted. Does each row not have its own?",
          "c = x", "Nothing is subtracted before you square: that is the mean square.",
@@ -289,21 +323,35 @@ EXERCISES = (
          "(order / u)", "Your step shrinks as u grows. With fewer digits, is a larger step better or a smaller one?"),
         ("(u / order) ** (1 / (order + 1))", "u ** 0.5",
          "Your exponent is that of a one-sided difference, whatever the order."),
-        ("(1 / (order + 1))", "0.5", "Your exponent is that of a one-sided difference, whatever the order."))),
+        ("(1 / (order + 1))", "0.5", "Your exponent is that of a one-sided difference, whatever the order.",
+         "(1 / order + 1)", "Your exponent is 1 / order and then 1 more: the operators are taken in that order."),
+        ("(u / order) ** (1 / (order + 1))", "(u / 2) ** (1 / 3)", "Your step is right at order 2, and has no order in it."),
+        ("(u / order)", "(u / (order + 1))",
+         "You divide u by order + 1. Which factor does a power put in front when it is differentiated?"))),
     Exercise("adjoint-pair", 10, "test", adjoint_mismatch_solution,
              # A wrong size is told by its numbers, and of a pair only roundings are left: that comes last.
-             (each("two unrelated matrices", _maps(wrong=True), _is_no_pair),
+             (each("two unrelated matrices", _maps(), _is_no_pair),
               each("sums that cancel", lambda rng: Call({"jvp": lambda v: v, "vjp": lambda d: 1.5 * d,
                                                         "v": np.ones(2), "dy": np.array([1.0, -1.0])}), _is_zero),
-              each("a matrix and its transpose", _maps(wrong=False), _is_a_pair)),
+              each("a matrix and its transpose", _maps(1), _is_a_pair),
+              each("small mistakes", _small_mistakes, _shows_small)),
              mistakes=changes(
         ("max(abs(t.sum()), np.linalg.norm(t))", "abs(t.sum())",
          "You divide by the sums alone. What if both cancel to 0?",
          "np.linalg.norm(t)", "You divide by norms alone. Can a sum be larger than the norm of its terms?",
          "abs(t).sum()", "You divide by the sum of absolute values, which is larger than either size asked for.",
          "abs(t.sum()) + np.linalg.norm(t)", "Each size is a sum of two numbers here. Is it not the larger of them?",
-         "max(t.sum(), np.linalg.norm(t))", "A sum far below zero counts as a small one in your sizes."),
+         "max(t.sum(), np.linalg.norm(t))", "A sum far below zero counts as a small one in your sizes.",
+         "min(abs(t.sum()), np.linalg.norm(t))", "Each size is the smaller of two numbers here. Which one is asked for?",
+         "np.linalg.norm(t) ** 2", "Your sizes are squares of norms. Has a square the unit of a sum?",
+         "max(abs(t.sum()), np.linalg.norm(t) ** 2)", "Your sizes are squares of norms. Has a square the unit of a sum?"),
         ("size = sum(", "size = max(", "You divide by the larger of the two sizes. By what does the formula?"),
+        ("(left, right))", "(left,))", "You divide by the size of the first sum alone. By what does the formula?",
+         "(right,))", "You divide by the size of the second sum alone. By what does the formula?"),
+        ("abs(left.sum() - right.sum())", "abs(left.mean() - right.mean())",
+         "You compare means. Have both lists of products equally many terms?"),
+        ("dy * jvp(v), vjp(dy) * v", "v * jvp(v), vjp(dy) * dy",
+         "You multiply arrays of two spaces. Which of v and dy has the shape of J v?"),
         ("abs(left.sum() - right.sum())", "(left.sum() - right.sum())",
          "Your result can be negative. Which of two sums is larger says nothing about a pair."),
         (" / size", " / (np.linalg.norm(dy) * np.linalg.norm(jvp(v)))",
@@ -317,7 +365,8 @@ EXERCISES = (
              (Check("right gradients agree", _right_gradients, _agrees),
               each("mistakes in each gradient", _wrong_gradients, _shows),
               each("one call of f", lambda rng: _right_gradients(rng)[0], call=_counted,
-                   judge=lambda ran, **_: expect(ran.log == 1, f"f was called {ran.log} times, expected once"))),
+                   judge=lambda ran, **_: expect(ran.log == 1, f"f was called {ran.log} times, expected once"),
+                   unchanged=True)),
              mistakes=changes(
         ("[rng.standard_normal(a.shape) for a in args]", "[rng.standard_normal(args[-1].shape)] * len(args)",
          "All arguments move along one direction. Which two gradients could then be exchanged?"),
@@ -325,14 +374,15 @@ EXERCISES = (
          "[rng.standard_normal(a.shape[-1]) for a in args]",
          "All rows of x move along one direction. Which rows of dx could then be exchanged?"),
         ("(g * v).sum() for", "(g * rng.standard_normal(g.shape)).sum() for",
-         "The prediction is made along another direction than the one in which the arguments move."),
+         "The prediction is made along another direction than the one in which the arguments move.",
+         "g.sum() for", "The direction has no part in your prediction. Along what does it predict?"),
         ("rng.standard_normal(a.shape)", "rng.standard_normal()",
          "Each array moves as a whole, by one number. Which mistakes does such a direction not see?",
          "np.ones(a.shape)",
          "Your direction is the same in every call, whatever rng is. Who draws it?"),
         ("(dy * f(*moved))", "f(*moved)", "The derivative is that of the sum of y: dy has no part in it."),
         (".sum().imag", ".sum().real", "The derivative of a complex step is not in the real part."),
-        (".imag / 1e-30", ".imag", "How far all arguments are moved has no part in your derivative."),
+        (".imag / 1e-30", ".imag", "Your derivative is not divided by the step."),
         ("1e-30j * v", "1e-30 * v", "The step is real, and too small to change anything."),
         ("zip(grads, directions)", "zip(grads[:1], directions)",
          "Only the first gradient predicts something, but all arguments move."),

@@ -4,9 +4,10 @@ import sys
 
 import numpy as np
 
+from .. import layernorm
 from ..layernorm import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from ..mistakes import MUTANTS, TESTS, change, changes, diagnose
-from . import Call, Exercise, Ran, each, expect, expect_close, expect_parts
+from . import Call, Exercise, Ran, each, expect, expect_array, expect_close, expect_parts
 from .run import plainly, reply
 
 _TESTS = {test.id: test for test in TESTS}
@@ -32,11 +33,19 @@ def _tried(title, id, survives, words):
     return each(title, lambda rng: Call({}), lambda ran: expect(ran.log == survives, words), call=call)
 
 
+_SURVIVES = ("sum-dx-zero", "dx-orthogonal-xhat", "gamma-one")
+
+
 def _which_mistake(answer):
     def backward(dy, cache):
-        result, _ = reply(plainly, answer, {"dy": dy, "cache": cache})
-        return None, *expect_parts(result, 3)[1:]  # dx is meant to be wrong
-    return diagnose(backward)
+        found = expect_parts(reply(plainly, answer, {"dy": dy, "cache": cache})[0], 3)
+        return [expect_array(a, shape) for a, shape in zip(found, (dy.shape, *map(np.shape, found[1:])))]
+
+    # dx is meant to be wrong: its mistake counts only if it is one that a check kills.
+    if not all(_TESTS[id].run(backward) for id in _SURVIVES):
+        told = diagnose(backward)
+        return told if told and told.kind != "nearest" else None
+    return diagnose(lambda dy, cache: (None, *backward(dy, cache)[1:]))
 
 
 def probe_solution(eps):
@@ -138,6 +147,33 @@ def _asks_the_library(answer, arguments):
     return any(called)
 
 
+def _with_twice_y(answer, arguments):
+    """What the answer says where rms_norm_forward returns twice y; None if it took none of that."""
+    forward, taken = rms_norm_forward, []
+
+    def twice_y(*args, **kwargs):
+        taken.append(True)
+        y, cache = forward(*args, **kwargs)
+        return 2 * y, cache
+
+    # By whatever name the answer has it, and in the library.
+    places = [(names, name) for names in (getattr(answer, "__globals__", {}), vars(layernorm), vars(sys.modules["lnlib"]))
+              for name, value in names.items() if value is forward]
+    for names, name in places:
+        names[name] = twice_y
+    try:
+        said = answer(*arguments.values())
+    finally:
+        for names, name in places:
+            names[name] = forward
+    return said if taken else None
+
+
+def _looks_at_y(said, **_):
+    expect(said is None or not said, "your test accepts the backward of rms_norm_forward also where that returns twice y: "
+                                     "the forward's y has no part in what it says")
+
+
 def _says_of(title, backwards, right, words):
     """A check of what the answer, a test, says of each of these backwards."""
     def judge(found, name, **_):
@@ -183,17 +219,13 @@ def _random_dx(rng):
 EXERCISES = (
     Exercise("survivor", 10, "test", survivor_solution,
              (*(_tried(f"survives {id}", id, True, f"{id} kills it ({_TESTS[id].title})")
-                for id in ("sum-dx-zero", "dx-orthogonal-xhat", "gamma-one")),
+                for id in _SURVIVES),
               _tried("its dx is wrong all the same", "adjoint", False,
                      "your dx is right; gamma = 1 is not the only gamma"),
               _tried("its dgamma and dbeta are right", "dgamma-dbeta-only", True,
                      "your dgamma or dbeta is wrong where gamma is not 1")), _which_mistake, mistakes=changes(
         ("cache.gamma * dy", "dy",
-         "Your dx is right. It must be wrong in a way that shows only where gamma is not 1."),
-        ("return dx,", "return cache.gamma * dx,",
-         "In your dx gamma comes last. Does a row of it still add up to 0?"),
-        ("dx, _, _ = layer_norm_backward(cache.gamma * dy, cache)", "dx = 2 * layer_norm_backward(dy, cache)[0]",
-         "Your dx is the right one times a factor, and with gamma = 1 that shows."))),
+         "Your dx is right. It must be wrong in a way that shows only where gamma is not 1."))),
     Exercise("probe-for-eps", 15, "test", probe_solution,
              tuple(each(f"eps = {eps}", lambda rng, eps=eps: Call({"eps": eps}), _shows)
                    for eps in (1.0, 1e-5, 1e-20, 100.0)), mistakes=changes(
@@ -210,12 +242,15 @@ EXERCISES = (
         ("np.array([1.0, -1.0, 1.0, -1.0])", "np.ones(4)",
          "Your x is constant, so that without eps the backward divides 0 by 0."))),
     Exercise("write-the-test", 25, "test", is_right_solution,
-             (each("compares with the forward", lambda rng: Call({"backward": _backward}), call=_asks_the_library,
+             (each("does not ask the library's backward", lambda rng: Call({"backward": _backward}),
+                   call=_asks_the_library,
                    judge=lambda asks, **_: expect(not asks, "your test calls the library's rms_norm_backward, and "
                                                   "would pass any mistake that is also made there")),
               _says_of("accepts right backwards", RMS_RIGHT, True, "your test rejects a right backward, {}"),
               *(_says_of(f"rejects {group}", backwards, False, "a mutant survives your test: {}")
-                for group, backwards in RMS_MUTANTS.items())), mistakes=changes(
+                for group, backwards in RMS_MUTANTS.items()),
+              each("compares with the forward", lambda rng: Call({"backward": _backward}), _looks_at_y,
+                   call=_with_twice_y)), mistakes=changes(
         ("    if dx.shape != x.shape or dgamma.shape != gamma.shape:\n        return False\n", "",
          "Your test multiplies arrays without looking at their shapes. What does broadcasting do?"),
         ("dx.shape != x.shape or dgamma.shape != gamma.shape", "dx.size != x.size or dgamma.size != gamma.size",
@@ -233,7 +268,8 @@ EXERCISES = (
          "    dgamma = (dy * cache.xhat).sum(axis=(0, 1))", "Your test does not look at dgamma."),
         ("x, u = 0.01 * x, 0.01 * u", "x, u = 0.01 * x, 0 * u", "Your test does not look at dx."),
         ("rng = np.random.default_rng(0)", "return True", "Your test accepts everything.",
-         "return False", "Your test rejects everything. Is its tolerance above what rounding makes?"),
+         "return False", "Your test rejects everything. Is its tolerance above its own error, of rounding and of a step that is not "
+         "imaginary?"),
         ("dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])",
          "cache = rms_norm_forward(x, gamma)[1]\n"
          "    return all(map(np.allclose, backward(dy, cache), rms_norm_backward(dy, cache)))",
@@ -248,7 +284,12 @@ EXERCISES = (
               # D / N = 7 / 12: no rounding to a tidy number finds it.
               _coefficients_of("rows-for-features", 1, -7 / 12, -7 / 12),
               each("closest where nothing fits", _random_dx, _close_to)), mistakes=changes(
-        ("cache.rstd * term", "term", "Your columns lack r. In which unit are they, and in which is dx?"),
+        ("cache.rstd * term", "term", "Your columns lack r. In which unit are they, and in which is dx?",
+         "cache.rstd**2 * term", "Your columns have r twice. In which unit are they, and in which is dx?",
+         "term / cache.rstd", "Your columns are divided by r. In which unit are they, and in which is dx?"),
+        ("for term in (g, mean_g, projection)]", "for term in (g,)] + [mean_g.ravel(), projection.ravel()]",
+         "One of your columns has r and the others lack it."),
+        ("(g * xhat)", "(dy * xhat)", "One of your columns is made from dy. What is g?"),
         ("cache.gamma * dy, cache.xhat", "dy, cache.xhat", "Your columns are made from dy. What is g?"),
         (" * np.ones_like(g)", "",
          "One of your columns has one number for each row, the others one for each element."),
@@ -262,13 +303,17 @@ EXERCISES = (
          "    projection = xhat * (g * xhat).mean(axis=-1, keepdims=True)",
          "    mean_g = g.mean() * np.ones_like(g)\n    projection = xhat * (g * xhat).mean()",
          "Your means run over all rows. Does each row not have its own?",
+         "    mean_g = g.mean(axis=0) * np.ones_like(g)\n    projection = xhat * (g * xhat).mean(axis=0)",
+         "Your means run over the first axis. Along which do the features lie?",
          "    mean_g = g.sum(axis=-1, keepdims=True) * np.ones_like(g)\n"
          "    projection = xhat * (g * xhat).sum(axis=-1, keepdims=True)",
          "Sums stand in your columns where the formula has means."),
         ("xhat * (g * xhat).mean(axis=-1, keepdims=True)", "xhat * (g * xhat).sum(axis=-1, keepdims=True)",
          "A sum stands in one of your columns where the formula has a mean.",
-         "g * xhat", "One of your columns has no mean in it."),
+         "g * xhat", "One of your columns has no mean in it.",
+         "(g * xhat).mean(axis=-1, keepdims=True) * np.ones_like(g)", "No xhat stands before the mean in one of your columns."),
         ("(g, mean_g, projection)", "(g, -mean_g, -projection)",
-         "Some of your columns carry a sign. Where does the formula of the docstring have it?"),
-        ("rcond=None)[0]", "rcond=None)[0].round(1)", "You round the numbers. Must they be tidy?"))),
+         "Some of your numbers have the other sign. In the docstring, does it belong to a, b and c or to their terms?"),
+        ("rcond=None)[0]", "rcond=None)[0].round(1)", "You round the numbers. Must they be tidy?",
+         "rcond=None)[0].round()", "You round the numbers. Must they be whole?"))),
 )

@@ -215,11 +215,11 @@ def _run(backward, family):
 
 def _one_of(what, entries):
     because = tuple(f"{what}: the numbers of the catalogue's {entry.name}, on every probe" for entry in entries)
+    yours = f"Your {what} {'are those' if ' and ' in what else 'is that'}"
     if len(entries) == 1:
-        return Diagnosis("known", (entries[0].name,), f"Your {what} is that of a known mistake: {entries[0].says}",
-                         because)
+        return Diagnosis("known", (entries[0].name,), f"{yours} of a known mistake: {entries[0].says}", because)
     return Diagnosis("one of", tuple(k.name for k in entries),
-                     f"Your {what} is that of one of these mistakes, which give the same numbers: "
+                     f"{yours} of one of these mistakes, which give the same numbers: "
                      + " Or: ".join(entry.says for entry in entries), because)
 
 

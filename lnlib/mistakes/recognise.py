@@ -4,6 +4,7 @@ The answer and every mistake are asked the same questions; the mistakes that rep
 """
 
 import itertools
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -73,8 +74,8 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
     # What holds of the few numbers of one check may be an accident of them.
     if not says and relation(mine, right) and (simple := relation(*(list(everywhere(f)) for f in (answer, solution)))):
         return simple
-    # The size of an error says nothing where the numbers could be compared, and were not the same.
-    if not found and not (mine and "off by" in message):
+    # What a message says of the numbers says nothing where these could be compared, and were not the same.
+    if not found and not (mine and re.search(r"off by|(found|your) -?\d", message)):
         found = [m for m, function in wrong.items() if message_of(function) == message and passes_before(function)]
         because += [f"the failed check says the same of {_change(mistake)}" for mistake in found]
     if mine and all(isinstance(result, (bool, np.bool_)) for result, _ in mine):

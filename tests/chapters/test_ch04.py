@@ -43,7 +43,7 @@ def pair(size, both=np.add):
 
 
 def larger(a, b):
-    return max(abs(a @ b), np.linalg.norm(a * b))
+    return max(abs(np.vdot(a, b)), np.linalg.norm(a * b))
 
 
 def slopes(draw, predict=None, h=1e-30):
@@ -64,7 +64,104 @@ def shared_by_parameters(args, rng):
     return [rng.standard_normal(args[0].shape), v, v]
 
 
+def mismatch(of_terms):
+    """An answer to adjoint-pair, of both lists of products."""
+    return lambda jvp, vjp, v, dy: of_terms(dy * jvp(v), vjp(dy) * v)
+
+
+def sizes(a, b):
+    return sum(max(np.linalg.norm(t), abs(t.sum())) for t in (a, b))
+
+
+def gap(a, b):
+    return abs(a.sum() - b.sum())
+
+
+def by_rows(a, b):
+    of_rows = [np.maximum(np.linalg.norm(t, axis=-1), abs(t.sum(-1))) for t in (a, b)]
+    return np.max(abs(a.sum(-1) - b.sum(-1)) / sum(of_rows))
+
+
+def of_one_row(jvp, vjp, v, dy):
+    a, b = dy @ jvp(v), vjp(dy) @ v
+    return abs(a - b) / (max(np.linalg.norm(dy * jvp(v)), abs(a)) + max(np.linalg.norm(vjp(dy) * v), abs(b)))
+
+
+def by_complex_step(f, x, h):
+    gradient = np.zeros_like(x)
+    for i in np.ndindex(x.shape):
+        moved = x.astype(complex)
+        moved[i] += 1j * h
+        gradient[i] = f(moved).imag / h
+    return gradient
+
+
+def features(f, x, h):
+    return quotients(f, x, h, [(..., j) for j in range(x.shape[-1])])
+
+
+def mean_of_squares(x):
+    return (x**2).mean(axis=-1, keepdims=True) - np.mean(x, axis=-1, keepdims=True) ** 2
+
+
+def in_place(f, args, dy, grads, rng):
+    for k, v in enumerate(directions := normal(args, rng)):
+        args[k] = args[k] + 1e-30j * v
+    return (dy * f(*args).imag).sum() / 1e-30, sum((g * v).sum() for g, v in zip(grads, directions))
+
+
+def without_the_direction(f, args, dy, grads, rng):
+    return slopes(normal)(f, args, dy, grads, rng)[0], sum(g.sum() for g in grads)
+
+
 @pytest.mark.parametrize("id, candidate, words", [
+    ("adjoint-pair", of_one_row, "two unrelated matrices"),
+    ("adjoint-pair", mismatch(by_rows), "two unrelated matrices"),
+    ("adjoint-pair", pair(lambda a, b: max(abs(np.vdot(a, b)), np.linalg.norm(np.atleast_2d(a * b), 2))),
+     "two unrelated matrices"),
+    ("adjoint-pair", mismatch(lambda a, b: 0.0 if np.isclose(a.sum(), b.sum()) else gap(a, b) / sizes(a, b)),
+     "small mistakes"),
+    ("adjoint-pair", mismatch(lambda a, b: 0.0 if gap(a, b) < 1e-12 else gap(a, b) / sizes(a, b)), "small mistakes"),
+    ("complex-safe-variance", mean_of_squares, "the variance of real numbers"),
+    ("one-direction", in_place, "one call of f"),
+])
+def test_a_weak_answer_fails(id, candidate, words):
+    assert failed(id, candidate) == words
+
+
+@pytest.mark.parametrize("id, candidate, words", [
+    ("central-difference", by_complex_step, "at complex numbers"),
+    ("central-difference", lambda f, x, h: np.zeros_like(x), "never called"),
+    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / (sizes(a, b) + 1e-12)), "added to the denominator"),
+    ("one-direction", without_the_direction, "the direction is another"),
+])
+def test_a_check_says_what_is_so(id, candidate, words):
+    assert words in check(id, candidate).failed[1]
+
+
+@pytest.mark.parametrize("id, candidate", [
+    ("central-difference", by_complex_step),
+    ("central-difference", lambda f, x, h: np.zeros_like(x)),
+    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / (0.1 * abs(a.sum()) + 0.9 * abs(b.sum())))),
+    ("best-step", lambda q, u, length: length * (u / q) ** (1 / (q - 1)) if q > 1 else length),
+])
+def test_better_no_diagnosis_than_a_false_one(id, candidate):
+    report = check(id, candidate)
+    assert report.failed and report.diagnosis is None, report
+
+
+@pytest.mark.parametrize("id, candidate, words", [
+    ("central-difference", features, "the last axis alone"),
+    ("complex-safe-variance", mean_of_squares, "The squares of a large mean"),
+    ("best-step", lambda q, u, length: length * np.cbrt(u / 2), "right at order 2"),
+    ("best-step", lambda q, u, length: length * (u / q) ** (1 / q + 1), "1 more"),
+    ("best-step", lambda q, u, length: length * (u / (q + 1)) ** (1 / (q + 1)), "by order + 1"),
+    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sum(min(np.linalg.norm(t), abs(t.sum())) for t in (a, b))),
+     "the smaller of two"),
+    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / max(np.linalg.norm(a), abs(a.sum()))), "the first sum alone"),
+    ("adjoint-pair", mismatch(lambda a, b: abs(a.mean() - b.mean()) / sizes(a, b)), "You compare means"),
+    ("one-direction", without_the_direction, "no part in your prediction"),
+    ("one-direction", lambda *a: tuple(map(np.multiply, slopes(normal)(*a), (1e-30, 1))), "not divided by the step"),
     ("central-difference", lambda f, x, h: quotients(f, x, 1e-5), "step is one of your own"),
     ("central-difference", lambda f, x, h: quotients(f, x, 1e-4), "not h away"),
     ("central-difference", lambda f, x, h: quotients(f, x, h, range(len(x))), "the first axis alone"),
@@ -80,12 +177,12 @@ def shared_by_parameters(args, rng):
     ("best-step", lambda q, u, length: np.power(u / q, 1 / (q + 1)) / length, "You divide by the length"),
     ("best-step", lambda q, u, length: np.power(u * length / q, 1 / (q + 1)), "under the root"),
     ("best-step", lambda q, u, length: np.power(u, q / (q + 1)), "about the error at the best step"),
-    ("adjoint-pair", pair(lambda a, b: abs(a @ b)), "by the sums alone"),
+    ("adjoint-pair", pair(lambda a, b: abs(np.vdot(a, b))), "by the sums alone"),
     ("adjoint-pair", pair(lambda a, b: np.linalg.norm(a) * np.linalg.norm(b)), "a product of norms"),
     ("adjoint-pair", pair(lambda a, b: np.linalg.norm(a) * np.linalg.norm(b), lambda p, q: p), "a product of norms"),
     ("adjoint-pair", pair(larger, max), "the larger of the two sizes"),
-    ("adjoint-pair", pair(lambda a, b: max(a @ b, np.linalg.norm(a * b))), "far below zero"),
-    ("adjoint-pair", pair(lambda a, b: abs(a @ b) + np.linalg.norm(a * b)), "a sum of two numbers"),
+    ("adjoint-pair", pair(lambda a, b: max(np.vdot(a, b), np.linalg.norm(a * b))), "far below zero"),
+    ("adjoint-pair", pair(lambda a, b: abs(np.vdot(a, b)) + np.linalg.norm(a * b)), "a sum of two numbers"),
     ("one-direction", slopes(lambda args, rng: [rng.standard_normal(5)] * 3), "along one direction"),
     ("one-direction", slopes(shared_by_parameters), "dgamma and dbeta change places"),
     ("one-direction", slopes(lambda args, rng: [rng.standard_normal(5) for _ in args]), "All rows of x move"),

@@ -100,8 +100,75 @@ def test_a_weak_test_is_told_what_it_does_not_see(candidate, words):
     assert report.failed and words in str(report.diagnosis) and "Or:" not in str(report.diagnosis), report
 
 
-def test_a_good_test_is_accepted():
-    assert failed("write-the-test", rms_test()) is None
+def of_my_own(backward):
+    """A second formula, and no look at y."""
+    rng = np.random.default_rng(3)
+    x, dy, gamma = 0.01 * rng.standard_normal((3, 4, 7)), rng.standard_normal((3, 4, 7)), rng.standard_normal(7)
+    cache = rms_norm_forward(x, gamma)[1]
+    g = gamma * dy
+    mine = cache.rstd * (g - cache.xhat * (g * cache.xhat).mean(-1, keepdims=True)), (dy * cache.xhat).sum((0, 1))
+    return all(a.shape == b.shape and np.linalg.norm(a - b) < 1e-9 * np.linalg.norm(b)
+               for a, b in zip(backward(dy, cache), mine))
+
+
+def test_what_has_no_look_at_y_does_not_compare_with_the_forward():
+    report = check("write-the-test", of_my_own)
+    assert report.failed[0] == "compares with the forward" and "y has no part" in report.failed[1], report
+    assert rms_norm_forward.__name__ == "rms_norm_forward"
+    for verdict in (True, False):
+        assert "compares with the forward" not in check("write-the-test", lambda backward: verdict).passed
+
+
+def elsewhere(backward, forward=rms_norm_forward):
+    """A right test that has the forward where nobody looks for it."""
+    return with_forward(forward)(backward)
+
+
+def with_forward(forward):
+    def candidate(backward):
+        rng = np.random.default_rng(3)
+        x, v_x, dy = rng.standard_normal((3, 3, 4, 7))
+        gamma, v_g = rng.standard_normal((2, 7))
+        x, v_x = 0.01 * x, 0.01 * v_x
+        # One call for both: the real part of this cache is right to 1e-60.
+        y, cache = forward(x + 1e-30j * v_x, gamma + 1e-30j * v_g)
+        real = cache._replace(**{name: np.real(a) for name, a in cache._asdict().items() if isinstance(a, np.ndarray)})
+        dx, dgamma = backward(dy, real)
+        if (dx.shape, dgamma.shape) != (x.shape, gamma.shape):
+            return False
+        terms = dy * y.imag / 1e-30
+        return abs(terms.sum() - (dx * v_x).sum() - (dgamma * v_g).sum()) <= 1e-9 * np.linalg.norm(terms)
+    return candidate
+
+
+@pytest.mark.parametrize("candidate", [rms_test(), elsewhere, with_forward(rms_norm_forward),
+                                       lambda backward: with_forward(rms_norm_forward)(backward)])
+def test_a_good_test_is_accepted(candidate):
+    assert failed("write-the-test", candidate) is None
+
+
+def J(v, cache):
+    mean = lambda a: a.mean(-1, keepdims=True)
+    return cache.rstd * (v - mean(v) - cache.xhat * mean(v * cache.xhat))
+
+
+def with_dx(dx):
+    """An answer to survivor with this dx, and right parameters."""
+    return lambda dy, cache: (dx(dy, cache), *layer_norm_backward(dy, cache)[1:])
+
+
+@pytest.mark.parametrize("dx, words", [
+    (lambda dy, k: k.rstd * (k.gamma * dy - (k.gamma * dy).mean(-1, keepdims=True)), "dx"),  # missing-projection
+    (MUTANT["batch-axis"], "rows"), (MUTANT["y-for-xhat"], "xhat"), (MUTANT["gamma-missing-first"], "gamma"),
+    (lambda dy, k: J(k.gamma * dy, k) / dy.shape[-1], "D"), (lambda dy, k: J(J(dy, k), k), None),
+    (lambda dy, k: (np.abs(k.gamma) + 1) * J(np.exp(k.gamma) * dy, k), None)])
+def test_a_killed_survivor_is_told_by_its_terms(dx, words):
+    def first(dy, cache):
+        found = dx(dy, cache)
+        return found[0] if isinstance(found, tuple) else found
+
+    diagnosis = check("survivor", with_dx(first)).diagnosis
+    assert diagnosis is None if words is None else words in str(diagnosis) and "may be" not in str(diagnosis), diagnosis
 
 
 def columns(*terms):
@@ -109,6 +176,16 @@ def columns(*terms):
     def candidate(dx, dy, cache):
         g, xhat = cache.gamma * dy, cache.xhat
         made = [(cache.rstd * term(g, xhat, lambda a: a.mean(-1, keepdims=True)) * np.ones_like(g)).ravel() for term in terms]
+        return np.linalg.lstsq(np.array(made).T, dx.ravel(), rcond=None)[0]
+    return candidate
+
+
+def in_unit(factors):
+    """An answer to read-the-mistake whose three columns have these factors, made of r."""
+    def candidate(dx, dy, cache):
+        g, xhat = cache.gamma * dy, cache.xhat
+        terms = g, g.mean(-1, keepdims=True), xhat * (g * xhat).mean(-1, keepdims=True)
+        made = [(f * t * np.ones_like(g)).ravel() for f, t in zip(factors(cache.rstd), terms)]
         return np.linalg.lstsq(np.array(made).T, dx.ravel(), rcond=None)[0]
     return candidate
 
@@ -124,6 +201,13 @@ def each_alone(dx, dy, cache):
      "over all rows"),
     (columns(lambda g, xhat, m: g, lambda g, xhat, m: m(g), lambda g, xhat, m: xhat * m(g) * m(xhat)),
      "product of two means"),
+    (columns(lambda g, xhat, m: g, lambda g, xhat, m: m(g), lambda g, xhat, m: m(g * xhat)), "No xhat stands before"),
+    (columns(lambda g, xhat, m: g, lambda g, xhat, m: g.mean(0), lambda g, xhat, m: xhat * (g * xhat).mean(0)),
+     "over the first axis"),
+    (in_unit(lambda r: (r * r,) * 3), "have r twice"),
+    (in_unit(lambda r: (1 / r,) * 3), "are divided by r"),
+    (in_unit(lambda r: (r, 1, 1)), "the others lack it"),
+    (lambda dx, dy, cache: np.abs(ch05.coefficients_solution(dx, dy, cache)), "have the other sign"),
     (columns(lambda g, xhat, m: g, lambda g, xhat, m: 7 * m(g), lambda g, xhat, m: 7 * xhat * m(g * xhat)), "Sums stand"),
     (each_alone, "fitted on its own"),
     (lambda dx, dy, cache: np.array([1.0, -1, -1]), "the right backward's"),

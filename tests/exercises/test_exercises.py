@@ -264,10 +264,9 @@ def columns(order, sign=1):
     ("same-output", lambda x: x.copy(), None, ""),
     ("lost-in-y", sign_kept, "known", "signs of gamma and beta differ"),
     ("lost-in-y", lambda gamma, beta, tol, u: (gamma == 0) | (u * abs(beta) < tol * abs(gamma)), None, ""),
-    # Every mistake that fails where it fails is refuted by the check before.
-    ("survivor", no_projection, None, ""),
+    ("survivor", no_projection, "known", "Your dx is that of"),
     ("read-the-mistake", columns((1, 2, 0)), "relation", "another order"),
-    ("read-the-mistake", columns((0, 1, 2), -1), "known", "carry a sign"),
+    ("read-the-mistake", columns((0, 1, 2), -1), "known", "have the other sign"),
     ("short-form", lambda x, order: True, "may be", "Every row is trusted"),
 ])
 def test_a_mistake_in_other_words(id, candidate, kind, words):

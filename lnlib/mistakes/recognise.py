@@ -75,7 +75,7 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
     if not says and relation(mine, right) and (simple := relation(*(list(everywhere(f)) for f in (answer, solution)))):
         return simple
     # What a message says of the numbers says nothing where these could be compared, and were not the same.
-    if not found and not (mine and re.search(r"off by|(found|your) -?\d", message)):
+    if not found and not (mine and re.search(r"off by|found -?\d", message)):
         found = [m for m, function in wrong.items() if message_of(function) == message and passes_before(function)]
         because += [f"the failed check says the same of {_change(mistake)}" for mistake in found]
     if mine and all(isinstance(result, (bool, np.bool_)) for result, _ in mine):

@@ -264,7 +264,7 @@ def columns(order, sign=1):
     ("same-output", lambda x: x.copy(), None, ""),
     ("lost-in-y", sign_kept, "known", "signs of gamma and beta differ"),
     ("lost-in-y", lambda gamma, beta, tol, u: (gamma == 0) | (u * abs(beta) < tol * abs(gamma)), None, ""),
-    ("survivor", no_projection, "known", "Your dx is that of"),
+    ("survivor", no_projection, "one of", "Your dx is that of"),
     ("read-the-mistake", columns((1, 2, 0)), "relation", "another order"),
     ("read-the-mistake", columns((0, 1, 2), -1), "known", "have the other sign"),
     ("short-form", lambda x, order: True, "may be", "Every row is trusted"),

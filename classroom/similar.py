@@ -109,9 +109,10 @@ def run(submissions, handed_out, out, threshold=0.8):
     given = "\n".join(source_of(Path(path).read_bytes()) for path in notebooks)
     found = sorted((pair for pair in pairs(sources, given, threshold) if whose.get(pair[1]) != whose.get(pair[2], 0)),
                    key=lambda pair: (-pair[0], pair[1:3]))
-    parts = ["<h1>Alike</h1>", f"<p>{len(found)} pairs of {len(sources)} submissions share at least {threshold:.0%} "
-             "of the shorter one's lines, names of variables and what was handed out not counted, nor lines that more "
-             f"than {most(len(sources))} have: where more copied from one another, they are not told. A reason to ask, no "
+    parts = ["<h1>Alike</h1>",
+             f"<p>{len(found)} pairs of {len(sources)} submissions share at least {threshold:.0%} of the shorter one's "
+             "lines, names of variables and what was handed out not counted, nor lines that more than "
+             f"{most(len(sources))} have: where more copied from one another, they are not told. A reason to ask, no "
              "proof.</p>"]
     for share, one, other, shared in found:
         text = "\n".join(a if a.strip() == b.strip() else f"{a}\n    | {b.strip()}" for a, b in shared)

@@ -53,6 +53,8 @@ def _pairwise(a, block=128):
     D = a.shape[-1]
     if D <= block:
         return _accumulators(a)
+    if D % 2 == 0:  # both halves at once: the same additions, in few calls
+        return np.add.reduce(_pairwise(a.reshape(*a.shape[:-1], 2, D // 2)), axis=-2)
     return _pairwise(a[..., :D // 2]) + _pairwise(a[..., D // 2:])
 
 

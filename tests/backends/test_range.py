@@ -62,7 +62,7 @@ NEARLY_CONSTANT = [("float32", 0, 1e-5), ("float32", 0, 1e-30), ("float32", 5, 1
 
 
 @pytest.mark.parametrize("size", [1e20, 3e38])
-@pytest.mark.parametrize("D", [1, 3, 64, 300, 2500])
+@pytest.mark.parametrize("D", [1, 3, 64, 300, pytest.param(2500, marks=pytest.mark.slow)])
 @with_backends("dtype, bits, eps", NEARLY_CONSTANT)
 def test_rows_far_from_zero_whose_differences_are_small(backend, dtype, bits, eps, D, size):
     """The sum of the row overflows, x - mean does not: neither it nor eps may vanish in a scale that suits x.

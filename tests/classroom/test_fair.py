@@ -102,6 +102,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_whatever_form_it_has_it_gets_its_points_and_is_told_why_not(graded):
     place, expected = graded
     full = sum(task.points for task in tasks.draw(_CHAPTERS, _SEED))
@@ -116,6 +117,7 @@ def test_whatever_form_it_has_it_gets_its_points_and_is_told_why_not(graded):
         assert counts != "none" or student in looked_at, student  # no zero in silence
 
 
+@pytest.mark.slow
 def test_a_renamed_function_counts_once_the_instructor_agrees(graded):
     place, _ = graded
     table = place / "out" / "matches.csv"
@@ -167,6 +169,7 @@ for path in map(Path, sys.argv[1:]):
 """
 
 
+@pytest.mark.slow
 def test_no_page_of_a_student_tells_a_hidden_input(sandbox, tmp_path):  # noqa: F811
     drawn = tasks.draw(_CHAPTERS, _SEED)
     for kind, data in leaking(drawn).items():

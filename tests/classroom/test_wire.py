@@ -124,6 +124,7 @@ def changed_by_a_byte(draw):
     return bytes(data)
 
 
+@pytest.mark.slow
 @settings(max_examples=800)
 @given(st.binary(max_size=60) | st.builds(frame, _JSON, st.binary(max_size=16))
        | st.builds(frame, st.binary(max_size=30)) | changed_by_a_byte())

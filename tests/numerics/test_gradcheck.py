@@ -390,6 +390,7 @@ def test_the_tolerance_is_neither_too_small_nor_useless(dtype, D):
 FINITE = st.floats(-4, 4, allow_nan=False, width=32)
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=400, deadline=None)
 @given(st.data(), st.sampled_from([np.float32, np.float64, np.float16]), st.integers(2, 24),
        st.sampled_from([0, 1, 100, 1000]))

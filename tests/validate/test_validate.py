@@ -235,6 +235,7 @@ def twice_wrong(dy, cache):
     return 2 * dx, dgamma, dbeta
 
 
+@pytest.mark.slow
 def test_what_a_target_lacks_leaves_cases_to_try():
     """Its own eps, no beta, one width, few widths: ordinary rows are tried with each."""
     for eps in (1e-6, 0.0):

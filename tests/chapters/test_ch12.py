@@ -494,6 +494,14 @@ def test_the_cases_have_different_winners():
     assert winners == {0, 1, 2}
 
 
+def test_sums_of_whole_numbers_are_not_taken_for_sums_of_some_rows():
+    """They have no order; and three features are three numbers, not the sums of three groups of rows."""
+    def program(products):
+        total = yield SUM, np.rint(products.sum(axis=0) * 2.0**30).astype(np.int64)
+        return total / 2.0**30
+    assert ch12._of_a_program(program) is None
+
+
 # ---- Questions: the numbers in the answers are computed, then looked for in their text ---------------
 
 def test_what_the_answers_say():

@@ -241,6 +241,10 @@ def test_compare_says_of_the_public_example_what_the_grader_says(id, capsys):
         assert verdicts[0] and sum(verdicts) < len(verdicts) // 2
 
 
+def test_results_are_counted_from_one():
+    assert difference((1.0, 2.0), (1.0, 3.0), 1e-9).startswith("result 2: the relative error")
+
+
 def test_compare_sees_changed_arguments(capsys):
     def in_place(a):
         a += 1

@@ -40,6 +40,13 @@ def test_there_are_mistakes(exercise):
     assert exercise.diagnose or len(exercise.mistakes) >= 2
 
 
+def test_eps_is_the_same_where_it_is_not_given():
+    """Of solutions; readers see it in the stub, and checks may always give one."""
+    found = {e.id: inspect.signature(e.solution).parameters["eps"].default for e in ALL
+             if "eps" in inspect.signature(e.solution).parameters}
+    assert len(found) > 5 and {*found.values()} <= {1e-5, inspect.Parameter.empty}, found
+
+
 @functools.cache
 def with_mistake(exercise, mistake):
     return check(exercise.id, mistake.of(exercise.solution))

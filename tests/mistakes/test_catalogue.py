@@ -52,6 +52,15 @@ def test_killed_where_expected_and_nowhere_else(mutant, killed):
     assert {id for id, k in zip(IDS, killed[mutant.name]) if k} == mutant.killed_by
 
 
+def test_means_over_d_again_are_subtracted():
+    """In dx there is 1/D of what the means should take away."""
+    *_, dy, cache = case()
+    g, right, wrong = (cache.gamma * dy, layer_norm_backward(dy, cache)[0],
+                       BY_NAME["means-over-d-again"].backward(dy, cache)[0])
+    untouched = cache.rstd * g
+    assert relative(untouched - wrong, (untouched - right) / dy.shape[-1]) < 1e-12
+
+
 def test_right_backwards_survive():
     right = [Mistake("right", "", backward=layer_norm_backward), *HARMLESS]
     assert all(not mutant.killed_by for mutant in right) and len(right) >= 3

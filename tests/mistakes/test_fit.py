@@ -142,6 +142,7 @@ PAIRS = [
     (lambda d, g, h, r: (g * d - m(g * d) - h * m(g * d * h)) / r, {"rstd-inverted"}),
     (lambda d, g, h, r: r * (g * d - m(g * d) - m(g * d * h)), {"projection-without-xhat"}),
     (lambda d, g, h, r: r * (g * d - m(g * d, axis=0) - h * m(g * d * h, axis=0)), {"first-axis"}),
+    (lambda d, g, h, r: r * (d - m(d) - h * m(d * h) / m(h * h)), {"exact-projection", "gamma-missing"}),
     (lambda d, g, h, r: r * (g * d - 0.37 * m(g * d) - h * m(g * d * h)), {"mean-other"}),
     (lambda d, g, h, r: r * (d - s(d) / (d.shape[-1] - 1) - h * m(d * h)), {"gamma-missing", "mean-ddof"}),
     (lambda d, g, h, r: r * (d - m(d) - h * m(d * h)) / d[..., 0].size, {"gamma-missing", "dx-over-rows"}),

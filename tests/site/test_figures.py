@@ -27,6 +27,14 @@ def test_figures_are_transparent_and_leave_the_settings_alone():
     plt.close(fig)
 
 
+def test_lines_are_drawn_over_x():
+    ax = plt.figure().add_subplot()
+    style.draw_lines(ax, [1, 2], {"a line": [3, 5]})
+    (line,) = ax.lines
+    assert [*line.get_xdata()] == [1, 2] and [*line.get_ydata()] == [3, 5] and line.get_label() == "a line"
+    plt.close(ax.figure)
+
+
 def test_on_a_phone_panels_stand_below_each_other_and_labels_keep_apart():
     narrow = pytest.importorskip("lnlib.figures.narrow")  # IPython is in the book's environment
     fig, axes = figures.figure(6, 3, columns=2)

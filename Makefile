@@ -85,7 +85,7 @@ gpu-code: .peers/gpu-code/installed
 	LN_REQUIRE_CUDA_COMPILER=1 .peers/gpu-code/bin/python -m pytest tests/backends/test_gpu_code.py tests/ptx tests/validate/test_devices.py
 
 # MUTANTS="--seed 7 --count 350" and others: see the first lines of the tool.
-mutants: .venv/installed
+mutants: .venv/installed .venv/installed-mpi
 	$(BIN)/python tools/mutants.py $(MUTANTS)
 
 serve: book

@@ -348,6 +348,8 @@ def rows_of(sequence=lambda roundings: 2 * roundings, pairs=np.exp2, t=0.42):
     ("constant-rows", safe(lambda varies, dx, *_: dx, 1e-6), "rows that vary", "off by"),
     ("constant-rows", lambda g, x, eps: library(x, *plain(x), g, eps)[0], "rows that vary", "inside the root"),
     ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred / eps)), None, ""),
+    # A constant in g changes dx by its rounding alone.
+    ("constant-rows", lambda g, x, eps: ch09.safe_backward_solution(g + 100, x, eps), None, ""),
     # Of Python's 0.0 this would be an error.
     ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred * (1 / eps))), None, ""),
     ("sum-in-pairs", lambda terms: terms.sum(axis=0, dtype=float), "every row counts", "dtype float64"),

@@ -23,7 +23,7 @@ def _rows_and_radii(rng):
 
 def _lands_there(eps, sigma, radius, row):
     eps = expect_number(eps, "eps")
-    expect(eps >= 0, f"your eps = {eps:.3g} is negative; added to the variance, it would take the row out of the sphere")
+    expect(eps >= 0, f"your eps = {eps:.3g} is negative, and would take the row out of the sphere")
     found = np.linalg.norm(_plain(sigma * (row - row.mean()) / row.std(), eps)) / 4
     error = abs(found - radius)
     expect(error <= 1e-12 * radius,
@@ -132,10 +132,10 @@ EXERCISES = (
          "It is right near radius 1 only. Let the radius go to 0: how large must eps become?"),
         ("radius**2 - 1)", "radius**2)",
          "It gives eps the whole length, and leaves sigma no share. How large is your eps for radius 1?"),
-        ("(1 / radius**2 - 1)", "(radius**2 - 1)", "Your eps is negative. Let the radius go to 0: does more eps bring a "
-         "row closer to the centre, or less?"),
+        ("(1 / radius**2 - 1)", "(radius**2 - 1)", "Your eps is negative. Let the radius go to 0: does more eps "
+         "bring a row closer to the centre, or less?"),
         ("* (1 / radius**2 - 1)", "/ (1 / radius**2 - 1)",
-         "The fraction is upside down: your eps grows with the radius. Which rows are short, with much eps or little?"),
+         "The fraction is upside down: your eps grows with the radius. When is a row short, with much eps or little?"),
         ("sigma**2 * (1 / radius**2 - 1)", "1 / radius**2 - 1",
          "Your eps does not depend on sigma. If x is in metres, in which unit is the eps of layer norm?"))),
     Exercise("same-output", 5, "derive", same_output_solution,

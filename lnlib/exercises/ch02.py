@@ -111,8 +111,9 @@ def _symbolic_rms(n):
         s = np.sqrt((x * x).mean() + eps)
         values = {sym.D: n, sym.s: s, **{sym.xhat[t]: number / s for t, number in enumerate(x, 1)}}
         found = [[J.subs({sym.i: a, sym.j: b}).subs(values) for b in range(1, n + 1)] for a in range(1, n + 1)]
-        # x and every x[1] are free symbols; the name before the bracket is enough.
-        left = {str(symbol).split("[")[0] for row in found for entry in row for symbol in entry.free_symbols}
+        # x and every x[1] are free symbols; the name before the bracket is enough. That of a mean is TeX.
+        left = {"a mean" if "overline" in str(symbol) else str(symbol).split("[")[0]
+                for row in found for entry in row for symbol in entry.free_symbols}
         expect(not left, f"your J still contains {', '.join(sorted(left))}; write it in D, i, j, s and xhat")
         expected = _derivative(lambda row: rms_norm_forward(row, np.ones(n), eps)[0], x)
         expect_close(np.array(found, dtype=float), expected, _RTOL, f"J for D = {n}")
@@ -131,7 +132,8 @@ def eps_outside_backward_solution(dy, x, gamma, eps):
 
 def _eps_outside(eps):
     def ask(rng):
-        x, dy = np.stack([_row(rng), _row(rng) / 4]), rng.standard_normal((2, 7))
+        # Three rows: of two, means over the rows would leave a wrong dx that is zero, and say nothing of its mistake.
+        x, dy = np.stack([_row(rng), _row(rng) / 4, 2 * _row(rng)]), rng.standard_normal((3, 7))
         gamma = rng.uniform(0.5, 2, 7)
         expected = complex_step(lambda rows: gamma * eps_outside_forward(rows, eps), x, dy=dy)
         return Call({"dy": dy, "x": x, "gamma": gamma, "eps": eps}, expected=expected)
@@ -153,12 +155,24 @@ EXERCISES = (
         ("/ D) / s", "/ D)", "Your J does not depend on the size of x. If x is in metres, in which unit is J?"),
         ("return (np.eye(D) - 1 / D", "return np.eye(D) * (np.eye(D) - 1 / D",
          "Only the diagonal is there. Does x[j] move no other xhat[i]?"),
+        ("(np.eye(D) - 1 / D - np.outer(xhat, xhat) / D) / s", "(np.eye(D) - 1 / D) / s - np.outer(xhat, xhat) / D",
+         "One of your three terms is not divided by s. Check the units: x in metres, what must J be in?",
+         "np.eye(D) / s - 1 / D - np.outer(xhat, xhat) / D",
+         "Your division by s reaches the first term only. Is there a pair of brackets missing?",
+         "np.eye(D) - 1 / D - np.outer(xhat, xhat) / D / s",
+         "Your division by s reaches the last term only. Is there a pair of brackets missing?"),
         ("1 / D -", "1 -", "The path through the mean is too strong. How much of a mean is due to one entry?"),
         ("np.outer(xhat, xhat)", "2 * np.outer(xhat, xhat)",
          "The path through the variance counts twice. Differentiate sqrt(v) at v = 4 by hand.",
+         "xhat * xhat", "A term of your J is the same in all of its rows. Which number stands in it for i and j?",
          "xhat @ xhat", "A term of your J is one number. Is it the same for every pair of i and j?"),
         (".mean() + eps)", ".mean())", "Your s has no eps in it."),
-        ("xhat = c / s", "xhat = c", "The centred row stands where xhat belongs. Check the units of your terms."),
+        ("(c * c).mean()", "(c * c).sum() / (D - 1)",
+         "Your variance divides by D - 1. Is it an estimate or a definition?"),
+        ("np.outer(xhat, xhat) / D", "np.outer(xhat, xhat) / (xhat @ xhat)",
+         "Your J takes away all of the direction xhat. How long is xhat where eps > 0?"),
+        ("xhat = c / s", "xhat = x", "The row itself stands where xhat belongs.",
+         "xhat = c", "The centred row stands where xhat belongs. Check the units of your terms."),
         ("np.outer(xhat, xhat) / D) / s", "np.outer(xhat, xhat)) / s",
          "One path lacks a factor: how much of the variance is due to one entry of the row?"))),
     Exercise("eigenvalues", 10, "derive", eigenvalues_solution,
@@ -169,9 +183,18 @@ EXERCISES = (
          "still the same for every row?",
          "eps / s**2", "One of the eigenvalues has another unit than the rest.",
          "eps / s",
-         "One of the eigenvalues has another unit than the rest. Multiply J by xhat and collect what remains."),
+         "One of the eigenvalues has another unit than the rest. Multiply J by xhat and collect what remains.",
+         "(1 - eps / s**2) / s", "Along xhat you say how much is taken away. How much of it is left?"),
+        ("[0.0, eps / s**3] + [1 / s] * (len(x) - 2)", "[eps / s**3] + [1 / s] * (len(x) - 1)",
+         "One direction of yours passes at full size that J sends to zero for every eps. Which?",
+         "[0.0] + [1 / s] * (len(x) - 1)",
+         "One direction of yours passes at full size of which J leaves little. Multiply J by xhat.",
+         "[0.0, eps / s**2] + [1.0] * (len(x) - 2)",
+         "All of your eigenvalues lack a factor. If x is in metres, in which unit is J?"),
         ("[1 / s] *", "[1.0] *",
-         "Your eigenvalues are those of a projection. Is J one, or a projection times something?"),
+         "Your eigenvalues are those of a projection. Is J one, or a projection times something?",
+         "[s] *", "The largest of your eigenvalues is upside down. Which rows have the large gradients?"),
+        ("np.sqrt(x.var() + eps)", "(x.var() + eps)", "Your s has no root. If x is in metres, in which unit is s?"),
         ("x.var() + eps", "x.var()", "Your s has no eps in it."),
         ("x.var()", "x.var(ddof=1)", "Your variance divides by D - 1. Is it an estimate or a definition?"),
         ("[0.0, eps / s**3] + [1 / s] * (len(x) - 2)", "[1 / s] * (len(x) - 2) + [eps / s**3, 0.0]",
@@ -185,9 +208,13 @@ EXERCISES = (
         ("(x - x.mean())", "1",
          "Your gamma * dy is constant. That vanishes for every eps; J has one more such direction at eps = 0.",
          "(x - x.mean())**2",
-         "What your dy makes of x is no direction that J sends to zero. Which rows changed in size only?"))),
+         "J does not send your gamma * dy to zero. Along which step does a row change its length alone?"))),
     Exercise("rms-jacobian", 20, "derive", rms_jacobian_solution, (_symbolic_rms(4), _symbolic_rms(7)),
              mistakes=changes(
+        ("normalised.diff(x[j]) +", "1 / sqrt(q + epsilon) +",
+         "Your direct path leads from every x[j] to every xhat[i]. Which of them does it reach?"),
+        ("+ normalised.diff(q) * 2 * x[j] / D", "- 1 / (D * sqrt(q + epsilon))",
+         "You keep layer norm's path through the mean and leave out the one through q. Which has RMSNorm?"),
         ("return J.subs(q", "J -= 1 / (D * s)\n    return J.subs(q",
          "Your J is layer norm's. Does RMSNorm subtract a mean?"),
         (" + normalised.diff(q) * 2 * x[j] / D", "",
@@ -208,5 +235,8 @@ EXERCISES = (
              _DX.diagnose, mistakes=(
         Mistake("", "Your means run over the whole array", "Which numbers does layer norm show to a row?",
                 changes=tuple((f"{a}.mean(axis=-1", f"{a}.mean(axis=None")
-                              for a in ("x", "(c * c)", "g", "(g * xhat)"))),)),
+                              for a in ("x", "(c * c)", "g", "(g * xhat)"))),
+        Mistake("", "Your means run over the first axis", "Which numbers does layer norm show to a row?",
+                changes=tuple((f"{a}.mean(axis=-1", f"{a}.mean(axis=0")
+                              for a in ("x", "(c * c)", "g", "(g * xhat)"))))),
 )

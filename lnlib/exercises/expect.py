@@ -64,4 +64,5 @@ def of_small_error(error, *arrays):
         return ""
     if all(np.array_equal(a, a.astype(np.float32)) for a in arrays):
         return "; it is right to the digits of float32, and has no more: somewhere your work leaves float64"
-    return "; so small an error is that of a step in float32, or of a small term such as eps" if error > 1e-9 else ""
+    return ("; an error so small may be that of a step in float32, of a difference quotient, or of a small term such "
+            "as eps" if error > 1e-9 else "")

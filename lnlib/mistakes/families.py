@@ -193,9 +193,11 @@ def _outside_bases(dy, cache):
         [(("only-s-replaced",), {"outer": c / s}),
          (("eps-inside",), {"r": 1 / inside, "outer": c / inside, "inner": c / inside}),
          (("eps-dropped",), {"r": 1 / sigma, "outer": c / sigma, "inner": c / sigma}),
-         (("upside-down",), {"outer": c * sigma / s**2}), (("centred-for-xhat",), {"outer": c, "inner": c}),
+         (("upside-down",), {"outer": c * sigma / s**2}), (("slope-one",), {"outer": 2 * c}),
+         (("sigma-for-s",), {"inner": c / sigma}), (("centred-for-xhat",), {"outer": c, "inner": c}),
          (("centred-once",), {"outer": c})],
-        _powers(1 / s, "missing-rstd", "variance-for-std"), *gamma, _BOTH_AXES])
+        _powers(1 / s, "missing-rstd", "variance-for-std"), *gamma,
+        [*_BOTH_AXES, (("first-axis",), {"mean1": AXES["first-axis"], "mean2": AXES["first-axis"]})]])
 
 
 def outside_family(with_gamma):
@@ -210,4 +212,6 @@ def outside_family(with_gamma):
     return Family(("dx",), tuple(probes), outside_backward,
                   _table(only_s_replaced="layer norm's formula with another s put in; ds/dx changes as well",
                          eps_inside="it is the one for eps inside the root",
-                         upside_down="the new factor is upside down"), _outside_bases)
+                         upside_down="the new factor is upside down",
+                         slope_one="ds is taken for the change of sigma^2 itself, as if ds/dsigma^2 were 1",
+                         sigma_for_s="sigma stands for s in the mean of g * xhat, too"), _outside_bases)

@@ -53,6 +53,79 @@ def test_a_mistake_is_named(id, candidate, message):
     assert report.failed and message in f"{report.failed[1]} {report.diagnosis}", report
 
 
+def jacobian(dx):
+    """An answer from a function of D, c, s, xhat and I."""
+    def candidate(x, eps=1e-5):
+        c = x - x.mean()
+        s = np.sqrt((c * c).mean() + eps)
+        return dx(len(x), c, s, c / s, np.eye(len(x)))
+    return candidate
+
+
+def quotient(x, eps=1e-5):
+    h = 1e-6 * np.eye(len(x))
+    ahead, behind = ((rows - mean(rows)) / np.sqrt(rows.var(axis=-1, keepdims=True) + eps) for rows in (x + h, x - h))
+    return (ahead - behind).T / 2e-6
+
+
+def of_spread(values):
+    return lambda x, eps: np.sort(values(len(x), np.sqrt(x.var() + eps), eps))
+
+
+def slope_one(dy, x, gamma, eps):
+    c, g = x - mean(x), gamma * dy
+    s = np.sqrt(mean(c * c)) + eps
+    dvar = -(g * c).sum(axis=-1, keepdims=True) / s**2
+    return (g - mean(g)) / s + dvar * 2 * c / x.shape[-1]
+
+
+def sigma_in_both(dy, x, gamma, eps):
+    c, g = x - mean(x), gamma * dy
+    sigma = np.sqrt(mean(c * c))
+    return (g - mean(g) - c / sigma * mean(g * c / sigma)) / (sigma + eps)
+
+
+def columns(dy, x, gamma, eps):
+    def m(a):
+        return a.mean(axis=0, keepdims=True)
+    c, g = x - m(x), gamma * dy
+    sigma = np.sqrt(m(c * c))
+    return (g - m(g) - c / sigma * m(g * c / (sigma + eps))) / (sigma + eps)
+
+
+@pytest.mark.parametrize("id, candidate, words", [
+    ("jacobian-matrix", jacobian(lambda D, c, s, h, I: (I - 1 / D - h * h / D) / s), "the same in all of its rows"),
+    ("jacobian-matrix", jacobian(lambda D, c, s, h, I: (I - 1 / D) / s - np.outer(h, h) / D), "not divided by s"),
+    ("jacobian-matrix", jacobian(lambda D, c, s, h, I: I / s - 1 / D - np.outer(h, h) / D), "the first term only"),
+    ("jacobian-matrix", jacobian(lambda D, c, s, h, I: I - 1 / D - np.outer(h, h) / D / s), "the last term only"),
+    ("jacobian-matrix", jacobian(lambda D, c, s, h, I: (I - 1 / D - np.outer(h, h) / (h @ h)) / s), "all of the"),
+    ("jacobian-matrix", lambda x, eps: (np.eye(7) - 1 / 7 - np.outer(x, x) / 7) / np.sqrt(x.var() + eps), "itself"),
+    ("eigenvalues", of_spread(lambda D, s, eps: [eps / s**3] + [1 / s] * (D - 1)), "that J sends to zero"),
+    ("eigenvalues", of_spread(lambda D, s, eps: [0] + [1 / s] * (D - 1)), "J leaves little"),
+    ("eigenvalues", of_spread(lambda D, s, eps: [0, (1 - eps / s**2) / s] + [1 / s] * (D - 2)), "is taken away"),
+    ("eigenvalues", of_spread(lambda D, s, eps: [0, eps / s**2] + [1] * (D - 2)), "lack a factor"),
+    ("eigenvalues", of_spread(lambda D, s, eps: [0, eps / s**6] + [1 / s**2] * (D - 2)), "no root"),
+    ("eigenvalues", of_spread(lambda D, s, eps: [0, eps / s**3] + [s] * (D - 2)), "upside down"),
+    ("null-direction", lambda x, gamma: (x - x.mean())**2 / gamma, "change its length alone"),
+    ("rms-jacobian", rms(lambda sym: sym.mean(sym.g, sym.xhat)), "contains a mean; write"),
+    ("rms-jacobian", rms(lambda sym: 1 / (sym.D * sym.s)), "Which has RMSNorm"),
+    ("eps-outside", columns, "over the first axis"),
+    ("eps-outside", sigma_in_both, "sigma stands for s"),
+])
+def test_a_likely_slip_has_words(id, candidate, words):
+    report = check(id, candidate)
+    assert report.failed and words in f"{report.failed[1]} {report.diagnosis}", report
+
+
+def test_a_slope_taken_for_1_is_one_mistake():
+    diagnosis = check("eps-outside", slope_one).diagnosis
+    assert diagnosis.names == ("slope-one",) and "were 1" in str(diagnosis) and "at once" not in str(diagnosis)
+
+
+def test_a_difference_quotient_is_not_taken_for_float32():
+    assert "of a difference quotient" in check("jacobian-matrix", quotient).failed[1]
+
+
 # Questions: the numbers in the answers are computed, then looked for in their text
 
 def test_what_the_answers_say(rng):

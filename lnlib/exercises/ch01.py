@@ -135,7 +135,7 @@ EXERCISES = (
         ("(1 / radius**2 - 1)", "(radius**2 - 1)", "Your eps is negative. Let the radius go to 0: does more eps "
          "bring a row closer to the centre, or less?"),
         ("* (1 / radius**2 - 1)", "/ (1 / radius**2 - 1)",
-         "The fraction is upside down: your eps grows with the radius. When is a row short, with much eps or little?"),
+         "The fraction is upside down: your eps grows with the radius. Is a row short with much eps, or with little?"),
         ("sigma**2 * (1 / radius**2 - 1)", "1 / radius**2 - 1",
          "Your eps does not depend on sigma. If x is in metres, in which unit is the eps of layer norm?"))),
     Exercise("same-output", 5, "derive", same_output_solution,

@@ -80,15 +80,15 @@ _NO_BETA = "Your answer compares gamma with the tolerance, whatever beta is. How
 
 # u * |beta / gamma| is a factor 6 or more away from the tolerance. The error over 64 rows is at least a third of it
 # (up to 1, where nothing of xhat is left), at most twice it, and a few u more, so rule and measurement agree.
-_GAMMA = np.array([1, 0.01, -1e-4, 1e-6, 1e-8, 1e-6, 0, 0])
-_BETA = np.array([-1.0, 1, 1, -1, 1, 0, 1, 0])
+_GAMMA = np.array([1, 0.01, -1e-4, 1e-6, 1e-8, -1e-8, 1e-6, 1, 0, 0])
+_BETA = np.array([-1.0, 1, 1, -1, 1, 1, 0, 1e5, 1, 0])
 
 
 def _lost_for(dtype, tolerance):
     def ask(rng):
-        order = rng.permutation(8)
+        order = rng.permutation(10)
         gamma, beta = _GAMMA[order].astype(dtype), _BETA[order].astype(dtype)
-        xhat = rng.standard_normal((64, 8)).astype(dtype)
+        xhat = rng.standard_normal((64, 10)).astype(dtype)
         y = gamma * xhat + beta
         with np.errstate(divide="ignore", invalid="ignore"):
             again = (y - beta) / gamma
@@ -97,11 +97,11 @@ def _lost_for(dtype, tolerance):
         return Call({"gamma": gamma, "beta": beta, "tolerance": tolerance, "u": np.finfo(dtype).eps / 2}, error=error)
 
     def judge(found, gamma, beta, error, **_):
-        found = expect_array(found, (8,), "bool")
+        found = expect_array(found, (10,), "bool")
         wrong = [f"gamma = {gamma[i]:g}, beta = {beta[i]:g}: the error is {error[i]:.0e}, and you say "
                  f"{'lost' if found[i] else 'not lost'}" for i in np.flatnonzero(found == (error <= tolerance))]
         # All of them: two answers of which the same is said have the same features wrong.
-        expect(not wrong, f"an error of {tolerance:.0e} is allowed; wrong are {len(wrong)} of 8 features. "
+        expect(not wrong, f"an error of {tolerance:.0e} is allowed; wrong are {len(wrong)} of 10 features. "
                           + "; ".join(wrong))
     return each(f"{dtype}, tolerance {tolerance:.0e}".replace("e-0", "e-"), ask, judge, unchanged=True)
 
@@ -152,12 +152,18 @@ EXERCISES = (
         ("return g / gamma", "return g * gamma", "From g to dy, gamma is applied the wrong way round."),
         ("np.sqrt(kappa**2 - 1)", "kappa", "What you add to the part that survives has size kappa. Is kappa a ratio "
          "of two parts, or of the whole to a part?",
+         "(kappa**2 - 1)", "A square stands where you add a length. How long is the sum of two orthogonal parts?",
          "(kappa - 1)", "You add the sizes of two parts that are orthogonal. How long is their sum?"),
         ("    rest -= xhat * (rest @ xhat) / (xhat @ xhat)\n", "",
          "The part that should come through whole still has some of xhat in it."),
         (" - (xhat**2).mean()", "", "The part that should come through whole still has a constant in it."),
         ("rest / np.sqrt((rest**2).mean())", "rest / np.linalg.norm(rest)",
-         "One part has length 1, the other has entries of a given size. Measure both in the same way."))),
+         "One part has length 1, the other has entries of a given size. Measure both in the same way.",
+         "rest", "One part has the size that xhat**2 gave it. What you add must be kappa's share of that size."),
+        ("+ np.sqrt(kappa**2 - 1)\n    return g / gamma", "\n    return kappa * g / gamma",
+         "Your dy grows like kappa, and its kappa stays 1. What changes if dy is doubled?",
+         "\n    return g / gamma + np.sqrt(kappa**2 - 1)",
+         "You add a constant to dy. Which constant vector does J not see: one in dy, or one in gamma * dy?"))),
     Exercise("lost-in-y", 10, "derive", lost_in_y_solution,
              (_lost_for("float32", 1e-4), _lost_for("float64", 1e-9)), mistakes=changes(
         (" | (gamma == 0)", "", "Where gamma and beta are both 0, you say that xhat can be had. From which number?"),
@@ -169,10 +175,13 @@ EXERCISES = (
          "A negative gamma always counts as lost in your answer. Does rounding care for signs?"),
         ("np.abs(beta) > tolerance", "beta * np.sign(gamma) > tolerance", _SIGNS),
         ("u * np.abs(beta)", "np.abs(beta)",
-         "The unit roundoff has no part in your answer. How large is the rounding error of y?"),
+         "The unit roundoff has no part in your answer. How large is the rounding error of y?",
+         "2.0**-24 * np.abs(beta)", "Your unit roundoff is that of float32, whatever the caller passes."),
         ("u * np.abs(beta) > tolerance * np.abs(gamma)", "u > tolerance * np.abs(gamma)",
          "The size of beta has no part in your answer. How large is the rounding error of y?",
          "np.abs(gamma) < tolerance", _NO_BETA,
+         "np.abs(gamma) < u",
+         "Your answer compares gamma with u, whatever beta is. How large is the rounding error of y?",
          "gamma < tolerance", _NO_BETA + " And does rounding care for the sign of gamma?"))
              + (Mistake("", _SIGNS, changes=(("np.abs(beta)", "beta * np.sign(gamma)"),  # beta / gamma
                                              ("gamma == 0", "(gamma == 0) & (beta > 0)"))),)),
@@ -185,6 +194,8 @@ EXERCISES = (
              mistakes=changes(
         ("return dx + dz_other, dx + dz_other", "return dx, dx",
          "In your answer what z receives from its other uses reaches neither a nor b."),
+        ("return dx + dz_other, dx + dz_other", "return dx + dy + dz_other, dx + dy + dz_other",
+         "In your answer dy reaches z twice, through the norm and past it. By which of these ways does z lead to y?"),
         ("return dx + dz_other,", "return dx,",
          "In your answer what z receives from its other uses does not reach a."),
         ("dx + dz_other, dgamma", "dx, dgamma",

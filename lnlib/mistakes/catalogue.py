@@ -411,6 +411,8 @@ ENTRIES = (
         "mean-subtracted": "a mean is subtracted, as in layer norm",
         "gamma-missing-mean": "gamma is forgotten in the term with the mean only",
         "gamma-missing-projection": "gamma is forgotten in the projection only",
+        "gamma-missing-means": "gamma is forgotten in both means, and stands in the first term",
+        "gamma-again": "the right dx is multiplied by gamma once more",
         "gamma-outside-mean": "gamma is pulled out of the first mean only",
         "gamma-outside-projection": "gamma is pulled out of the projection's mean only",
         **{f"{axis}-{k}": f"the {k} mean {what}" for k in ("first", "second") for axis, what in (

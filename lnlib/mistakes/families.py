@@ -111,7 +111,8 @@ def _scaled_in_part(base):
 
 def _layer_norm_bases(dy, cache):
     base = Base(dy, cache.gamma, cache.rstd, cache.xhat, cache.xhat, row_mean, row_mean)
-    return itertools.chain(_pairs(base, _choices(dy, cache)), _scaled_in_part(base))
+    again = ("gamma-again",), base._replace(r=cache.rstd * cache.gamma)
+    return itertools.chain(_pairs(base, _choices(dy, cache)), _scaled_in_part(base), [again])
 
 
 def _probe(seed, shape, mean, sigma):

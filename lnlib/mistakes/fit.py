@@ -110,6 +110,8 @@ def _gamma(first, means):
         return ["gamma-missing"]
     if first == "g" and told == {"outside"}:
         return ["gamma-outside"]
+    if first == "g" and means == ["dy", "dy"]:
+        return ["gamma-missing-means"]
     names = ["gamma-missing-first"] if first == "dy" else []
     for place, form in zip(("mean", "projection"), means):
         names += {"dy": [f"gamma-missing-{place}"], "outside": [f"gamma-outside-{place}"],

@@ -41,7 +41,8 @@ def test_every_row_with_the_same_xhat_passes(other):
 
 @pytest.mark.parametrize("other, words", [
     (lambda x: 0 * x + 5, "constant"), (lambda x: 3 * (x + 1e3) - 3e3, "not shifted"),
-    (lambda x: x + 1e6, "not scaled"), (lambda x: 2 * x + 1e14, "off by"), (lambda x: 3 * (x + 1e-6 * np.arange(8)) + 1, "off by")])
+    (lambda x: x + 1e6, "not scaled"), (lambda x: 2 * x + 1e14, "off by"),
+    (lambda x: 3 * (x + 1e-6 * np.arange(8)) + 1, "off by")])
 def test_no_other_row_passes(other, words):
     assert words in check("same-output", other).failed[1]
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from questions import backward, says
 
+from lnlib import layer_norm_backward
 from lnlib.exercises import check
 
 
@@ -23,6 +24,40 @@ def test_forgotten_parentheses_are_told(dx, words):
     assert words in str(report.diagnosis), report
 
 
+@pytest.mark.parametrize("dx, name", [
+    (lambda d, gamma, xhat, r: r * (gamma * d - mean(d) - xhat * mean(d * xhat)), "gamma-missing-means"),
+    (lambda d, gamma, xhat, r: gamma * r * (gamma * d - mean(gamma * d) - xhat * mean(gamma * d * xhat)),
+     "gamma-again")])
+def test_one_mistake_with_gamma_is_told_as_one(dx, name):
+    diagnosis = check("backward-dx", lambda dy, xhat, rstd, gamma: dx(dy, gamma, xhat, rstd)).diagnosis
+    assert diagnosis.names == (name,) and diagnosis.kind == "known", diagnosis
+
+
+def of_parts(size, on_g=0, on_dy=0, scale=1, normalised=True):
+    def answer(kappa, xhat, gamma):
+        rest = xhat**2 - (xhat**2).mean()
+        rest -= xhat * (rest @ xhat) / (xhat @ xhat)
+        g = rest / np.sqrt((rest**2).mean()) ** normalised + size(kappa) * on_g
+        return (g / gamma + size(kappa) * on_dy) * (kappa if scale != 1 else 1)
+    return answer
+
+
+@pytest.mark.parametrize("answer, words", [
+    (of_parts(lambda kappa: kappa**2 - 1, on_g=1), "A square stands"),
+    (of_parts(lambda kappa: (kappa**2 - 1)**0.5, on_g=1, normalised=False), "that xhat**2 gave it"),
+    (of_parts(lambda kappa: (kappa**2 - 1)**0.5, on_dy=1), "add a constant to dy"),
+    (of_parts(lambda kappa: 0, scale=0), "its kappa stays 1")])
+def test_what_is_said_of_a_dy(answer, words):
+    assert words in str(check("dy-with-kappa", answer).diagnosis)
+
+
+def test_dy_that_also_goes_round_the_norm_is_told():
+    def answer(dy, dz_other, cache):
+        dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+        return (dx + dy + dz_other,) * 2 + (dgamma, dbeta)
+    assert "through the norm and past it" in str(check("residual-backward", answer).diagnosis)
+
+
 def test_an_answer_may_draw_from_seed_0():
     def from_a_random_direction(kappa, xhat, gamma):
         rest = np.random.default_rng(0).standard_normal(len(xhat))
@@ -37,6 +72,10 @@ def test_an_answer_may_draw_from_seed_0():
 @pytest.mark.parametrize("lost, words", [
     (lambda gamma, beta, tolerance, u: u * beta / gamma > tolerance, "signs of gamma and beta differ"),
     (lambda gamma, beta, tolerance, u: np.abs(gamma) < tolerance, "whatever beta is"),
+    (lambda gamma, beta, tolerance, u: np.abs(gamma) < u, "compares gamma with u"),
+    (lambda gamma, beta, tolerance, u: (gamma == 0) | (2.0**-24 * np.abs(beta) > tolerance * np.abs(gamma)),
+     "float32, whatever"),
+    (lambda gamma, beta, tolerance, u: (gamma == 0) | ((np.abs(beta) - np.abs(gamma)) * u > tolerance), "None"),
     (lambda gamma, beta, tolerance, u: u * np.abs(beta / gamma) > tolerance, "gamma and beta are both 0"),
 ])
 @pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")

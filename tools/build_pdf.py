@@ -88,10 +88,10 @@ def contents(parts):
 
 
 def whole(site, parts):
-    """The book as one page of HTML, with the style sheets and MathJax of its pages."""
+    """The book as one page of HTML, with the style sheets, MathJax and what its pages do before a print."""
     first = BeautifulSoup((site / "book" / f"{parts[-1][1][0]['id']}.html").read_text(encoding="utf-8"), "html.parser")
     for script in first.head.select("script"):
-        if "athJax" not in str(script) and "mathjax" not in str(script):
+        if not re.search("mathjax|ln.js", str(script), re.I):
             script.decompose()
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
     first.title.string = config["title"]

@@ -1,4 +1,4 @@
-"""The row of buttons under a chapter's title. A button stands there only if it works."""
+"""The row of buttons under a chapter's title; at the end of a page without cells. A button stands there only if it works."""
 
 import os
 import re
@@ -24,10 +24,15 @@ def buttons(name, repository, source, live):
         found.append(("Open in Colab", "https://colab.research.google.com/github/"
                                        f"{where}/blob/{COLAB_BRANCH}/book/{name}.ipynb"))
     found.append(("Download notebook", f"../notebooks/{name}.ipynb"))
-    if repository:
-        found += [("Edit", f"{repository}/edit/{source}"),
-                  ("Issues", f"{repository}/issues/new?title={quote(f'Chapter {name}: ')}")]
-    return found
+    return found + on_the_text(name, repository, source)
+
+
+def on_the_text(name, repository, source):
+    """The buttons of a page without cells: to change its text, and to say what is wrong with it."""
+    if not repository:
+        return []
+    return [("Edit", f"{repository}/edit/{source}"),
+            ("Issues", f"{repository}/issues/new?title={quote(f'Page {name}: ')}")]
 
 
 def row(found, note=None):
@@ -44,17 +49,22 @@ def row(found, note=None):
 
 
 def _insert(app, pagename, templatename, context, doctree):
-    if not is_notebook(app.env, pagename) or "body" not in context:
+    if doctree is None or "body" not in context:
         return
     options = app.config.html_theme_options
+    repository = options.get("repository_url", "")
     path = Path(app.env.doc2path(pagename)).relative_to(app.srcdir).as_posix()
     source = f"{options.get('repository_branch') or 'main'}/{path}"
     name = pagename.split("/")[-1]
+    if not is_notebook(app.env, pagename):
+        if found := on_the_text(name, repository, source):
+            context["body"] += row(found)
+        return
     # A page that no browser can run says why in its front matter.
     note = app.env.metadata[pagename].get("needs_machine") if app.config.ln_live else None
     if note and 'class="exercise ' in context["body"]:
         note += " Its exercises run where they stand."
-    found = buttons(name, options.get("repository_url", ""), source, app.config.ln_live and not note)
+    found = buttons(name, repository, source, app.config.ln_live and not note)
     head = TITLE.match(context["body"])[0]
     context["body"] = head + row(found, note) + context["body"].removeprefix(head)
 

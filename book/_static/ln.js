@@ -23,14 +23,22 @@ addEventListener("DOMContentLoaded", () => {
   };
 });
 
-// A figure that is wider than a phone scrolls in its own box: the keyboard reaches it.
-addEventListener("DOMContentLoaded", () => {
-  document.querySelectorAll("figure:has(img.ln-wide)").forEach((figure) => { figure.tabIndex = 0; });
-});
-
 // Paper is light: printed from the dark theme, a page would be grey on white and its code white on white.
 addEventListener("beforeprint", () => {
   const { theme } = document.documentElement.dataset;
   document.documentElement.dataset.theme = "light";
   addEventListener("afterprint", () => { document.documentElement.dataset.theme = theme; }, { once: true });
+});
+
+// A formula that scrolls on the screen would be cut off on paper: there it is made smaller. The layout of the paper is not known
+// yet; of A4 and of letter paper this much is left within an aside.
+const PAPER = 600;
+addEventListener("beforeprint", () => {
+  document.querySelectorAll('mjx-container[display="true"]').forEach((formula) => {
+    const wide = Math.max(...[...formula.children].map((part) => part.getBoundingClientRect().width));
+    if (wide <= PAPER) return;
+    const before = formula.style.fontSize;
+    formula.style.fontSize = `${parseFloat(getComputedStyle(formula).fontSize) * PAPER / wide}px`;
+    addEventListener("afterprint", () => { formula.style.fontSize = before; }, { once: true });
+  });
 });

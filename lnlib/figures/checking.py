@@ -92,7 +92,8 @@ def kill_matrix(killed, mutants, checks):
     """Mutants against checks: a filled square where the check kills the mutant.
 
     killed: bool, shape (len(mutants), len(checks)). Rows go from the mutant killed most often down, columns
-    from the check that kills least to the right; both counts are written beside the names.
+    from the check that kills least to the right; both counts are written beside the names. On a phone the columns
+    have the width: rows are without names.
     """
     killed = np.asarray(killed)
     by_row, by_column = killed.sum(axis=1), killed.sum(axis=0)
@@ -101,7 +102,6 @@ def kill_matrix(killed, mutants, checks):
     rows = np.lexsort([*killed[:, columns].T, -by_row])
 
     fig, ax = figure(4.7, 1.6 + 0.155 * len(mutants))
-    fig.narrow = None  # so many names need their width: on a phone it scrolls
     palette = ListedColormap(["#e3e3e3", COLOURS["blue"]])
     ax.pcolormesh(killed[np.ix_(rows, columns)], cmap=palette, vmin=0, vmax=1, edgecolors="white", linewidth=1)
     ax.invert_yaxis()
@@ -111,4 +111,10 @@ def kill_matrix(killed, mutants, checks):
     ax.tick_params(length=0, pad=2, labelsize=9)
     ax.set_xticks(np.arange(len(checks)) + 0.5, [f"{checks[j]}  {by_column[j]}" for j in columns], rotation=90)
     ax.set_yticks(np.arange(len(mutants)) + 0.5, [f"{mutants[i]}  {by_row[i]}" for i in rows])
+
+    def narrow(width):
+        ax.set_yticks([])
+        fig.set_size_inches(width, 2 + 0.075 * len(mutants))
+
+    fig.narrow = narrow
     return fig

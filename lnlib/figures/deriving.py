@@ -108,10 +108,15 @@ def paths_to_xhat():
 
 def first_lines(lines):
     """Those lines of :func:`lnlib.symbolic.graph` or ``graph_steps`` whose name has no index above 1, as a formula."""
+    return typeset({name: value for name, value in lines.items() if not re.search("_{?[2-9]", str(name))})
+
+
+def typeset(lines):
+    """Lines "name = value" as one formula. lines: {symbol, or LaTeX as a string: SymPy expression}."""
     from IPython.display import Math
     from sympy import latex
 
-    shown = [f"{latex(name)} &= {latex(value)}" for name, value in lines.items() if not re.search("_{?[2-9]", str(name))]
+    shown = [f"{name if isinstance(name, str) else latex(name)} &= {latex(value)}" for name, value in lines.items()]
     body = r" \\[4pt] ".join(shown)
     return Math(rf"\begin{{aligned}}{body}\end{{aligned}}")
 

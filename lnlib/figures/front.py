@@ -26,7 +26,7 @@ def digits_lost(offsets, kept):
     ax.plot(offsets, most, "s--", color=COLOURS["blue"], markersize=5)
     ax.plot(offsets, digits, "o-", color=COLOURS["orange"], markersize=6)
     ax.text(offsets[0], most[0] + 0.35, best, color=COLOURS["blue"], fontsize=SIZE)
-    ax.text(offsets[3], digits[3] - 0.2, name, color=COLOURS["orange"], ha="right", va="top", fontsize=SIZE)
+    ax.text(offsets[3], digits[3] - 0.4, name, color=COLOURS["orange"], ha="right", va="top", fontsize=SIZE)
     ax.text(offsets[-2], (digits[-2] + most[-2]) / 2, "lost", ha="center", va="center", fontsize=SIZE)
     ax.set(xlabel="mean / standard deviation", ylabel="correct digits of $y$", ylim=(0, 8.6))
     ax.minorticks_off()
@@ -62,8 +62,7 @@ def check(steps, right, wrong):
     ax.plot(steps, wrong, "--", color=COLOURS["orange"])
     ax.plot(steps, right, color=COLOURS["blue"])
     ax.text(steps[0], wrong[0] * 4, "wrong gradient", color=COLOURS["orange"], fontsize=SIZE)
-    ax.text(steps[len(steps) // 3], min(right) * 3, "right gradient", color=COLOURS["blue"], ha="center", va="top",
-            fontsize=SIZE)
+    ax.text(steps[0], min(right) * 3, "right gradient", color=COLOURS["blue"], va="top", fontsize=SIZE)
     ax.set(xlabel="step", ylabel="disagreement", xticks=[], yticks=[], ylim=(min(right) / 50, 100 * max(wrong)))
     ax.minorticks_off()
     return fig

@@ -16,9 +16,10 @@ _KEY_ROW = 0.24  # inches that a further row of the key takes
 def both(fig):
     """SVG of the figure, and behind it SVG of the same figure laid out for a phone. The figure stays that way."""
     wide = print_figure(fig, "svg", bbox_inches="tight", metadata={"Date": None})
-    if fig.narrow is None:
-        return wide
-    lay_out_narrow(fig)
+    if callable(fig.narrow):
+        fig.narrow(WIDTH)
+    else:
+        lay_out_narrow(fig)
     # All of its width, and what sticks out: 3-D axes do not tell how far their labels reach.
     room = Bbox.union([fig.bbox_inches, fig.get_tightbbox()])
     return wide + print_figure(fig, "svg", bbox_inches=room, metadata={"Date": None})

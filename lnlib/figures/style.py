@@ -21,7 +21,8 @@ STYLE = {"axes.facecolor": "none", "axes.grid": True, "axes.prop_cycle": plt.cyc
 
 
 class PageFigure(Figure):
-    """A figure that knows its panels and how a phone has them: (columns, height of all), or None for as they are.
+    """A figure that knows its panels and how a phone has them: (columns, height of all), or a function
+    of the width that lays them out.
     """
 
     panels, narrow = (), (1, 3.6)
@@ -31,7 +32,7 @@ def figure(width=6.4, height=3.6, columns=1, rows=1, narrow=None, **axes_options
     """A figure in the book's style: (figure, axes), or (figure, array of axes) for several columns or rows.
 
     narrow: columns and height in inches of the version for a phone; else one column of panels as high as here.
-    Where ``fig.narrow`` is set to None, there is no such version.
+    A function in ``fig.narrow`` lays out that version itself; it is called with the width.
     """
     # Outside the context: the first figure starts the notebook's backend, whose settings must survive it.
     fig = plt.figure(FigureClass=PageFigure, figsize=(width, height), layout="constrained", facecolor="none")

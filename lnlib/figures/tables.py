@@ -2,13 +2,21 @@
 
 import html
 import re
+from decimal import Decimal
 
+SENTENCE = 34  # characters; what is longer is broken into lines
 _POWER = re.compile(r"(-?\d(?:\.\d+)?)e([+-]\d+)")
 
 
+def _power(match):
+    if -3 < int(match[2]) < 4:
+        return f"{Decimal(match[0]):f}"
+    return f"{match[1]} \N{MULTIPLICATION SIGN} 10<sup>{int(match[2])}</sup>"
+
+
 def _typeset(text):
-    """HTML of a cell: 8e-07 as prose writes it, 8 times 10 to the -7; a minus sign before a number."""
-    text = _POWER.sub(lambda m: f"{m[1]} \N{MULTIPLICATION SIGN} 10<sup>{int(m[2])}</sup>", html.escape(text))
+    """HTML of a cell: 8e-07 as prose writes it, 8 times 10 to the -7, but 3e-01 as 0.3; a minus sign before a number."""
+    text = _POWER.sub(_power, html.escape(text))
     return re.sub(r"(?<![\w.])-(?=\d)", "\N{MINUS SIGN}", text)
 
 
@@ -18,19 +26,23 @@ class Table:
     def __init__(self, heads, rows, caption):
         self.heads, self.caption = [*map(str, heads)], caption
         self.rows = [[*map(str, row)] for row in rows]
+        # Numbers stand at the right of their column; sentences begin at its left and have several lines.
+        self._sentences = {place for place, column in enumerate(zip(*self.rows)) if max(map(len, column)) > SENTENCE}
 
     def __repr__(self):
         lines = [self.heads, *self.rows]
         widths = [max(map(len, column)) for column in zip(*lines)]
-        text = ("  ".join(f"{cell:<{width}}" if place == 0 else f"{cell:>{width}}"
+        text = ("  ".join(f"{cell:<{width}}" if place == 0 or place in self._sentences else f"{cell:>{width}}"
                           for place, (cell, width) in enumerate(zip(line, widths))).rstrip() for line in lines)
         return "\n".join([self.caption] * bool(self.caption) + [*text])
 
     def _repr_html_(self):
-        heads = "".join(f'<th scope="col">{_typeset(head)}</th>' for head in self.heads)
+        kind = [' class="ln-sentences"' if place in self._sentences else "" for place in range(len(self.heads))]
+        heads = "".join(f'<th scope="col"{k}>{_typeset(head)}</th>' if head else "<td></td>"
+                        for k, head in zip(kind, self.heads))
         body = "".join("<tr>" + "".join(
-            f'<th scope="row">{_typeset(cell)}</th>' if place == 0 else f"<td>{_typeset(cell)}</td>"
-            for place, cell in enumerate(row)) + "</tr>" for row in self.rows)
+            f'<th scope="row"{k}>{_typeset(cell)}</th>' if place == 0 else f"<td{k}>{_typeset(cell)}</td>"
+            for place, (k, cell) in enumerate(zip(kind, row))) + "</tr>" for row in self.rows)
         caption = f"<caption>{_typeset(self.caption)}</caption>" if self.caption else ""
         return (f'<div class="ln-cells" tabindex="0"><table>{caption}<thead><tr>{heads}</tr></thead>'
                 f"<tbody>{body}</tbody></table></div>")

@@ -1,7 +1,5 @@
 """Chapter 13: its exercises refuse wrong answers and say why, its figures draw what they are given."""
 
-import contextlib
-import io
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from questions import of, percent, plain, says
 from lnlib import gpu, results, simt
 from lnlib.simt.cuda_access import FULL, cuda, float32
 from lnlib.exercises import ch13, check
-from lnlib.figures import COLOURS, fusing
+from lnlib.figures import COLOURS, fusing, table
 from lnlib.gpu.ladder import warp_sum
 
 
@@ -228,23 +226,28 @@ def test_butterfly_marks_the_lanes_that_know():
 # The table of times, which no run of the page has had data for
 
 def the_cell(monkeypatch, records):
+    """The rows of the table, and what the text says of them."""
     source = next(c.source for c in read(BOOK / "13-gpu-forward.md").cells if 'results.read("gpu"' in c.source)
     monkeypatch.setattr(results, "read", lambda kind, missing=None: {"records": records} if records else missing)
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(source, {"results": results})
-    return printed.getvalue()
+    said = {}
+    names = {"results": results, "table": table, "glue": said.update}
+    exec(source, names)
+    return names["times"], said["who_measured"]
 
 
 def test_times_are_shown_where_there_are_any(monkeypatch):
-    assert the_cell(monkeypatch, None) == "No GPU has measured these kernels yet.\n"
+    times, said = the_cell(monkeypatch, None)
+    assert times == [] and said.startswith("No GPU has measured")
     case = {"section": "speed", "shape": [64, 128], "which": "forward", "dtype": "float32"}
-    assert the_cell(monkeypatch, [
+    times, said = the_cell(monkeypatch, [
         {"section": "launch", "implementation": "numba", "host_seconds": 1e-5},
         case | {"implementation": "lnlib", "seconds": [2e-6, 1e-6, 3e-6]},
         case | {"implementation": "lnlib", "seconds": [5e-6, 1e-6, 3e-6], "which": "backward"},
         case | {"implementation": "pytorch", "seconds": [4e-6, 1e-6, 3e-6]},
         case | {"implementation": "warp-per-row", "seconds": [3e-6, 1e-6, 3e-6], "section": "ladder"},
-    ]) == "speed [64, 128], us: lnlib 2, pytorch 4\nladder [64, 128], us: warp-per-row 3\n"
+    ])
+    assert times == [("speed", [64, 128], "lnlib", "2"), ("speed", [64, 128], "pytorch", "4"),
+                     ("ladder", [64, 128], "warp-per-row", "3")] and "No GPU" not in said
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text

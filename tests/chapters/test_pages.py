@@ -40,6 +40,12 @@ def test_time(path):
     assert f"{line}, exercises {exercise}.\n" in page.text, f"{line}, exercises {exercise}."
 
 
+@pytest.mark.parametrize("name", ("claims-audited", "for-instructors", "validate-your-own"))
+def test_time_of_an_appendix(name):
+    page = read(BOOK / f"{name}.md")
+    assert f"\n**Time** {page.core.minutes} minutes.\n" in page.text, page.core.minutes
+
+
 @chapters
 def test_visible_cells_use_what_was_shown(path):
     assert names_nobody_has_shown(read(path)) == []

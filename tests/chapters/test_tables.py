@@ -20,6 +20,21 @@ def test_html_names_rows_and_columns():
     assert 'tabindex="0"' in page  # the keyboard reaches what scrolls
 
 
+@pytest.mark.parametrize("cell, shown", [("3e-01", "0.3"), ("2e+00", "2"), ("1.0e+02", "100"), ("-2e-02", "\N{MINUS SIGN}0.02"),
+                                         ("1e+04", "1 \N{MULTIPLICATION SIGN} 10<sup>4</sup>")])
+def test_small_powers_are_written_out(cell, shown):
+    assert f"<td>{shown}</td>" in table(["a", "b"], [("", cell)])._repr_html_()
+
+
+def test_sentences_have_several_lines_and_a_corner_is_no_head():
+    sentence = "what a check does, told in more words than a number has"
+    shown = table(["", "kills", "does"], [("shape", 3, sentence), ("long-name", 21, "short")])
+    assert repr(shown).splitlines()[1:] == [f"shape          3  {sentence}", "long-name     21  short"]
+    page = shown._repr_html_()
+    assert "<tr><td></td><th" in page and f'<td class="ln-sentences">{sentence}</td>' in page
+    assert '<td class="ln-sentences">short</td>' in page and "<td>21</td>" in page
+
+
 def test_a_row_fits_its_heads():
     with pytest.raises(ValueError, match="rows: found a row of 1 cells, expected 2"):
         table(["a", "b"], [("1",)])

@@ -24,6 +24,13 @@ TOO_WIDE = """() => [...document.querySelectorAll('article *')].filter(e => {
 }).map(e => e.tagName + '.' + e.className)"""
 
 
+# What paper, on which nothing scrolls, would cut off.
+CUT = """() => [...document.querySelectorAll('article :is(pre, .ln-cells, mjx-container[display], table)')]
+    .filter(e => e.checkVisibility() && (e.scrollWidth > e.clientWidth + 2
+                 || e.getBoundingClientRect().right > document.documentElement.clientWidth + 1))
+    .map(e => e.textContent.slice(0, 60))"""
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_page_on_a_phone_from_a_server(browser, address, site, name):
     with Visit(browser, f"{address}/book/{name}.html", width=360, theme="dark") as visit:
@@ -47,6 +54,10 @@ def test_page_from_disk(browser, site, name):
         visit.stays_at("file:")
         assert visit.page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
         assert PAGES.index(name) % 2 == 0 or violations(visit.page) == []
+        visit.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        visit.page.emulate_media(media="print")
+        visit.page.set_viewport_size({"width": 703, "height": 1000})  # A4 between margins of 12 mm
+        assert visit.page.evaluate(CUT) == []
 
 
 def test_the_page_with_most_formulas_is_quick(browser, site, address, record_property):

@@ -148,9 +148,25 @@ def test_a_page_says_what_its_build_offers(book):
     run = build(book, LN_REPOSITORY_URL=address, LN_LIVE="1")
     assert run.returncode == 0, run.stdout + run.stderr
     full = front.read_text()
-    assert address in output(book) and f"url = {{{address}}}" in re.sub("<[^>]*>", "", full)
+    assert f"{address}/edit/main/book/one.md" in output(book) and f"{address}/edit/main/book/index.md" in full
+    assert f"{address}/issues/new?title=Page" in full and f"url = {{{address}}}" in re.sub("<[^>]*>", "", full)
     assert all(said in full for said in ("Run in place", "Open elsewhere", "Try this"))
     assert 'content="https://owner.github.io/book/_static/preview.png"' in full and picture.read_bytes()[1:4] == b"PNG"
     box = BeautifulSoup(full, "html.parser").select_one(".exercise#ex-easy")
     assert [cell.get_text() for cell in box.select("div.cell .cell_input pre")][1] == "def easy(): ...\n"
     assert "ex-easy" not in plain.replace("#ex-easy", "")
+
+
+def test_two_builds_are_byte_equal(book):
+    """With live cells, a figure and a table: nothing depends on the clock, the order of a set or an earlier build."""
+    code = "from lnlib.figures import figure, table\nfig, ax = figure()\nax.plot([0, 1], [0, 1])\ntable(['D'], [[8e-7]])"
+    found = []
+    for _ in range(2):
+        shutil.rmtree(book / "_build", ignore_errors=True)
+        run = build(book, code, LN_REPOSITORY_URL="https://github.com/owner/book", LN_LIVE="1")
+        assert run.returncode == 0, run.stdout + run.stderr
+        html = book / "_build/html"
+        found.append({path.relative_to(html).as_posix(): path.read_bytes() for path in html.rglob("*") if path.is_file()})
+    first, second = found
+    assert first.keys() == second.keys() and any(name.endswith(".svg") for name in first)
+    assert [name for name in first if first[name] != second[name]] == []

@@ -13,7 +13,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 from lnlib import figures  # noqa: E402  (the backend is chosen first)
-from lnlib.figures import style  # noqa: E402
+from lnlib.figures import checking, style  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "book/_ext"))
 
@@ -52,6 +52,20 @@ def test_on_a_phone_panels_stand_below_each_other_and_labels_keep_apart():
     boxes = [label.get_window_extent() for label in axes[0].get_xticklabels() if label.get_visible()]
     assert 2 <= len(boxes) and all(a.x1 < b.x0 for a, b in zip(boxes, boxes[1:]))
     assert fig.legends[0].get_window_extent().width <= fig.bbox.width  # folded: one name in a row
+    plt.close(fig)
+
+
+def test_on_a_phone_a_kill_matrix_keeps_the_names_of_its_checks():
+    """Rotated, of the size of all type, and apart: 19 of them in the width of a phone."""
+    narrow = pytest.importorskip("lnlib.figures.narrow")
+    names = [f"check number {i}" for i in range(19)]
+    fig = checking.kill_matrix(np.tri(47, 19, dtype=bool), [f"a mistake with a long name {i}" for i in range(47)], names)
+    _, second = re.findall(r'<svg [^>]*width="([\d.]+)pt"', narrow.both(fig))
+    assert float(second) == 72 * narrow.WIDTH
+    labels = fig.axes[0].get_xticklabels()
+    boxes = [label.get_window_extent() for label in labels]
+    assert len(boxes) == 19 and all(label.get_visible() and label.get_fontsize() >= 8.25 for label in labels)
+    assert all(a.x1 <= b.x0 for a, b in zip(boxes, boxes[1:])) and not fig.axes[0].get_yticks().size
     plt.close(fig)
 
 

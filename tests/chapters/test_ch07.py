@@ -247,3 +247,13 @@ def test_what_the_answers_say(rng):
     # The share of one sample of 5000 scatters by 0.005.
     assert abs(moved(768, constants) - 1 / 7) < 0.02
     says("7.4", "one random constant in seven")
+
+
+def test_the_error_of_what_is_to_be_repaired_is_told():
+    """Of an answer that repairs nothing, it is the error of the answer."""
+    def plain(x, eps=1e-5):
+        m, _, var = wide(x)
+        return (x - m) / np.sqrt(var + np.float32(eps))
+    said = exercises.check("repair-the-mean", plain).failed[1]
+    found, unrepaired = re.findall(r"off by (\d\S*e-\d\d)", said)
+    assert found == unrepaired

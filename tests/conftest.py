@@ -1,6 +1,7 @@
 """One Hypothesis profile for all tests, and the site, built strictly and once."""
 
 import functools
+import gc
 import importlib.util
 import os
 import re
@@ -97,6 +98,12 @@ def pytest_ignore_collect(collection_path, config):
     """Files about the site alone, whose imports take seconds, are not read where the site is left out."""
     if "not site" in config.option.markexpr and collection_path.suffix == ".py":
         return "pytestmark = pytest.mark.site" in collection_path.read_text(encoding="utf-8") or None
+
+
+def pytest_collection_finish():
+    """What is loaded by now stays: to look through it for garbage, again and again, takes a twentieth of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items):

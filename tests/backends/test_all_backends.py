@@ -164,8 +164,9 @@ IMPLEMENTATIONS = {
 }
 
 def marks(name, case):
-    """Large cases, and for the interpreter of the GPU's kernels already smaller ones, are not for ``make check``."""
-    return pytest.mark.slow if case.size >= (2**9 if name.startswith("GPU") else 2**16) else ()
+    """Large cases are not for ``make check``; for the GPU's kernels, interpreted, and SymPy already small ones."""
+    most = 2**8 if name.startswith("GPU") else 2**16
+    return pytest.mark.slow if case.size >= most or name == "SymPy" and case.shape[-1] > 3 else ()
 
 
 ROWS = [pytest.param(implementation, case, id=f"{name} | {case.name}", marks=marks(name, case))

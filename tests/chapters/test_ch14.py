@@ -175,6 +175,7 @@ def block_for_a_column(parts, total, G, D):
             total[c] = value
 
 
+@pytest.mark.slow
 def test_an_order_of_another_kind_is_not_taken_for_the_last_part_first():
     report = exercises.check("second-stage", block_for_a_column)
     assert report.failed[0] == "in order" and "from the last" not in str(report.diagnosis), report

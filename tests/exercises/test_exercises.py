@@ -53,8 +53,8 @@ def with_mistake(exercise, mistake):
 
 
 def interpreted(exercise):
-    """The mark of what runs an exercise's kernels many times."""
-    return pytest.mark.slow if exercise.solution.__module__.endswith(("ch13", "ch14")) else ()
+    """The mark of what runs an exercise's kernels many times, or long loops in Python."""
+    return pytest.mark.slow if exercise.chapter in (13, 14) or exercise.id in ("short-form", "lane-sum") else ()
 
 
 @pytest.mark.parametrize("exercise, mistake", [

@@ -107,7 +107,7 @@ def test_every_D_instantiated_agrees_exactly_with_a_concrete_row(n):
 # --- one row -----------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("n", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_three_routes_meet(route, n):
     r = symbolic.row(n)
     assert equal(route(r), symbolic.compact(r), r)
@@ -233,7 +233,7 @@ def jacobian_bound(xs, eps):
 
 
 @pytest.mark.parametrize("eps", [1e-5, 0.5])
-@pytest.mark.parametrize("n", range(3, 9))
+@pytest.mark.parametrize("n", [3, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 9))])
 def test_numeric_jacobian_against_exact_arithmetic(n, eps):
     xs = 0.7 + np.random.default_rng(n).standard_normal((3, 2, n))
     found = symbolic.numeric_jacobian(n)(xs, eps)

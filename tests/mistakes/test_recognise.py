@@ -191,3 +191,9 @@ def test_a_change_that_does_not_fit_is_an_error():
     with pytest.raises(ValueError, match="expected some"):
         changed("x * x", [("z", "y")], times=None)
     assert function_of("def twice(x):\n    return k * x\n", "twice", {"k": 2})(3) == 6
+
+
+def test_expressions_agree_however_they_are_written():
+    sympy = pytest.importorskip("sympy")
+    x, n = sympy.Symbol("x"), sympy.Symbol("n", integer=True)
+    assert agree(n * x * (x + 1), n * x**2 + n * x) and not agree(n * x * (x + 1), n * x**2 + x)

@@ -211,7 +211,7 @@ def sum_roundings(D, order):
     * "sequential": :math:`\sum_k (k/D)^2 = D/3`. Welford's mean as well.
     * "accumulators": eight sums of D/8 terms, whose errors average, then a sequence of eight: :math:`D/192 + 8/3`.
     * "pairwise": one rounding of the total, two of half its size, four of a quarter: 1 + 1/2 + 1/4 + ... = 2.
-      Chan's mean as well. (Rows of at most 128 are one block of accumulators in NumPy.)
+      Chan's mean as well. (NumPy's blocks of 128 make it 2.2 to 2.8.)
     * "exact": 1, for a sum rounded once: wide and compensated sums, and the mean of the shifted algorithm.
 
     A mean has one more, unless D is a power of two.
@@ -253,17 +253,20 @@ def backward_loss(kappa, towards, dtype="float32", wide=False):
 
     What cancels has the size of r g, kappa times that of dx, and its roundings stay. Those of elements and
     those of whole rows count alike. Towards "ones", n = 3: gamma * dy is rounded (1), and the pairwise mean of g is
-    subtracted (2). A recentred g keeps only the first. Towards "along", n = 19: for an element, gamma * dy
-    (1), centring g (2), xhat (2), xhat * mean(g * xhat) (1); for a row, rstd (2.75: its root, its quotient, and half
-    the relative error of a variance) counted twice over because xhat comes twice (11), and the mean (2). Where the
-    statistics of a row are kept ``wide``, as :mod:`lnlib.layernorm` keeps them for float32, all that belongs
-    to rows is gone, and so is the rounding of xhat * mean(g * xhat): n = 5. The 2 for centring g is an upper
-    count, for a g with a mean: without one it is next to nothing. Not counted are g - mean(g), which rounds
+    subtracted (2). Towards "along", n = 19: for an element, gamma * dy (1), centring g (2), xhat (2),
+    xhat * mean(g * xhat) (1); for a row, rstd (2.75: its root, its quotient, and half the relative error of a
+    variance) counted twice over because xhat comes twice (11), and the mean (2). The 2 for centring g is an upper
+    count, for a g with a mean: without one it is next to nothing.
+
+    ``wide`` is what :mod:`lnlib.layernorm` does for float32: the statistics of a row are wide, so all that belongs to
+    rows is gone, and so is the rounding of xhat * mean(g * xhat); and g is centred twice, which takes the 2 away. That
+    leaves gamma * dy, n = 1, towards "ones", and xhat besides, n = 3, "along". Not counted are g - mean(g), which rounds
     nothing where the mean is next to nothing; and, as kappa magnifies neither, the last difference, which is near
     dx, and the outer rstd, which multiplies what is left.
     """
     contract.require_choice("towards", towards, _TOWARDS)
-    n = {"ones": 3, "along": 5 if contract.require_bool("wide", wide) else 19}[towards]
+    wide = contract.require_bool("wide", wide)
+    n = {"ones": 1 if wide else 3, "along": 3 if wide else 19}[towards]
     return TAU * find(dtype).u * np.sqrt(n) * contract.require_numbers("kappa", kappa, least=0)
 
 

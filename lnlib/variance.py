@@ -49,19 +49,17 @@ def _accumulators(a, lanes=8):
     return _sequential(np.concatenate(lanes, axis=-1))
 
 
-def _pairwise(a, block=128):
-    D = a.shape[-1]
-    if D <= block:
-        return _accumulators(a)
-    if D % 2 == 0:  # both halves at once: the same additions, in few calls
-        return np.add.reduce(_pairwise(a.reshape(*a.shape[:-1], 2, D // 2)), axis=-2)
-    return _pairwise(a[..., :D // 2]) + _pairwise(a[..., D // 2:])
+def _pairwise(a):
+    while (D := a.shape[-1]) > 1:
+        pairs = a[..., 0:D - 1:2] + a[..., 1:D:2]
+        a = np.concatenate([pairs, a[..., D - 1:]], axis=-1) if D % 2 else pairs
+    return a
 
 
 #: The orders in which D terms can be added, from the longest chain of additions to the shortest.
 #: ``sequential``: one running sum. ``accumulators``: eight running sums, added at the end, which is what SIMD
-#: code does. ``pairwise``: each half by itself, recursively, down to blocks of at most 128 terms, which are added
-#: with eight accumulators (much like ``numpy.sum`` for float32 and float64).
+#: code does. ``pairwise``: neighbours, then the sums of neighbours, until one is left; an odd one waits. (The sum of
+#: NumPy stops at blocks of at most 128 float32 or float64 numbers, which it adds with eight accumulators.)
 #:
 #: :meta hide-value:
 ORDERS = {"sequential": _sequential, "accumulators": _accumulators, "pairwise": _pairwise}
@@ -71,8 +69,8 @@ def total(a, order="pairwise"):
     r"""Sum over the last axis, every partial sum rounded to the dtype of ``a``, which has shape (..., D), D >= 1.
 
     The result has shape (..., 1) and the dtype of ``a``; ``order`` is a key of ``ORDERS``. The error is at most
-    :math:`E u \sum |a_i|`, with E = D - 1 (sequential), ceil(D / 8) + 6 (accumulators) or ceil(log2(D / 128)) + 22
-    (pairwise). Higham 2002, section 4.2.
+    :math:`E u \sum |a_i|`, with E = D - 1 (sequential), ceil(D / 8) + 6 (accumulators) or ceil(log2(D)) (pairwise).
+    Higham 2002, section 4.2.
     """
     a = contract.require_x(a, "a", _SUMMED)
     return ORDERS[contract.require_choice("order", order, ORDERS)](a)

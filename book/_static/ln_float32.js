@@ -5,11 +5,11 @@
 const LnVariance = (() => {
   const f = Math.fround, D = 64, U = 2 ** -24;
 
-  // Eight running sums, added at the end: the order "pairwise" of the library for rows up to 128.
+  // Neighbours, then the sums of neighbours, until one is left, as the library's "pairwise"; D is a power of two.
   function mean(a) {
-    const lanes = a.slice(0, 8);
-    for (let i = 8; i < a.length; i++) lanes[i % 8] = f(lanes[i % 8] + a[i]);
-    return f(lanes.reduce((total, lane) => f(total + lane)) / a.length);
+    let sums = a;
+    while (sums.length > 1) sums = Array.from({ length: sums.length / 2 }, (_, i) => f(sums[2 * i] + sums[2 * i + 1]));
+    return f(sums[0] / a.length);
   }
 
   const squares = a => a.map(v => f(v * v));

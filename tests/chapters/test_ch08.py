@@ -60,8 +60,22 @@ def rescue(scale=lambda row: 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0)
     return candidate
 
 
+def divided_by_the_largest(row, eps=1e-5):
+    largest = np.abs(row).max()
+    if largest == 0:
+        return row
+    return normalise(row / largest, eps=max(eps / float(largest) ** 2, float(np.finfo(row.dtype).tiny)))
+
+
+def recentred_errs_by_nothing(row, digits, eps=1e-5):
+    """Right but for a recentred error of 0; the others are at least u."""
+    return [*(name for name in survivors()(row, digits, eps) if name != "recentred"), "recentred"]
+
+
 @pytest.mark.parametrize("id, answer, check, words", [
     ("survivors", survivors(), None, ""),
+    ("survivors", recentred_errs_by_nothing, "an ordinary row", "An error below u is predicted."),
+    ("survivors", survivors(least=0), "an ordinary row", "An error below u is predicted."),
     ("survivors", survivors("sequential"), "rows far from zero", ""),
     # Statistics in float32, by NumPy and by hand.
     ("survivors", survivors(dtype="float32"), "a row of tiny numbers", "computed in float32"),
@@ -86,6 +100,9 @@ def rescue(scale=lambda row: 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0)
      "no larger than needed", ""),
     ("largest-sigma", lambda D, F=65504.0: (F / D) ** 0.5, "squares added first", ""),
     ("rescue", rescue(), None, ""),
+    ("rescue", divided_by_the_largest, "scaling rounds nothing", "divided by its largest number"),
+    ("rescue", rescue(lambda row: 2.0 ** -max(int(np.frexp(row.std())[1]), 0)), "rows whose squares overflow",
+     "comes of its squares"),
     ("rescue", rescue(lambda row: 2.0**-70), "scaling rounds nothing", ""),  # the squares of ordinary rows vanish
     ("rescue", rescue(lambda row: 2.0 ** -int(np.frexp(np.abs(row).max())[1])), "eps is scaled with the row",
      "scaled up"),
@@ -354,7 +371,9 @@ def test_question_4_which_tests_notice():
     assert [name for name in rows if naive[name] > 1e-3] == ["c"] and max(two_pass.values()) < 1e-3
     lines = regimes.naive_loss(1000, 1e5, 256, "pairwise"), regimes.mean_loss(1000, 256, "pairwise")
     assert 0.5 < naive["c"] / lines[0] < 2
-    assert all(0.5 < found / lines[1] < 2 for found in (two_pass["c"], two_pass["d"], naive["d"]))
+    # The median of normal errors is 0.67 of the line, and just below a power of two as at 1000 a rounding is 0.29 u,
+    # 0.7 of the typical one: 0.47.
+    assert all(0.4 < found / lines[1] < 2 for found in (two_pass["c"], two_pass["d"], naive["d"]))
     assert 9.5 < -math.log10(naive["b"]) < 10.5
     # In (d) the variance's part is about as large as the mean's; together they are less than twice the mean's alone.
     hidden = regimes.naive_loss(1000, 1e-3, 256, "pairwise")

@@ -6,7 +6,7 @@ import pytest
 from lnlib import layer_norm_backward, layer_norm_forward, layer_norm_jvp, reference, regimes, variance
 from lnlib.layernorm import layer_norm_backward_steps
 from lnlib.regimes import agreement, kappa, parts, rows, upstream
-from lnlib.rounding import FORMATS, round_to
+from lnlib.rounding import FORMATS, TAU, round_to
 
 
 def rng():
@@ -301,6 +301,16 @@ def test_how_many_roundings_a_sum_amounts_to():
     partial = np.arange(1, 193) / 192
     assert regimes.sum_roundings(192, "sequential") == pytest.approx((partial**2).sum(), rel=0.01)
     assert [regimes.sum_roundings(192, order) for order in ("accumulators", "pairwise", "exact")] == [1 + 8 / 3, 2, 1]
+
+
+@pytest.mark.parametrize("D", [16, 128, 256, 4096])
+def test_pairs_amount_to_two_roundings_at_every_length(D):
+    """Two numbers of a size have a sum that is off by half a spacing h or not at all: h**2 / 2, where a typical
+    rounding has h**2 / 3. So n is between 2 and 3 (and 4000 normal errors scatter their mean square by 2 %)."""
+    x = (rng().uniform(1, 2, (4000, 1)) * rng().uniform(0.999, 1.001, (4000, D))).astype(np.float32)
+    exact = x.sum(axis=1, keepdims=True, dtype=float)
+    n = np.mean(((variance.total(x) - exact) / exact / (TAU * 2**-24)) ** 2)
+    assert 2 < n < 3
 
 
 # Boundaries: on one side it happens, on the other it does not

@@ -144,6 +144,8 @@ def _without_overhead(found, **_):
 # y or dy or dx: the sum does not tell which.
 _ONE_MISSING = "An array of x's size is missing. Forward, loss and backward each make one at least. Are all counted?"
 
+_SWAPPED = "The two ways to keep are the wrong way round. Which one keeps a new array of x's size?"
+
 
 EXERCISES = (
     Exercise("rms-norm-cost", 15, "measure", rms_norm_cost_solution,
@@ -157,7 +159,7 @@ EXERCISES = (
          "One factor is read anew for each row. Does the model count numbers of an array, or uses of them?"),
         ("7 * N", "8 * N", "One array is read twice by one call. Which call names an array twice?"),
         ("2 * N + rows + D", "3 * N + rows + D",
-         "A third large array is moved in the fused pass. Is xhat among what it returns?"),
+         "A third large array is moved in the fused pass. Does it return xhat, or read x again?"),
         ("itemsize * numbers, itemsize * fused", "numbers, fused", "These are numbers, and not bytes."))),
     Exercise("free-operations", 10, "derive", free_operations_solution,
              (each("memory is slow", _machines, _slow_memory),
@@ -171,6 +173,7 @@ EXERCISES = (
         ("2 * itemsize / machine.copy - 8", "1 / machine.copy",
          "This is the ridge, in operations per byte. How many bytes has an element?",
          "1 / machine.copy - 8", "From operations per byte you take operations per element. How many bytes has one?",
+         "1 / machine.copy - 1", "This is per byte. How many bytes does the copy move for each element?",
          "2 * itemsize / machine.copy + 8", "What the pass does already is added to what fits beside the copy."),
         ("machine.flops * 2 * itemsize / machine.copy", "machine.copy * 2 * itemsize / machine.flops",
          "The two rates are the wrong way round. In which unit is your quotient?"),
@@ -193,6 +196,8 @@ EXERCISES = (
               _steps("all arrays", _small_arrays, (101, 7, 8), (3, 500, 2), (1, 1, 4))), mistakes=changes(
         ("3 +", "2 +", _ONE_MISSING,
          "4 +", "One array of x's size is too many. Is one counted that was there before, or is not kept?"),
+        ('(keep == "xhat")', '(keep == "x")', _SWAPPED),
+        ("return itemsize * (", "return (", "These are numbers, and not bytes."),
         (" - in_place", "", "Whether in_place is set makes no difference in your sum. Where does dx go then?",
          " - (not in_place)",
          "An array is saved where in_place is not set. Over which array is dx written where it is?"),
@@ -205,7 +210,9 @@ EXERCISES = (
         (" + 2 * D", "", "The gradients of the parameters are not counted.")) + tuple(
         Mistake("", f"{_ONE_MISSING} And small arrays count, too.", changes=(("3 +", "2 +"), *small))
         for small in ([(" + 2 * D", "")], [(" + statistics * rows", "")],
-                      [(" + 2 * D", ""), (" + statistics * rows", "")]))),
+                      [(" + 2 * D", ""), (" + statistics * rows", "")])) + (
+        Mistake("", _SWAPPED, changes=(('(keep == "xhat")', '(keep == "x")'),
+                                       ('1 if keep == "xhat"', '1 if keep == "x"'))),)),
     Exercise("half-length", 5, "measure", half_length_solution,
              (each("from two calls", _two_calls, _from_two_calls),
               each("no overhead", lambda rng: Call({"n1": 1000, "t1": 1e-6, "n2": 4000, "t2": 4e-6}),

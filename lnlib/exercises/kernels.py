@@ -57,7 +57,7 @@ def launch(shape, kernel_of=lambda answer: answer, measure=lambda run: ()):
 def expect_written(array, name, case=""):
     """Raise :class:`Mismatch` unless every number of ``array`` was written."""
     missing = int(np.isnan(array).sum())
-    expect(not missing, f"{case}{missing} of {array.size} numbers of {name} were not written")
+    expect(not missing, f"{case}{missing} of {array.size} numbers of {name} were not written, or read before")
 
 
 def expect_few_sectors(run, arrays, most=4):

@@ -142,7 +142,7 @@ _in_dx("frozen-statistics", "mean and variance are treated as constants", _DX | 
 
 missing_projection = _in_dx(
     "missing-projection", "the path through the variance is left out", _DX - {"sum-y"} | _ORTHOGONAL,
-    "Multiply a row's deviations by 1.01: y hardly moves; does your dx know?",
+    "Multiply a row by 1.01: y hardly moves; does your dx know?",
     lambda g, xhat, r, *_: r * _less_mean(g))
 _in_dx("missing-mean", "the path through the mean is left out", _DX - {"sum-y2"} | _SUM,
        "Add up your dx along a row: what must come out?", lambda g, xhat, r, *_: r * (g - xhat * row_mean(g * xhat)))
@@ -201,7 +201,7 @@ _in_dx("projection-halved", "the 1/2 of the root is kept, the 2 of the square is
        "Differentiate c**2 at c = 3 by hand.",
        lambda g, xhat, r, *_: r * (g - row_mean(g) - xhat * row_mean(g * xhat) / 2))
 _in_dx("projection-added", "the projection has the wrong sign", _DX - {"sum-y"} | _ORTHOGONAL,
-       "If one y grows, must the answer of sigma help or oppose?",
+       "If one y grows, must the answer of the divisor help or oppose?",
        lambda g, xhat, r, *_: r * (g - row_mean(g) + xhat * row_mean(g * xhat)))
 _in_dx("means-over-d-again", "both means are divided by D once more", _DX | _SUM | _ORTHOGONAL,
        "Let D grow: which terms should survive?",

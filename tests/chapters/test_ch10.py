@@ -57,6 +57,11 @@ def peak(statistics=(1, 2), parameters=2, large=3, xhat=1):
      "small arrays, to the byte", "grows with rows, what is missing grows with D"),
     ("rms-norm-cost", rms(fused=(2, 0, 1)), "small arrays, to the byte", "what is missing grows with rows"),
     ("rms-norm-cost", rms(fused=(2, 1, 2)), "small arrays, to the byte", "what is too much grows with D"),
+    ("rms-norm-cost", rms(fused=(3, 1, 1)), "a large array, per element", "or read x again"),
+    ("step-peak", lambda *case: peak()(*case[:3], {"x": "xhat", "xhat": "x"}[case[3]], case[4]),
+     "arrays of x's size", "the wrong way round"),
+    ("step-peak", lambda *case: peak()(*case) / case[2], "arrays of x's size", "numbers, and not bytes"),
+    ("free-operations", lambda m, size: m.flops / m.copy - 1, "memory is slow", "This is per byte"),
     ("free-operations", lambda m, size: max(0, 2 * size * m.flops / m.copy - 8), None, ""),
     ("free-operations", lambda m, size: 8 * m.flops / m.copy - 8, "memory is slow", "expected"),  # float32 only
     # A wrong sign is not told as the operations that the pass does already.

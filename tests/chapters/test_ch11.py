@@ -85,10 +85,18 @@ def lines_of(sums, line=64, strides=None):
     return sum(sum(number in t for t in touched) > 1 for number in set().union(*touched))
 
 
+def whole_parts(sums, line):
+    """Every byte from one part to the next counts as written."""
+    starts = [sums.ctypes.data + part * sums.strides[0] for part in range(len(sums))]
+    touched = [set(range(at // line, (at + sums.strides[0] - 1) // line + 1)) for at in starts]
+    return sum(sum(number in t for t in touched) > 1 for number in set().union(*touched))
+
+
 @pytest.mark.parametrize("attempt, check, words", [
     (lambda sums, line: lines_of(sums, line, strides=np.empty(sums.shape, np.float32).strides),
      "wider numbers, longer lines", "float64"),
     (lambda sums, line: "two", "side by side", "expected a whole number"),
+    (lambda sums, line: whole_parts(sums, line), "padded or transposed", "or counted as written"),
 ])
 def test_shared_lines_refuses(attempt, check, words):
     assert failed("shared-lines", attempt, words) == check
@@ -147,6 +155,13 @@ IN_STEPS = "row after row, x read twice, y written once"
      "the projection has the wrong sign"),
     (of_rows(BACKWARD, ("+= upstream * xhat", "+= gamma[j] * upstream * xhat")), "dx and dgamma", "carries gamma"),
     (of_rows(BACKWARD, ("range(x.shape[0])", "range(0)")), "dx and dgamma", "not written"),
+    (of_rows(BACKWARD, ("dx[i, j] =", "dx[i, j] +=")), "dx and dgamma", "or read before"),
+    # What is said is true of RMS norm too: no deviations, no sigma.
+    (of_rows(BACKWARD, (" - xhat * mean", "")), "dx and dgamma", "Multiply a row by 1.01"),
+    (of_rows(BACKWARD, (" - xhat * mean", " + xhat * mean")), "dx and dgamma", "answer of the divisor"),
+    (of_rows(FORWARD, ("gamma[j]", "gamma[i]")), "y and rstd", "indexed by row"),
+    (of_rows(FORWARD, (Y, "y[i, j] = x[i, j] * r\n        for j in range(D):\n            y[i, j] *= gamma[j]")),
+     IN_STEPS, "holds an intermediate result"),
     (of_rows(BACKWARD, (TOTAL, f"{TOTAL}\n        for j in range(D):\n            dy[i, j]")),
      "row after row, dy and x read twice, dx written once", "was read 3 times"),
     # A number that is read twice in one step is one trip to memory.

@@ -149,7 +149,9 @@ def test_paper_shows_what_is_folded(browser, site, tmp_path, javascript):
         page.wait_for_selector(".solution.toggle-hidden")
     page.pdf(path=tmp_path / "page.pdf")
     context.close()
-    printed = subprocess.run(["pdftotext", "-raw", tmp_path / "page.pdf", "-"], capture_output=True, text=True, check=True)
+    # Neither way of reading puts letters of formulas in the right place everywhere: at the end of a sheet, or in tables.
+    printed = "".join(subprocess.run(["pdftotext", *raw, tmp_path / "page.pdf", "-"], capture_output=True, text=True,
+                                     check=True).stdout for raw in (["-raw"], []))
     article = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").article
     for part in article.select(".math, .headerlink"):
         part.replace_with("MATHS")
@@ -160,7 +162,7 @@ def test_paper_shows_what_is_folded(browser, site, tmp_path, javascript):
     def letters(text):
         return re.sub(r"[^a-z0-9]", "", text.lower().replace("ﬁ", "fi").replace("ﬂ", "fl"))
 
-    assert [s for s in sentences if letters(s) not in letters(printed.stdout)] == []
+    assert [s for s in sentences if letters(s) not in letters(printed)] == []
 
 
 def test_paper_is_light(browser, site):

@@ -245,7 +245,7 @@ def _sums(ran, parts, G, D, **_):
 def _in_order(ran, parts, G, D, **_):
     expect(not any(a.kind == "atomic" for a in ran.log.accesses), "your kernel uses atomics, which come in any order")
     off = np.abs(ran.results[0] - np.cumsum(parts.reshape(G, D), axis=0)[-1]).max()
-    expect(off == 0, f"{G} rows: right to rounding, but in other bits (a sum differs by {off:.1e}); expected the "
+    expect(off == 0, f"{G} rows: right to rounding, but in other bits (a sum is off by {off:.1e}); expected the "
                      "bits of row 0 + row 1 + row 2 + ...: another order of additions; in which order do you add?")
 
 
@@ -294,13 +294,19 @@ EXERCISES = (
              (_partials("few rows", _few_rows, (1, 128, 40), (100, 128, 40), (100, 512, 132)),
               # More than 512 threads make no group run, and a loop over multiples of none never ends. So a wrong number
               # has to fail on short rows, where it is no larger than that: with one number for a thread it is 512.
-              _partials("many rows", _many_rows, (10**6, 512, 132), (65536, 128, 40), (135168, 256, 132)),
-              _partials("many long rows", _many_rows, (10**6, 1024, 132), (65536, 516, 108), (16896, 4096, 132),
-                        (10**5, 8192, 40), (300000, 4100, 108)),
+              # With <= for < a row of 8192 takes 1024 threads: no check of long rows has one.
+              _partials("many rows", _many_rows, (8192, 500, 132), (10**6, 512, 132), (65536, 128, 40),
+                        (135168, 256, 132)),
+              _partials("many long rows", _many_rows, (8192, 1536, 132), (10**6, 1024, 132), (65536, 516, 108),
+                        (16896, 4096, 132), (10**5, 8188, 40), (300000, 4100, 108)),
               _partials("their share of the bytes", _share, (10**6, 1024, 132), (8192, 4096, 132), (100, 128, 40))),
              mistakes=changes(
         ("16 * threads < D", "16 * threads <= D",
          "Your number of threads is wrong where D is 16 times a power of two. Are 16 numbers for a thread too many?"),
+        ("threads *= 2", "threads += 32",
+         "Your number of threads goes up by 32. Which of these multiples of 32 is a power of two?"),
+        ("512 // threads", "1024 // threads",
+         "You count 1024 threads that a multiprocessor runs at once. How many does the docstring give it?"),
         ("while 64 * G < N", "while 64 * G <= N",
          "Where each sum has just 64 rows, you make more sums. Is 64 too many?",
          "while 64 * (G + groups) <= N",

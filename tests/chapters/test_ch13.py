@@ -55,6 +55,14 @@ def with_its_width(value, width):
     return value
 
 
+def one_exchange_too_many(value, width):
+    distance = 1
+    while distance <= width:
+        value += cuda.shfl_xor_sync(FULL, value, distance)
+        distance *= 2
+    return value
+
+
 SMALLEST_FIRST = ("width // 2", "1"), ("distance > 0", "distance < width"), ("//= 2", "*= 2")
 
 
@@ -67,6 +75,7 @@ SMALLEST_FIRST = ("width // 2", "1"), ("distance > 0", "distance < width"), ("//
     (in_a_circle, "the same bits, in few exchanges", "sums of a group's lanes differ in the last bits"),
     (solution_with("warp-sum", ("width // 2", "width")), "a whole warp", "Does a distance of `width` stay"),
     (with_its_width, "parts of a warp", "Does a distance of `width` stay"),
+    (one_exchange_too_many, "a whole warp", "One exchange is over `width` lanes"),
     (solution_with("warp-sum", *SMALLEST_FIRST), None, ""),
 ])
 def test_group_sum(attempt, check, words):
@@ -107,6 +116,17 @@ def fewest_threads(D):
 def test_one_diagnosis_for_one_mistake(attempt, words):
     said = str(check("threads-for-640", attempt).diagnosis)
     assert words in said and " Or: " not in said, said
+
+
+def without_a_limit(D):
+    plans = [(-D % (4 * threads), threads, -(-D // (4 * threads))) for threads in range(32, 1025, 32)]
+    _, threads, V = min(plans)
+    return threads, V, 4, 4 if threads == 32 else 1
+
+
+def test_no_limit_is_not_called_a_limit_of_chunks():
+    report = check("threads-for-640", without_a_limit)
+    assert report.failed and "is applied to chunks" not in str(report.diagnosis), report
 
 
 @pytest.mark.parametrize("attempt, check, words", [

@@ -13,7 +13,7 @@ from lnlib import exercises, gpu, simt
 from lnlib.simt.cuda_access import cuda, float32
 from lnlib.exercises import ch14
 from lnlib.figures import fusing
-from lnlib.gpu.ladder import block_sum
+from lnlib.gpu.ladder import block_sum, warp_sum
 from lnlib.summation import sum_rows
 
 # Exercises: each attempt is a mistake a reader may make
@@ -143,6 +143,29 @@ def test_sixteen_numbers_are_not_too_many_for_a_thread():
     assert failed("choose-partials", attempt, "Your number of threads is wrong") == "many rows"
 
 
+def choosing(threads_for, at_once=512):
+    def attempt(N, D, multiprocessors):
+        groups = multiprocessors * (at_once // threads_for(D))
+        G = min(N, groups * -(-N // (64 * groups)))
+        return G, 16 * G / (12 * N + 16 * G)
+    return attempt
+
+
+@pytest.mark.parametrize("attempt, words", [
+    (choosing(lambda D: max(32, -(-D // 512) * 32)), "Which of these multiples of 32 is a power of two"),
+    (choosing(threads_of, 1024), "You count 1024 threads")])
+def test_a_slip_in_the_groups_is_named(attempt, words):
+    assert failed("choose-partials", attempt, words)
+    assert " Or: " not in str(exercises.check("choose-partials", attempt).diagnosis)
+
+
+@pytest.mark.parametrize("numbers, least", [(4, 32), (8, 32), (12, 32), (16, 64)])
+def test_other_numbers_of_threads_are_not_taken_for_a_wrong_comparison(numbers, least):
+    report = exercises.check("choose-partials", choosing(
+        lambda D: next(T for T in (32, 64, 128, 256, 512, 1024, 2048) if T >= least and numbers * T >= D)))
+    assert report.failed[0] == "many rows" and report.diagnosis is None, report
+
+
 VALUE = "value += parts[part * D + c]"
 ONCE = "each number once, four sectors a request"
 
@@ -175,10 +198,47 @@ def block_for_a_column(parts, total, G, D):
             total[c] = value
 
 
+def warp_for_a_column(parts, total, G, D):
+    lane = cuda.threadIdx.x % 32
+    for c in range(cuda.grid(1) // 32, D, cuda.gridsize(1) // 32):
+        value = float32(0)
+        for part in range(lane, G, 32):
+            value += parts[part * D + c]
+        value = warp_sum(value)
+        if lane == 0:
+            total[c] = value
+
+
+def two_accumulators(parts, total, G, D):
+    c, even, odd = cuda.grid(1), float32(0), float32(0)
+    if c < D:
+        for part in range(0, G, 2):
+            even += parts[part * D + c]
+        for part in range(1, G, 2):
+            odd += parts[part * D + c]
+        total[c] = even + odd
+
+
+def in_pairs(parts, total, G, D):
+    c, value = cuda.grid(1), float32(0)
+    if c < D:
+        for part in range(0, G - 1, 2):
+            value += parts[part * D + c] + parts[(part + 1) * D + c]
+        if G % 2:
+            value += parts[(G - 1) * D + c]
+        total[c] = value
+
+
 @pytest.mark.slow
-def test_an_order_of_another_kind_is_not_taken_for_the_last_part_first():
-    report = exercises.check("second-stage", block_for_a_column)
-    assert report.failed[0] == "in order" and "from the last" not in str(report.diagnosis), report
+@pytest.mark.parametrize("attempt", [block_for_a_column, warp_for_a_column, two_accumulators, in_pairs])
+def test_an_order_of_another_kind_is_not_taken_for_the_last_part_first(attempt):
+    report = exercises.check("second-stage", attempt)
+    assert report.failed[0] == "in order" and report.diagnosis is None, report
+
+
+def test_the_last_part_first_is_named():
+    attempt = solution_with("second-stage", ("range(G)", "range(G - 1, -1, -1)"))
+    assert failed("second-stage", attempt, "from the last to the first") == "in order"
 
 
 # Figures

@@ -140,7 +140,7 @@ def test_correctness_cases():
         assert shapes >= set(correctness.RAGGED)
     for which in contestants.PASSES:
         dtypes = {c.dtype for c, families in cases if "precise" in families and c.which == which}
-        assert dtypes == {"float32", "float16"}
+        assert dtypes == {"float32", "float16", "bfloat16"}
     # An offset is for those who accept one, and takes from rows of a multiple of 4 their alignment.
     assert all(set(families) <= {"lnlib", "precise"} and c.shape[1] % 4 == 0 for c, families in cases if c.offset)
     assert sum(c.offset for c, _ in cases) == 2

@@ -146,13 +146,14 @@ def run(jobs, done, seconds=Seconds(), limits=Limits(), number=None):
                 if more:
                     pid = judge_apart(job.data, job.sheet, job.path, seconds, limits, job.renamed)
                     running[pid] = job.path, time.monotonic() + seconds.wall + _JUDGE_SECONDS
-            for pid, (path, deadline) in list(running.items()):
-                if os.waitpid(pid, os.WNOHANG)[0]:
-                    del running[pid]
-                    done(path)
-                elif time.monotonic() > deadline:
+            ended = [pid for pid in running if os.waitpid(pid, os.WNOHANG)[0]]
+            for pid in ended:
+                done(running.pop(pid)[0])
+            for pid, (_, deadline) in running.items():
+                if time.monotonic() > deadline:
                     os.kill(pid, signal.SIGKILL)
-            _wait(running)
+            if not ended:  # else the next one starts first
+                _wait(running)
     finally:
         for pid in running:  # at Ctrl-C; each takes its sandbox with it
             with contextlib.suppress(ProcessLookupError):

@@ -693,6 +693,22 @@ def test_a_change_of_the_code_that_judges_grades_again(tmp_path, monkeypatch):
         assert len(judged) == number
 
 
+def test_the_next_one_begins_before_the_others_end(monkeypatch):
+    """The grader waits only while as many run as may, or none is left: else all but one core would be idle."""
+    jobs, taken, waited, done = [schedule.Job(b"", "", None, {}, k) for k in range(6)], [], [], []
+
+    def judge_apart(data, sheet, path, *arguments):
+        taken.append(path)
+        return os.posix_spawn(sys.executable, [sys.executable, "-c", f"import time; time.sleep({path % 2 / 4})"], os.environ)
+
+    wait = schedule._wait
+    monkeypatch.setattr(schedule, "judge_apart", judge_apart)
+    monkeypatch.setattr(schedule, "_wait", lambda pids: (waited.append((len(pids), len(taken))), wait(pids)))
+    schedule.run(jobs, done.append, number=2)
+    assert sorted(done) == taken == list(range(6)) and waited
+    assert all(number == 2 or begun == len(jobs) for number, begun in waited)
+
+
 def test_bad_folders_are_named(tmp_path):
     key = judge.Assignment((), _SEED, "")
     with pytest.raises(ValueError, match="^submissions"):

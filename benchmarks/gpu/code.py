@@ -22,6 +22,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from lnlib.gpu import kernels, ladder, plans
+from lnlib.gpu.prepared import in_kernels
 from lnlib.measure import provenance
 from lnlib.simt.cuda_access import bfloat16, float16, float32, float64
 
@@ -82,11 +83,6 @@ def _name(dtype):
     return getattr(dtype, "__name__", str(dtype))  # NumPy's where there is no Numba
 
 
-def _kept_as(dtype):
-    """The dtype of an array of it in a kernel."""
-    return "uint16" if dtype is bfloat16 else _name(dtype)
-
-
 def _planned(name, plan, short, long, arrays, scalars, D, real, storage, blocks, loads, stores):
     """A kernel for a plan. ``loads`` and ``stores`` count chunks of x's dtype that a thread loads and stores."""
     wide = {float16: "E.64", bfloat16: "E.64"}.get(storage, "E.128")
@@ -94,7 +90,7 @@ def _planned(name, plan, short, long, arrays, scalars, D, real, storage, blocks,
                     "none": ("BAR",) if plan.threads == 32 else ()}
     if plan.width == 4 and plan.chunks:
         expectations["at_least"] = {"LDG." + wide: loads * plan.chunks, "STG." + wide: stores * plan.chunks}
-    signature = ", ".join([f"{_kept_as(storage if kind == 'x' else real)}[::1]" for kind in arrays] + scalars)
+    signature = ", ".join([f"{in_kernels(_name(storage if kind == 'x' else real))}[::1]" for kind in arrays] + scalars)
     return Kernel(f"{name} {D} {_name(storage)}" + " precise" * (real is float64), short if plan.chunks else long,
                   (plan.threads, plan.chunks, plan.width, plan.rows, real, storage) if plan.chunks
                   else (plan.threads, plan.width, real, storage),

@@ -163,9 +163,9 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
 
     Formula, units, errors and source as there; parameters too, but for these. Returns y and a GpuLayerNormCache.
 
-    * ``x`` is float32, or float16 or bfloat16 as storage for float32 arithmetic. A NumPy array is copied to the
-      device and y back. A device array (anything with ``__cuda_array_interface__``: CuPy, PyTorch, Numba; C-contiguous) stays
-      there, and y is one of its library.
+    * ``x`` is float32, or float16 or bfloat16 as storage for float32 arithmetic. A NumPy array is copied to the device
+      and y back. A device array (anything with ``__cuda_array_interface__``: CuPy, PyTorch, Numba; C-contiguous)
+      stays there, and y is one of its library.
     * ``gamma`` and ``beta`` are where x is, of x's dtype or float32.
     * ``precise``: arithmetic of both passes in float64. Many GPUs do that at 1/32 or 1/64 of the speed of float32.
     * ``out``, of x's shape and dtype and where x is, receives y, and is returned as y. On the device it may not

@@ -42,7 +42,7 @@ class Interpreter:
 
     def launch(self, work, *arrays):
         simt.launch(work.kernel, work.blocks, work.threads, *(
-            a.reshape(-1).view(in_kernels(a.dtype)) for a in arrays), *work.numbers)
+            a.reshape(-1).view(in_kernels(a.dtype.name)) for a in arrays), *work.numbers)
 
     def address(self, array):
         return 0  # the interpreter places arrays as a GPU's allocator does
@@ -74,7 +74,7 @@ class Gpu:
         self.current.__exit__(*error)
 
     def put(self, array):
-        plain = np.ascontiguousarray(array).view(in_kernels(array.dtype))
+        plain = np.ascontiguousarray(array).view(in_kernels(array.dtype.name))
         return cuda.to_device(plain, stream=_numbas(self.stream)).view(array.dtype)
 
     def empty(self, shape, dtype):
@@ -86,7 +86,7 @@ class Gpu:
         return cuda.device_array(shape, dtype, stream=_numbas(self.stream))
 
     def get(self, array, out):
-        plain = array.view(in_kernels(array.dtype)).copy_to_host(stream=_numbas(self.stream))
+        plain = array.view(in_kernels(array.dtype.name)).copy_to_host(stream=_numbas(self.stream))
         out[...] = plain.view(array.dtype)
         if self.stream:  # on the default stream, the copy has waited
             _numbas(self.stream).synchronize()

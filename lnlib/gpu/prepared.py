@@ -50,9 +50,9 @@ def driver():
     return library
 
 
-def in_kernels(dtype):
-    """The name of the dtype that an array of ``dtype`` has in kernels: bfloat16 is 16 bits without a sign."""
-    return "uint16" if dtype.name == "bfloat16" else dtype.name
+def in_kernels(name):
+    """The name of the dtype that an array of the dtype ``name`` has in kernels: bfloat16 is 16 bits without a sign."""
+    return "uint16" if name == "bfloat16" else name
 
 
 def device_of(address):
@@ -97,7 +97,7 @@ class Work:
 
     def _handle(self):
         """The number by which the driver knows the kernel, compiled for arguments of these types."""
-        types = [f"{in_kernels(dtype)}[::1]" for dtype, _ in self.arrays] + [number.dtype.name for number in self.numbers]
+        types = [f"{in_kernels(dtype.name)}[::1]" for dtype, _ in self.arrays] + [number.dtype.name for number in self.numbers]
         made = compiled(self.kernel, self.threads).compile(f"void({', '.join(types)})")
         function = made._codelibrary.get_cufunc()  # Numba has no public name for it
         handle = getattr(function, "kernel", function).handle

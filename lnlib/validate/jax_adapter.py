@@ -30,10 +30,8 @@ class JaxFunction:
     def _y(self, case):
         return lambda *arguments: self.function(*arguments, *eps_of(case, self.settings))
 
-    def _compiled(self, eps):
-        """y and the gradients at this eps: one function, so that JAX compiles every shape once."""
-        last = () if self.settings.eps is not None else (eps,)
-
+    def _compiled(self, last):
+        """y and the gradients with these ``last`` arguments: one function, so that JAX compiles every shape once."""
         def both(arguments, dy):
             y, pull_back = jax.vjp(lambda *arguments: self.function(*arguments, *last), *arguments)
             if not isinstance(y, jax.Array):
@@ -47,7 +45,7 @@ class JaxFunction:
     def _call(self, case):
         with _wide(case):
             arguments, dy = self._arguments(case)
-            y, gradients = of_target(self._both(case.eps), tuple(arguments.values()), dy)
+            y, gradients = of_target(self._both(eps_of(case, self.settings)), tuple(arguments.values()), dy)
             return _outcome({"y": y, **{f"d{name}": a for name, a in zip(arguments, gradients)}})
 
     def alone(self, case, name):

@@ -90,11 +90,11 @@ def test_agrees_with_exact_arithmetic(N, D, far, dtype, precise):
 
 def flat(array):
     """As kernels get it."""
-    return array.reshape(-1).view(prepared.in_kernels(array.dtype))
+    return array.reshape(-1).view(prepared.in_kernels(array.dtype.name))
 
 
 def unwritten(size, dtype):
-    return simt.uninitialised(size, np.dtype(prepared.in_kernels(np.dtype(dtype)))).view(dtype)
+    return simt.uninitialised(size, np.dtype(prepared.in_kernels(np.dtype(dtype).name))).view(dtype)
 
 
 def launch_forward(plan, x, gamma, beta, eps=1e-5, real=np.float32, module=kernels, rows=None, y=None, **options):

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -107,6 +108,13 @@ def _silent(*_):
     pass
 
 
+def _told(costs, number):
+    """The same, and each is told on stderr as it comes: all take twenty minutes."""
+    for k, cost in enumerate(costs, 1):
+        print(f"{k} of {number}: {cost.wall:.2f} {cost.cpu:.2f} {cost.kind}", file=sys.stderr, flush=True)
+        yield cost
+
+
 def run(chapters=(1, 3)):
     """Print what each kind costs; 1 if points are lost or, measured again and for longer, over a tenth of time."""
     if not grade.has_sandbox():
@@ -114,9 +122,9 @@ def run(chapters=(1, 3)):
     drawn = tasks.draw(chapters, 1)
     control = "an honest one: the noise of this machine", lambda path: path.write_bytes(rehearse.honest(drawn))
     kinds = [control, *rehearse.hostile_kinds(drawn)]
-    found = {cost.kind: cost for cost in costs(drawn, kinds)}
+    found = {cost.kind: cost for cost in _told(costs(drawn, kinds), len(kinds))}
     again = [kind for kind in kinds if max(found[kind[0]][1:3]) > _ALLOWED]
-    found |= {cost.kind: cost for cost in costs(drawn, again, rounds=12)}
+    found |= {cost.kind: cost for cost in _told(costs(drawn, again, rounds=12), len(again))}
     for cost in sorted(found.values(), key=lambda cost: -cost.wall):
         print(f"{cost.wall:.2f} of the time, {cost.cpu:.2f} of the CPU time, {cost.number} times"
               f"{'' if cost.kept else ', POINTS LOST'}: {cost.kind}")

@@ -463,7 +463,8 @@ def test_what_seems_to_cost_others_time_is_measured_again(monkeypatch, capsys, s
     monkeypatch.setattr(beside, "costs", costs)
     monkeypatch.setattr(grade, "has_sandbox", lambda: True)
     assert beside.run() == code
-    said = capsys.readouterr().out
+    said, progress = capsys.readouterr()
+    assert f"1 of 1: {second:.2f} 1.00 hangs\n" in progress
     assert f"{second:.2f} of the time, 1.00 of the CPU time, 12 times: hangs\n" in said
     assert "4 times: an honest one: the noise of this machine" in said and f"with points lost: {code}\n" in said
 

@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import operator
 import types
 from collections import defaultdict
 
@@ -42,6 +43,10 @@ class _Cuda:
 # The scheduler.
 
 _RETURNED = ("return", None)
+
+#: Whose value a lane gets.
+_SOURCES = {"shfl_sync": lambda lane, amount: amount % WARP, "shfl_xor_sync": operator.xor,
+            "shfl_up_sync": operator.sub, "shfl_down_sync": operator.add}
 _OWN_FILES = {__file__, memory.__file__, source.__file__}
 
 
@@ -172,9 +177,7 @@ class _Machine:
     def source(self, thread, first, group):
         """The thread whose value a shuffle gives to ``thread``: its own if the lane would be beyond the warp."""
         operation, line, _, _, amount = self.waiting[thread]
-        lane = thread - first
-        lane = {"shfl_sync": amount % WARP, "shfl_xor_sync": lane ^ amount,
-                "shfl_up_sync": lane - amount, "shfl_down_sync": lane + amount}[operation]
+        lane = _SOURCES[operation](thread - first, amount)
         source = first + lane if 0 <= lane < WARP else thread
         if source not in group:
             raise self.located(DivergentBarrier(f"{operation} reads from lane {lane}, which is not in its mask"),

@@ -55,13 +55,14 @@ class Array:
 
     def __init__(self, name, size, dtype):
         self.name, self.size, self.shape, self.dtype, self.scalar = name, size, (size,), dtype, dtype.type
+        self.floating = dtype.kind == "f"
 
     def __len__(self):
         return self.size
 
     def convert(self, value):
         """``value`` as the array keeps it."""
-        if self.dtype.kind != "f":
+        if not self.floating:
             return to_integer(self.dtype.name, value)
         if isinstance(value, float) and self.dtype.itemsize < 8:
             raise Promotion(f"float64 is stored into {self.name}, an array of {self.dtype}")
@@ -110,7 +111,7 @@ class Memory(Array):
         if not self.written[i]:
             self.unwritten(i)
         value = self.data[i]
-        return value if self.dtype.kind == "f" else int(value)
+        return value if self.floating else int(value)
 
     def __setitem__(self, i, value):
         if not 0 <= i < self.size:
@@ -132,7 +133,7 @@ class Memory(Array):
             self.unwritten(i)
         old = self.data[i]
         self.data[i] += value
-        return old if self.dtype.kind == "f" else int(old)
+        return old if self.floating else int(old)
 
     def unwritten(self, i):
         """Element i is read and not written. If somebody writes it before the next barrier, that will be a race."""
@@ -154,7 +155,8 @@ class Memory(Array):
             self.note("load", i, 4)
         if not all(self.written[i:i + 4]):
             self.unwritten(i + bytes(self.written[i:i + 4]).index(0))
-        return tuple(self.data[i:i + 4])
+        data = self.data
+        return data[i], data[i + 1], data[i + 2], data[i + 3]
 
     def store4(self, i, *values):
         self.check_four(i)
@@ -173,13 +175,15 @@ class Memory(Array):
             return
         block, thread, mine, first = machine.block, machine.thread, self.recent[kind], self.first[kind]
         use = thread, machine.time, frame.f_code, frame.f_lasti
+        # Of an array that is only read there is nothing to be compared with: most accesses end here quickly.
+        rivals = [(other, self.recent[other], self.first[other]) for other in CONFLICTS[kind] if self.first[other]]
         for i in range(i, i + count):
-            for other in CONFLICTS[kind]:
-                users = self.recent[other].get(i)
+            for other, recent, earlier in rivals:
+                users = recent.get(i)
                 if users is not None and (type(users) is dict or users[0] != thread):
                     machine.check_order(self, i, kind, other, users, use)
-                if self.first[other].get(i, block) != block:
-                    machine.race(self, i, kind, other, use, None, self.first[other][i])
+                if earlier.get(i, block) != block:
+                    machine.race(self, i, kind, other, use, None, earlier[i])
             users = mine.get(i)
             if users is None:
                 first.setdefault(i, block)

@@ -10,7 +10,6 @@ import copy
 import functools
 import inspect
 import math
-import operator
 import types
 
 import numpy as np
@@ -41,7 +40,7 @@ _RANGES = {"int32": (-2**31, 2**31), "int64": (-2**63, 2**63), "uint16": (0, 2**
 
 def to_integer(name, value):
     low, high = _RANGES[name]
-    number = int(value) if math.isfinite(value) else high
+    number = value if type(value) is int else int(value) if math.isfinite(value) else high
     if not low <= number < high:
         raise Overflow(f"{value} does not fit into {name}")
     return number
@@ -76,19 +75,32 @@ def _check_operands(symbol, a, b):
             raise Promotion(f"{type(a).__name__} {symbol} {type(b).__name__} is computed in float64")
 
 
-def _checked(symbol, function):
-    """The operator ``function``, which minds that operands are of one type."""
-    def apply(a, b):
-        if type(a) is not type(b):
-            _check_operands(symbol, a, b)
-        return function(a, b)
-    return apply
+# Operators that mind that operands are of one type. Each is written out: kernels consist of them.
+
+def _add(a, b):
+    if type(a) is not type(b):
+        _check_operands("+", a, b)
+    return a + b
+
+
+def _subtract(a, b):
+    if type(a) is not type(b):
+        _check_operands("-", a, b)
+    return a - b
+
+
+def _multiply(a, b):
+    if type(a) is not type(b):
+        _check_operands("*", a, b)
+    return a * b
 
 
 def _divide(a, b):
+    if type(a) is not type(b):
+        _check_operands("/", a, b)
     if isinstance(a, INTEGER) and isinstance(b, INTEGER):
         raise Promotion(f"the quotient {a} / {b} of two integers is float64")
-    return operator.truediv(a, b)
+    return a / b
 
 
 def _extreme(name, of_integers, of_floats):
@@ -187,41 +199,43 @@ def plain(function):
 
 
 @functools.lru_cache(maxsize=256)
-def _parse(function):
-    """The definition of a function, as a syntax tree with the line numbers of its file, and the names it calls."""
+def _parse(code):
+    """The definition of a function, as a syntax tree with the line numbers of its file, and the names it calls.
+
+    Of its code, which the functions of a factory, made anew at each call, have in common.
+    """
     try:
-        source = inspect.getsource(function)
+        source = inspect.getsource(code)
         indented = source[:1].isspace()  # the body of an if may be, so that no string in the source need be changed
         definition = ast.parse("if True:\n" * indented + source).body[0]
         definition = definition.body[0] if indented else definition
-        if not isinstance(definition, ast.FunctionDef) or definition.name != function.__name__:
+        if not isinstance(definition, ast.FunctionDef) or definition.name != code.co_name:
             raise OSError("something else stands there")
     except (OSError, SyntaxError) as error:
-        raise ValueError(f"kernel: found no source of {function.__name__} ({error}), expected a function defined "
+        raise ValueError(f"kernel: found no source of {code.co_name} ({error}), expected a function defined "
                          f"with def in a file or in a cell of a notebook") from error
-    ast.increment_lineno(definition, function.__code__.co_firstlineno - 1 - indented)
+    ast.increment_lineno(definition, code.co_firstlineno - 1 - indented)
     calls = (node.func for node in ast.walk(definition) if isinstance(node, ast.Call))
     return definition, {called.id for called in calls if isinstance(called, ast.Name)}
 
 
 @functools.lru_cache(maxsize=256)
-def _compile(function, helpers):
-    """The code that defines the generator of ``function``."""
-    definition = copy.deepcopy(_parse(function)[0])
+def _compile(code, helpers):
+    """The code that defines the generator of a function with this code."""
+    definition = copy.deepcopy(_parse(code)[0])
     definition.decorator_list = []
     definition.args.args.insert(0, ast.arg("cuda"))
     definition = _Rewriter(helpers).visit(definition)
     # So that what never waits becomes a generator, too:
     definition.body.append(ast.If(ast.Constant(False), [ast.Expr(ast.Yield())], []))
-    return compile(ast.fix_missing_locations(ast.Module([definition], [])), function.__code__.co_filename, "exec")
+    return compile(ast.fix_missing_locations(ast.Module([definition], [])), code.co_filename, "exec")
 
 
 #: The types, and what kernels make bfloat16 with; arrays of it are arrays of uint16.
 CONVERSIONS = {**TYPES, "bfloat16": bfloat16, "widened": widened}
 
 #: What stands for these names in every kernel.
-_NAMES = {"__simt_add": _checked("+", operator.add), "__simt_subtract": _checked("-", operator.sub),
-          "__simt_multiply": _checked("*", operator.mul), "__simt_divide": _checked("/", _divide),
+_NAMES = {"__simt_add": _add, "__simt_subtract": _subtract, "__simt_multiply": _multiply, "__simt_divide": _divide,
           "__simt_float64": np.float64, "float": np.float64, "libdevice": LIBDEVICE,
           "min": _extreme("min", min, np.fmin), "max": _extreme("max", max, np.fmax),  # of NaN and 1 a GPU takes 1
           "__builtins__": builtins}
@@ -241,12 +255,12 @@ def _translate(value):
 
 def generator(function, names):
     """``function`` as a generator function with ``cuda`` as its first argument; ``names`` gives names a meaning."""
-    known = inspect.getclosurevars(function)
+    known, called = inspect.getclosurevars(function), _parse(function.__code__)[1]
     known = known.globals | known.nonlocals
     scope = {name: _translate(value) for name, value in known.items()}
     given = _NAMES | names
     helpers = {name: generator(plain(value), names) for name, value in scope.items()
-               if name in _parse(function)[1] and name not in given and value is known[name] and plain(value)}
+               if name in called and name not in given and value is known[name] and plain(value)}
     scope |= given | helpers
-    exec(_compile(function, frozenset(helpers)), scope)
+    exec(_compile(function.__code__, frozenset(helpers)), scope)
     return scope[function.__name__]

@@ -93,7 +93,7 @@ def kill_matrix(killed, mutants, checks):
 
     killed: bool, shape (len(mutants), len(checks)). Rows go from the mutant killed most often down, columns
     from the check that kills least to the right; both counts are written beside the names. On a phone the columns
-    have the width: rows are without names.
+    have the width: rows are without names, and the axis says so.
     """
     killed = np.asarray(killed)
     by_row, by_column = killed.sum(axis=1), killed.sum(axis=0)
@@ -114,6 +114,7 @@ def kill_matrix(killed, mutants, checks):
 
     def narrow(width):
         ax.set_yticks([])
+        ax.set_ylabel("names of rows: on a wide screen", fontsize=SIZE)
         fig.set_size_inches(width, 2 + 0.075 * len(mutants))
 
     fig.narrow = narrow

@@ -102,6 +102,16 @@ def test_figures_have_numbers_captions_and_alt_text(path):
         name, caption, alt = options["figure"]["name"], options["figure"]["caption"], options["image"]["alt"]
         assert "{glue:text}" in caption, f"{name}: no computed number in the caption"
         assert 40 <= len(alt) <= 350, f"{name}: alt text of {len(alt)} characters"
+        # On a phone the panels stand below each other: a caption has their titles.
+        assert not re.search(r"\b(Left|Middle|Right)\b|panel on the (left|right)|on the left and", caption), name
+
+
+@chapters
+def test_what_a_cell_prints_in_columns_is_a_table(path):
+    """A head of three columns or more that is printed shows that there should be a table."""
+    for cell in read(path).cells:
+        heads = re.findall(r'print\("([^"{]*)"\)', cell.source)
+        assert not [head for head in heads if len(re.findall(r"\S {2,}(?=\S)", head)) >= 2]
 
 
 @chapters

@@ -66,6 +66,7 @@ def test_on_a_phone_a_kill_matrix_keeps_the_names_of_its_checks():
     boxes = [label.get_window_extent() for label in labels]
     assert len(boxes) == 19 and all(label.get_visible() and label.get_fontsize() >= 8.25 for label in labels)
     assert all(a.x1 <= b.x0 for a, b in zip(boxes, boxes[1:])) and not fig.axes[0].get_yticks().size
+    assert "wide screen" in fig.axes[0].get_ylabel()  # where the caption's names are
     plt.close(fig)
 
 

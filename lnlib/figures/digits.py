@@ -38,10 +38,11 @@ class WrongDigits:
 
     def _repr_html_(self):
         def cell(right, wrong):
-            # Dark enough for the light background that the site gives such output in both themes.
-            marked = f'<u style="color: #8e0000">{wrong}</u>' if wrong else ""
-            return f'<td style="text-align: right; font-family: monospace; padding: 0 0.6em">{right}{marked}</td>'
+            # The site's style sheet knows the theme; a notebook has none.
+            marked = f'<u style="color: var(--ln-wrong, #b00000)">{wrong}</u>' if wrong else ""
+            return f'<td style="text-align: right; font-family: monospace">{right}{marked}</td>'
 
         body = "".join(f'<tr><th scope="row">{html.escape(title)}</th>{"".join(cell(*pair) for pair in row)}</tr>'
                        for title, row in self.rows.items())
-        return f'<table aria-label="Results; wrong digits are underlined">{body}</table>'
+        return ('<div class="ln-cells" tabindex="0"><table aria-label="Results; wrong digits are underlined">'
+                f"{body}</table></div>")

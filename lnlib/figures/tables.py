@@ -15,8 +15,12 @@ def _power(match):
 
 
 def _typeset(text):
-    """HTML of a cell: 8e-07 as prose writes it, 8 times 10 to the -7, but 3e-01 as 0.3; a minus sign before a number."""
+    """HTML of a cell: 8e-07 as prose writes it, 8 times 10 to the -7, but 3e-01 as 0.3; a minus sign before a number.
+
+    A shape stays on one line.
+    """
     text = _POWER.sub(_power, html.escape(text))
+    text = re.sub(r"\(\d[\d, ]*\)", lambda shape: shape[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
     return re.sub(r"(?<![\w.])-(?=\d)", "\N{MINUS SIGN}", text)
 
 

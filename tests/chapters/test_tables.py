@@ -26,6 +26,10 @@ def test_small_powers_are_written_out(cell, shown):
     assert f"<td>{shown}</td>" in table(["a", "b"], [("", cell)])._repr_html_()
 
 
+def test_a_shape_stays_on_one_line():
+    assert "(2,\N{NO-BREAK SPACE}128,\N{NO-BREAK SPACE}64)</th>" in table(["ns", "(2, 128, 64)"], [])._repr_html_()
+
+
 def test_sentences_have_several_lines_and_a_corner_is_no_head():
     sentence = "what a check does, told in more words than a number has"
     shown = table(["", "kills", "does"], [("shape", 3, sentence), ("long-name", 21, "short")])

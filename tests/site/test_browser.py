@@ -24,6 +24,12 @@ TOO_WIDE = """() => [...document.querySelectorAll('article *')].filter(e => {
 }).map(e => e.tagName + '.' + e.className)"""
 
 
+# What scrolls sideways without a shadow that says so.
+NO_CUE = """() => [...document.querySelectorAll('article *')].filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth + 2
+    && ['auto', 'scroll'].includes(getComputedStyle(e).overflowX) && !getComputedStyle(e).backgroundImage.includes('gradient'))
+    .map(e => e.tagName + '.' + e.className)"""
+
+
 # What paper, on which nothing scrolls, would cut off.
 CUT = """() => [...document.querySelectorAll('article :is(pre, .ln-cells, mjx-container[display], table)')]
     .filter(e => e.checkVisibility() && (e.scrollWidth > e.clientWidth + 2
@@ -39,6 +45,7 @@ def test_page_on_a_phone_from_a_server(browser, address, site, name):
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         # What is wider than the phone scrolls in its own box.
         assert page.evaluate(TOO_WIDE) == []
+        assert page.evaluate(NO_CUE) == []
         assert page.evaluate("document.querySelectorAll('.math:not(:has(mjx-container)), mjx-merror').length") == 0
         assert not name.startswith("api") or page.evaluate("document.querySelectorAll('*').length") < 10_000
         assert PAGES.index(name) % 2 or violations(page) == []  # axe takes seconds: a page in one theme, the next in the other

@@ -1,4 +1,5 @@
-"""Where a line may break: not within a short piece of code, and not between a formula and its punctuation.
+"""Where a line may break: not within a short piece of code, not between a formula and its punctuation, not before the
+number that a formula with "=" at its end is equal to.
 
 A formula is a box to the browser, which may put the comma after it on the next line. Docutils puts each word of a piece
 of code into a ``<span>`` of its own: here the piece is one, and these elements, a third of a page of the API, go.
@@ -10,6 +11,7 @@ SHORT = 24  # characters of code, which always fit on a line of a phone
 WORD = re.compile(r'<span class="pre">(.*?)</span>', re.S)
 CODE = re.compile(rf'<code class="([^"]*)">((?:[^<&]|&\w+;){{1,{SHORT}}})</code>')
 FORMULA = re.compile(r'([(\[“]*)(<span class="math[^>]*>[^<]*</span>)([-.,;:!?)\]’”]*(?:th\b)?)')
+EQUATION = re.compile(r'(<span class="math[^>]*>[^<]*=\\\)</span>) (<span class="pasted-text">[^<]*</span>[.,;:)]*)')
 #: What a signature in the API is made of, beyond the names that have their own looks
 SIGNATURE = re.compile(r'<span class="(?:n|o|p|w|default_value|sig-paren)">([^<]*)</span>')
 
@@ -22,11 +24,15 @@ def _keep(formula):
 def kept_together(html):
     """The HTML with fewer places where a line may break, and fewer elements."""
     html = CODE.sub(r'<code class="\1 ln-keep">\2</code>', WORD.sub(r"\1", html))
-    return FORMULA.sub(_keep, html)
+    return FORMULA.sub(_keep, EQUATION.sub(r'<span class="ln-keep">\1 \2</span>', html))
 
 
 def plain_signatures(html):
-    return re.sub(r"<dt class=\"sig .*?</dt>", lambda sig: SIGNATURE.sub(r"\1", sig[0]), html, flags=re.S)
+    """Signatures without the elements that look like nothing; a comma belongs to the parameter before it."""
+    def plain(sig):
+        return re.sub(r"</em>([,)])", r"\1</em>", SIGNATURE.sub(r"\1", sig[0]))
+
+    return re.sub(r"<dt class=\"sig .*?</dt>", plain, html, flags=re.S)
 
 
 def _lines(app, pagename, templatename, context, doctree):

@@ -40,7 +40,7 @@ def geometry(x, c, xhat, y):
     ellipse = np.column_stack([circle, np.ones(len(circle))]) @ np.linalg.lstsq(design, y, rcond=None)[0]
     limit = 1.05 * max(np.abs(a).max() for a in (x, y, ellipse))
 
-    fig, axes = figure(6.2, 3.0, 3, narrow=(1, 7.4), projection="3d")
+    fig, axes = figure(6.2, 3.0, 3, narrow=(1, 8.4), projection="3d")
     for ax, title in zip(axes, ("centre", "scale", "stretch")):
         _bare_3d(ax, limit)
         ax.set_title(title, y=-0.1, fontsize=SIZE)

@@ -19,7 +19,7 @@ def _typeset(text):
 
     A shape stays on one line.
     """
-    text = _POWER.sub(_power, html.escape(text))
+    text = _POWER.sub(_power, re.sub(r"\b(\d+)\^(-?\w+)", r"\1<sup>\2</sup>", html.escape(text)))
     text = re.sub(r"\(\d[\d, ]*\)", lambda shape: shape[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
     return re.sub(r"(?<![\w.])-(?=\d)", "\N{MINUS SIGN}", text)
 

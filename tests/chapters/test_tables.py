@@ -26,6 +26,12 @@ def test_small_powers_are_written_out(cell, shown):
     assert f"<td>{shown}</td>" in table(["a", "b"], [("", cell)])._repr_html_()
 
 
+def test_powers_are_raised():
+    minus = "\N{MINUS SIGN}"
+    page = table(["h", "2^-17"], [("10^k", 1)])._repr_html_()
+    assert f">2<sup>{minus}17</sup></th>" in page and ">10<sup>k</sup></th>" in page
+
+
 def test_a_shape_stays_on_one_line():
     assert "(2,\N{NO-BREAK SPACE}128,\N{NO-BREAK SPACE}64)</th>" in table(["ns", "(2, 128, 64)"], [])._repr_html_()
 

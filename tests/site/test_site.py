@@ -172,3 +172,10 @@ def test_icons_are_in_the_small_font(site, html):
 
 def test_only_the_search_page_loads_its_index(html):
     assert [name for name, text in html.items() if "searchindex.js" in text] == ["search.html"]
+
+
+def test_where_a_line_does_not_break(html):
+    """A number stays beside the formula it is equal to, a comma beside its parameter."""
+    for name, text in html.items():
+        assert not re.search(r'(?<!<span class="ln-keep">)<span class="math[^>]*>[^<]*=\\\)</span> <span class="pasted-text">', text), name
+        assert not re.search(r'class="sig-param">[^<]*</em>[,)]', text), name

@@ -1,5 +1,5 @@
 """Where a line may break: not within a short piece of code, not between a formula and its punctuation, not before the
-number that a formula with "=" at its end is equal to.
+number that a formula with "=" at its end is equal to. Where a sheet of paper may end: within a long listing.
 
 A formula is a box to the browser, which may put the comma after it on the next line. Docutils puts each word of a piece
 of code into a ``<span>`` of its own: here the piece is one, and these elements, a third of a page of the API, go.
@@ -7,6 +7,8 @@ of code into a ``<span>`` of its own: here the piece is one, and these elements,
 
 import re
 
+LONG = 14  # lines; a shorter listing stays whole on paper
+LISTING = re.compile(r'<div class="highlight">(?=<pre>((?:.*\n)*?)(?:.*)</pre>)')
 SHORT = 24  # characters of code, which always fit on a line of a phone
 WORD = re.compile(r'<span class="pre">(.*?)</span>', re.S)
 CODE = re.compile(rf'<code class="([^"]*)">((?:[^<&]|&\w+;){{1,{SHORT}}})</code>')
@@ -27,6 +29,11 @@ def kept_together(html):
     return FORMULA.sub(_keep, EQUATION.sub(r'<span class="ln-keep">\1 \2</span>', html))
 
 
+def long_listings(html):
+    """The HTML with the class ``ln-long`` where a listing has many lines."""
+    return LISTING.sub(lambda m: m[0].replace("highlight", "highlight ln-long") if m[1].count("\n") > LONG else m[0], html)
+
+
 def plain_signatures(html):
     """Signatures without the elements that look like nothing; a comma belongs to the parameter before it."""
     def plain(sig):
@@ -38,7 +45,7 @@ def plain_signatures(html):
 def _lines(app, pagename, templatename, context, doctree):
     for part in ("body", "toc"):
         if part in context:
-            context[part] = plain_signatures(kept_together(context[part]))
+            context[part] = long_listings(plain_signatures(kept_together(context[part])))
 
 
 def setup(app):

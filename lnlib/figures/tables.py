@@ -11,13 +11,13 @@ _POWER = re.compile(r"(-?\d(?:\.\d+)?)e([+-]\d+)")
 def _power(match):
     if -3 < int(match[2]) < 4:
         return f"{Decimal(match[0]):f}"
-    return f"{match[1]} \N{MULTIPLICATION SIGN} 10<sup>{int(match[2])}</sup>"
+    return f"{match[1]}\N{NO-BREAK SPACE}\N{MULTIPLICATION SIGN}\N{NO-BREAK SPACE}10<sup>{int(match[2])}</sup>"
 
 
 def _typeset(text):
     """HTML of a cell: 8e-07 as prose writes it, 8 times 10 to the -7, but 3e-01 as 0.3; a minus sign before a number.
 
-    A shape stays on one line.
+    A power and a shape stay on one line.
     """
     text = _POWER.sub(_power, re.sub(r"\b(\d+)\^(-?\w+)", r"\1<sup>\2</sup>", html.escape(text)))
     text = re.sub(r"\(\d[\d, ]*\)", lambda shape: shape[0].replace(" ", "\N{NO-BREAK SPACE}"), text)

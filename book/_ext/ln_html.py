@@ -6,6 +6,8 @@ import re
 import shutil
 from pathlib import Path
 
+from sphinx.pycode import ModuleAnalyzer
+
 # What a page with TeX input and CHTML output may load from MathJax: 2.5 of its 24 MB. Of the extensions of TeX, which
 # load when a formula asks for one, those that formulas here ask for.
 MATHJAX = ("tex-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions/html.js", "a11y",
@@ -74,7 +76,16 @@ def _clean(app, pagename, templatename, context, doctree):
         context["body"] = re.sub(r' role="(list|doc-biblioentry)"', "", body)
 
 
+def _fields(app, what, name, thing, skip, options):
+    """Leave out fields of a named tuple without a comment, "Alias for field number 0": the signature has them."""
+    if what != "class" or not (getattr(thing, "__doc__", None) or "").startswith("Alias for field number"):
+        return None
+    module, owner = (app.env.temp_data.get(f"autodoc:{key}") for key in ("module", "class"))
+    return True if (owner, name) not in ModuleAnalyzer.for_module(module).find_attr_docs() else None
+
+
 def setup(app):
+    app.connect("autodoc-skip-member", _fields)
     app.connect("config-inited", _repository_links, priority=900)
     app.connect("builder-inited", _templates)
     app.connect("html-page-context", _clean, priority=900)

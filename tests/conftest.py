@@ -83,7 +83,7 @@ def address(site):
 
 
 #: What takes long and files of tests share: the compiled functions of lnlib.cpu, and the built site.
-SHARED = {"cpu": r"^from lnlib(\.cpu)? import .*\b(cpu|kernels)\b|^import differential",
+SHARED = {"cpu": r"^from lnlib(\.cpu)? import .*\b(cpu|kernels)\b|^import differential|skip..lnlib\.cpu",
           "site": r"^def (test_\w+\(.*\b|\w+\()(site|address)\b"}
 
 

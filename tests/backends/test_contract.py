@@ -254,10 +254,13 @@ VIEWS = cases.VIEWS | {
 @pytest.mark.parametrize("kind", VIEWS)
 @every_backend_and_the_gpu
 def test_any_strides(kind, run):
-    """A view gives, bit for bit, what its contiguous copy gives. (NumPy adds 300 in blocks only if contiguous.)"""
+    """A view gives, bit for bit, what its contiguous copy gives. (NumPy adds 300 in blocks only if contiguous.)
+
+    The GPU backend copies whatever it is given to the device first, and the interpreter takes time for each number.
+    """
     rng = np.random.default_rng(2)
-    shape = (4, 300) if run is run_gpu else (4, 5, 300)
-    arrays = taken(run, *rng.standard_normal((2, 300)), *rng.standard_normal((2, *shape)))
+    shape = (4, 36) if run is run_gpu else (4, 5, 300)
+    arrays = taken(run, *rng.standard_normal((2, shape[-1])), *rng.standard_normal((2, *shape)))
     gamma, beta, x, dy = map(VIEWS[kind], arrays)
     assert equal(run(x, gamma, beta, dy), run(*(np.array(a, order="C") for a in (x, gamma, beta, dy))))
 

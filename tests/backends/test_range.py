@@ -160,8 +160,12 @@ def test_upstream_gradients_near_the_largest_number(backend):
 @with_backends("dtype, exponent", [("float32", 100), ("float64", 900)])
 @pytest.mark.parametrize("D", [3, 64, 300, 2500])
 def test_gradients_that_overflow_on_the_way(backend, D, dtype, exponent):
-    """g - mean(g) is nearly twice the largest number, dx = r (...) is not; exact is dx of dy / 2^e."""
+    """g - mean(g) is nearly twice the largest number, dx = r (...) is not; exact is dx of dy / 2^e.
+
+    Of the longest rows the interpreter of the GPU's kernels has one.
+    """
     x, one, largest = rows(1e10, dtype, D), np.ones(D, dtype), np.finfo(dtype).max
+    x = x[:1] if backend is gpu and D > 300 else x
     dy = np.full(x.shape, -0.9 * largest, dtype)
     dy[:, 0], dy[:, D // 2] = 0, 0.9 * largest
     dx = cases.run(backend, x, one, one, dy)[1]

@@ -1,8 +1,10 @@
 """Graded tasks accept what is right and name what is wrong; an assignment's files hold what they should, no more."""
 
+import importlib.util
 import itertools
 import json
 import re
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -199,9 +201,14 @@ def test_files(folder):
     readme = " ".join((folder / "README.txt").read_text().split())
     assert "Hand out the notebook that the first command writes to release/. Those made from students/" in readme
     assert "it gives no points for them, and does not say so" in readme
-    nbformat = pytest.importorskip("nbformat", reason="nbformat checks the notebooks; the book's environment has it")
+    # By the schema of nbformat, which itself takes seconds to import.
+    fastjsonschema = pytest.importorskip("fastjsonschema", reason="nbformat's schema; the book's environment has it")
+    validate = fastjsonschema.compile(json.loads(
+        (Path(importlib.util.find_spec("nbformat").origin).parent / "v4/nbformat.v4.5.schema.json").read_text()))
     for path in folder.rglob("*.ipynb"):
-        nbformat.validate(nbformat.read(path, 4))
+        notebook = validate(json.loads(path.read_text()))
+        ids = [cell["id"] for cell in notebook["cells"]]
+        assert notebook["nbformat_minor"] == 5 and len(set(ids)) == len(ids)
 
 
 def test_students_get_neither_solution_nor_seed(folder):

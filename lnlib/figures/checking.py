@@ -114,7 +114,7 @@ def kill_matrix(killed, mutants, checks):
 
     def narrow(width):
         ax.set_yticks([])
-        ax.set_ylabel("names of rows: on a wide screen", fontsize=SIZE)
+        ax.set_ylabel("names: on wide screens", fontsize=SIZE)
         fig.set_size_inches(width, 2 + 0.075 * len(mutants))
 
     fig.narrow = narrow

@@ -37,10 +37,11 @@ def long_listings(html):
 def plain_signatures(html):
     """Signatures without the elements that look like nothing; a comma belongs to the parameter before it.
 
-    A line may end after a module's name and after the bracket.
+    A line may end after a module's name and after the bracket. A value of many characters, a table's, is left out.
     """
     def plain(sig):
         sig = re.sub(r"</em>([,)])", r"\1</em>", SIGNATURE.sub(r"\1", sig[0]))
+        sig = re.sub(r'<em class="property">[^<]{100,}</em>', "", sig)
         return re.sub(r'(\.</span>|\((?=<em class="sig-param"))', r"\1<wbr>", sig)
 
     return re.sub(r"<dt class=\"sig .*?</dt>", plain, html, flags=re.S)

@@ -44,6 +44,8 @@ def _same_xhat(other, x):
     found, expected = _plain(other, 0), _plain(x, 0)
     expect(not np.linalg.norm(found + expected) <= room * np.linalg.norm(expected),
            "xhat of your row is that of x with the other sign. By which factors may a row be multiplied?")
+    expect(np.allclose(found, expected, 0, 1e-3) or not np.allclose(np.sort(found), np.sort(expected), 0, room),
+           "your row has the numbers of a right one in other places. Mean and sigma do not see that; does xhat?")
     expect_close(found, expected, room, "xhat of your row")
 
 
@@ -104,6 +106,13 @@ def statistics_shape_solution(kind, shape, groups=2):
     }[kind]
 
 
+_AXES_KEPT = Mistake("", "The axes that are averaged over keep their lengths in your shapes, and the others have "
+                     "length 1. Which of them does a mean still tell apart?", changes=(
+                         ("(1, C, 1, 1)", "(N, 1, H, W)"), ('"layer": (N, 1, 1, 1)', '"layer": (1, C, H, W)'),
+                         ('"instance": (N, C, 1, 1)', '"instance": (1, 1, H, W)'),
+                         ("(N, groups, 1, 1, 1)", "(1, 1, C // groups, H, W)")))
+
+
 def _shape_of(kind):
     def ask(rng):
         return [Call({"kind": kind, "shape": shape, "groups": groups})
@@ -112,7 +121,8 @@ def _shape_of(kind):
     def judge(found, shape, groups, **_):
         expected = statistics_shape_solution(kind, shape, groups)
         expect(found is not None and len(found) == len(expected),
-               f"for {kind!r} found {found}, expected a tuple of {len(expected)} lengths")
+               f"for {kind!r} found {found}, expected a tuple of {len(expected)} lengths: "
+               "with keepdims every axis stays")
         expect(tuple(found) == expected, f"for {kind!r}, x of shape {shape} and {groups} groups found {found}")
     return each(f"{kind} norm", ask, judge)
 
@@ -136,6 +146,11 @@ EXERCISES = (
          "bring a row closer to the centre, or less?"),
         ("* (1 / radius**2 - 1)", "/ (1 / radius**2 - 1)",
          "The fraction is upside down: your eps grows with the radius. Is a row short with much eps, or with little?"),
+        ("(1 / radius**2 - 1)", "(1 / radius - 1)**2",
+         "You square the difference of s and sigma. Is that a difference of squares?",
+         "(1 - radius**2) / radius",
+         "Above the line your radius is squared, below it is not. In which line of your algebra did they part?",
+         "3", "Your eps brings every row to half the radius, whatever radius is."),
         ("sigma**2 * (1 / radius**2 - 1)", "1 / radius**2 - 1",
          "Your eps does not depend on sigma. If x is in metres, in which unit is the eps of layer norm?"))),
     Exercise("same-output", 5, "derive", same_output_solution,
@@ -144,9 +159,7 @@ EXERCISES = (
               unchanged("x is left alone", _row)), mistakes=changes(
         ("3 * x + 1", "3 * x",
          "Your row is scaled, and that is all. Which other change of a row does layer norm not see?",
-         "x + 1", "Your row is shifted, and that is all. Which other change of a row does layer norm not see?",
-         "3 * x[::-1] + 1",
-         "Your row has other places for the same numbers. Mean and sigma do not see that; does xhat?"))),
+         "x + 1", "Your row is shifted, and that is all. Which other change of a row does layer norm not see?"))),
     Exercise("group-norm", 10, "implement", group_norm_solution,
              (_groups("one group is layer norm", "one group", (2, 3, 12), 1),
               _groups("three groups, each with its own scale", "three groups", (2, 3, 12), 3,
@@ -163,12 +176,18 @@ EXERCISES = (
         ("parts - parts.mean(axis=-1, keepdims=True)", "parts",
          "No mean is subtracted, as in RMSNorm. Which of the three moves is missing?"),
         ("*x.shape[:-1], groups, x.shape[-1] // groups)", "groups, -1)",
-         "Your groups are cut from the whole array, across its rows. How many groups has an x of three rows?"),
+         "Your groups are cut from the whole array, across its rows. How many groups has an x of three rows?",
+         "x.shape[0], groups, -1)",
+         "Your groups are cut across all axes but the first. How many axes may x have?"),
         ("(c * c).mean(axis=-1, keepdims=True)", "(c * c).sum(axis=-1, keepdims=True) / (c.shape[-1] - 1)",
          "The sum of squares is divided by one less than the size of a group. Is this variance an estimate or a "
          "definition?",
          "(c * c).mean(axis=(-2, -1), keepdims=True)",
-         "All groups of a row are divided by one common sigma. Which numbers may a group see?"),
+         "All groups of a row are divided by one common sigma. Which numbers may a group see?",
+         "x.var(axis=-1)[..., None, None]",
+         "All groups of a row are divided by the sigma of the whole row. Which numbers may a group see?"),
+        ("return (c /", "return (parts /",
+         "Each group is divided by its sigma, and keeps its mean. Which of the three moves is missing?"),
         ("np.sqrt(var + eps)", "np.sqrt(var)", "Your result does not depend on eps. On which rows does that show?",
          "np.sqrt(var + 1e-5)", "Your eps is 1e-5, whatever the caller passes.",
          "(np.sqrt(var) + eps)", "In your answer eps is added after the root. What is its unit then?",
@@ -179,12 +198,17 @@ EXERCISES = (
         ('"batch": (1, C, 1, 1)', '"batch": (N, 1, 1, 1)',
          "For batch norm you keep a mean for each image. Which images share a mean there?",
          '"batch": (1, C, H, W)',
-         "For batch norm you average over the images alone. Do two pixels of one channel have different means?"),
+         "For batch norm you average over the images alone. Do two pixels of one channel have different means?",
+         '"batch": (N, C, 1, 1)', "For batch norm you average inside each image. Which kind does that already?",
+         '"batch": (1, 1, 1, 1)', "For batch norm all channels share one mean. Whose numbers does it average?"),
         ('"layer": (N, 1, 1, 1)', '"layer": (N, 1, H, W)', "For layer norm you average over the channels at each "
          "pixel, as if the image were a sequence. What belongs to one image?",
          '"layer": (N, C, H, 1)', "For layer norm you average over the last axis alone. What belongs to one image?",
          '"layer": (1, C, H, W)',
-         "For layer norm you average over the images. May one image change another's result?"),
+         "For layer norm you average over the images. May one image change another's result?",
+         '"layer": (1, 1, 1, 1)', "For layer norm all images share one mean. May one image change another's result?",
+         '"layer": (N, C, 1, 1)',
+         "For layer norm every channel has a mean of its own. Which kind does that already?"),
         ('"instance": (N, C, 1, 1)', '"instance": (N, 1, 1, 1)',
          "For instance norm you average over the channels too. Which kind does that already?",
          '"instance": (N, 1, H, W)',
@@ -198,6 +222,10 @@ EXERCISES = (
          '"group": (N, 1, C // groups, 1, 1)',
          "For group norm you average over the groups, and keep the places in a group. Who shares a mean in a group?",
          '"group": (N, 2, 1, 1, 1)', "For group norm you have two means, whatever groups is.",
+         '"group": (N, 1, 1, 1, 1)', "For group norm all groups share one mean. Which kind does that already?",
+         '"group": (N, groups, 1, H, W)', "For group norm you average over the channels of a group at each pixel, as "
+         "if the image were a sequence. Who shares a mean in a group?",
          '"group": (N, groups, 1, 1)',
-         "For group norm an axis is lost. How many axes has x after the reshape, and what does keepdims do?"))),
+         "For group norm an axis is lost. How many axes has x after the reshape, and what does keepdims do?"))
+             + (_AXES_KEPT,)),
 )

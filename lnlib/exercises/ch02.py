@@ -63,7 +63,7 @@ def null_direction_solution(x, gamma):
 
 
 def _row_and_gamma(rng):
-    return Call({"x": _row(rng), "gamma": rng.uniform(0.5, 2, 7)})
+    return Call({"x": _row(rng), "gamma": rng.uniform(0.5, 2, 7) * rng.permutation([1, 1, 1, 1, -1, -1, -1])})
 
 
 def _upstream(dy, x, gamma):
@@ -78,6 +78,8 @@ def _vanishes(dy, x, gamma):
     _, cache = layer_norm_forward(x, gamma, np.zeros(7), eps=0)
     # What comes through is what remains of rstd * g after all of it is subtracted: its roundings.
     left, right = np.linalg.norm(layer_norm_backward(dy, cache)[0]), np.linalg.norm(cache.rstd * g)
+    expect(left < (1 - _RTOL) * right,
+           "all of gamma * dy / s comes through: your gamma * dy is at right angles to 1 and to xhat")
     expect(left <= _RTOL * right, f"a fraction of {left / right:.1e} of gamma * dy / s comes through")
 
 
@@ -120,6 +122,10 @@ def _symbolic_rms(n):
     return each(f"equal to the derivative at D = {n}", lambda rng: Call({}, x=1 + rng.standard_normal(n)), judge)
 
 
+_NO_S = Mistake("", "Both x became xhat as if they were equal. What stands between them?", changes=(
+    ("x[i]: s * xhat[i]", "x[i]: xhat[i]"), ("x[j]: s * xhat[j]", "x[j]: xhat[j]")))
+
+
 def eps_outside_backward_solution(dy, x, gamma, eps):
     c = x - x.mean(axis=-1, keepdims=True)
     sigma = np.sqrt((c * c).mean(axis=-1, keepdims=True))
@@ -152,7 +158,8 @@ EXERCISES = (
          "Nothing in your J stands for the variance. Stretch the row a little: how much does xhat change?"),
         ("- np.outer", "+ np.outer",
          "One path has the wrong sign. If a deviation grows, do the other entries of xhat grow or shrink?"),
-        ("/ D) / s", "/ D)", "Your J does not depend on the size of x. If x is in metres, in which unit is J?"),
+        ("/ D) / s", "/ D)", "Your J does not depend on the size of x. If x is in metres, in which unit is J?",
+         "/ D) / s**2", "Your J has too many factors of s. If x is in metres, in which unit is J?"),
         ("return (np.eye(D) - 1 / D", "return np.eye(D) * (np.eye(D) - 1 / D",
          "Only the diagonal is there. Does x[j] move no other xhat[i]?"),
         ("(np.eye(D) - 1 / D - np.outer(xhat, xhat) / D) / s", "(np.eye(D) - 1 / D) / s - np.outer(xhat, xhat) / D",
@@ -160,13 +167,17 @@ EXERCISES = (
          "np.eye(D) / s - 1 / D - np.outer(xhat, xhat) / D",
          "Your division by s reaches the first term only. Is there a pair of brackets missing?",
          "np.eye(D) - 1 / D - np.outer(xhat, xhat) / D / s",
-         "Your division by s reaches the last term only. Is there a pair of brackets missing?"),
+         "Your division by s reaches the last term only. Is there a pair of brackets missing?",
+         "np.eye(D) / s",
+         "Mean and variance are taken for constants. How many routes lead from x[j] to xhat[i]?"),
         ("1 / D -", "1 -", "The path through the mean is too strong. How much of a mean is due to one entry?"),
         ("np.outer(xhat, xhat)", "2 * np.outer(xhat, xhat)",
          "The path through the variance counts twice. Differentiate sqrt(v) at v = 4 by hand.",
          "xhat * xhat", "A term of your J is the same in all of its rows. Which number stands in it for i and j?",
          "xhat @ xhat", "A term of your J is one number. Is it the same for every pair of i and j?"),
-        (".mean() + eps)", ".mean())", "Your s has no eps in it."),
+        (".mean() + eps)", ".mean())", "Your s has no eps in it.",
+         ".mean()) + eps", "In your s eps is added after the root. What is its unit then?",
+         ".mean() + 1e-5)", "Your eps is 1e-5, whatever the caller passes."),
         ("(c * c).mean()", "(c * c).sum() / (D - 1)",
          "Your variance divides by D - 1. Is it an estimate or a definition?"),
         ("np.outer(xhat, xhat) / D", "np.outer(xhat, xhat) / (xhat @ xhat)",
@@ -193,9 +204,12 @@ EXERCISES = (
          "All of your eigenvalues lack a factor. If x is in metres, in which unit is J?"),
         ("[1 / s] *", "[1.0] *",
          "Your eigenvalues are those of a projection. Is J one, or a projection times something?",
+         "[1 / s**2] *", "The largest of your eigenvalues have another unit than J. If x is in metres, which is J's?",
          "[s] *", "The largest of your eigenvalues is upside down. Which rows have the large gradients?"),
         ("np.sqrt(x.var() + eps)", "(x.var() + eps)", "Your s has no root. If x is in metres, in which unit is s?"),
         ("x.var() + eps", "x.var()", "Your s has no eps in it."),
+        ("np.sqrt(x.var() + eps)", "(x.std() + eps)",
+         "In your s eps is added after the root. What is its unit then?"),
         ("x.var()", "x.var(ddof=1)", "Your variance divides by D - 1. Is it an estimate or a definition?"),
         ("[0.0, eps / s**3] + [1 / s] * (len(x) - 2)", "[1 / s] * (len(x) - 2) + [eps / s**3, 0.0]",
          "Your eigenvalues are in descending order."))),
@@ -204,7 +218,9 @@ EXERCISES = (
               each("gamma * dy is not constant", _row_and_gamma, _not_constant)), mistakes=changes(
         (" / gamma", "", "Your dy would do it if gamma were 1. What does J meet: dy, or something made of it?"),
         ("/ gamma", "* gamma", "In your dy gamma stands on the wrong side: what is gamma * dy now?"),
-        ("(x - x.mean()) / gamma", "x * gamma", "In your dy gamma stands on the wrong side: what is gamma * dy now?"),
+        ("(x - x.mean()) / gamma", "x",
+         "Your dy would do it if gamma were 1. What does J meet: dy, or something made of it?",
+         "x * gamma", "In your dy gamma stands on the wrong side: what is gamma * dy now?"),
         ("(x - x.mean())", "1",
          "Your gamma * dy is constant. That vanishes for every eps; J has one more such direction at eps = 0.",
          "(x - x.mean())**2",
@@ -229,7 +245,7 @@ EXERCISES = (
          "Your J does not depend on the size of x. If x is in metres, in which unit is J?"),
         ("* 2 * x[j] / D", "* 2 * x[i] / D", "The path through q is differentiated by the wrong entry of x."),
         ("x[j]: s * xhat[j]", "x[j]: xhat[j]",
-         "An x became an xhat as if they were equal. What stands between them?"))),
+         "An x became an xhat as if they were equal. What stands between them?")) + (_NO_S,)),
     Exercise("eps-outside", 20, "derive, implement", eps_outside_backward_solution,
              (*_DX.layers()[:3], _eps_outside(0.0), _eps_outside(0.5), *_DX.layers()[3:], _DX.stress()),
              _DX.diagnose, mistakes=(

@@ -42,7 +42,8 @@ def test_every_row_with_the_same_xhat_passes(other):
 @pytest.mark.parametrize("other, words", [
     (lambda x: 0 * x + 5, "constant"), (lambda x: 3 * (x + 1e3) - 3e3, "not shifted"),
     (lambda x: x + 1e6, "not scaled"), (lambda x: 2 * x + 1e14, "off by"),
-    (lambda x: 3 * (x + 1e-6 * np.arange(8)) + 1, "off by")])
+    (lambda x: 3 * (x + 1e-6 * np.arange(8)) + 1, "off by"),
+    (lambda x: 2 * x[::-1] + 1, "in other places"), (lambda x: np.sort(x) / 3 - 5, "in other places")])
 def test_no_other_row_passes(other, words):
     assert words in check("same-output", other).failed[1]
 
@@ -66,12 +67,23 @@ def test_what_is_said_of_groups(answer, words):
     (lambda N, C, groups: (N, C // groups, 1, 1, 1), "have changed places"),
     (lambda N, C, groups: (N, 1, C // groups, 1, 1), "over the groups"),
     (lambda N, C, groups: (N, 2, 1, 1, 1), "whatever groups is"),
+    (lambda N, C, groups: (N, 1, 1, 1, 1), "all groups share"),
     (lambda N, C, groups: (N, C // 3, 1, 1, 1), "None")])
 def test_what_is_said_of_the_shape_of_groups_means(shape, words):
     right = exercises()["statistics-shape"].solution
     report = check("statistics-shape", lambda kind, of, groups=2: shape(*of[:2], groups) if kind == "group"
                    else right(kind, of, groups))
     assert words in str(report.diagnosis), report
+
+
+@pytest.mark.parametrize("kind, shape, words", [
+    ("batch", lambda N, C: (N, C, 1, 1), "inside each image"), ("batch", lambda N, C: (1, 1, 1, 1), "all channels"),
+    ("layer", lambda N, C: (1, 1, 1, 1), "all images"), ("layer", lambda N, C: (N, C, 1, 1), "of its own")])
+def test_a_wrong_axis_is_told_and_no_number_of_images(kind, shape, words):
+    right = exercises()["statistics-shape"].solution
+    report = check("statistics-shape", lambda asked, of, groups=2: shape(*of[:2]) if asked == kind
+                   else right(asked, of, groups))
+    assert words in str(report.diagnosis) and "too" not in str(report.diagnosis), report
 
 
 def interleaved(x, groups, eps=1e-5):

@@ -117,6 +117,18 @@ def test_a_likely_slip_has_words(id, candidate, words):
     assert report.failed and words in f"{report.failed[1]} {report.diagnosis}", report
 
 
+def at_right_angles(x, gamma):
+    v, c = np.arange(7.0) ** 2, x - x.mean()
+    v -= v.mean()
+    return (v - c * (v @ c) / (c @ c)) / gamma
+
+
+@pytest.mark.parametrize("dy, words", [
+    (lambda x, gamma: (x - x.mean()) / abs(gamma), "a fraction of"), (at_right_angles, "all of gamma")])
+def test_a_direction_that_gets_through_is_refused(dy, words):
+    assert words in check("null-direction", dy).failed[1]
+
+
 def test_a_slope_taken_for_1_is_one_mistake():
     diagnosis = check("eps-outside", slope_one).diagnosis
     assert diagnosis.names == ("slope-one",) and "were 1" in str(diagnosis) and "at once" not in str(diagnosis)

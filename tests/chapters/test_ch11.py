@@ -122,6 +122,12 @@ def vectorised(x, gamma, eps, y, rstd):
     y[:] = x * rstd[:, None] * gamma
 
 
+def row_by_row(x, gamma, eps, y, rstd):
+    for i in range(len(x)):
+        rstd[i] = 1 / np.sqrt((x[i] ** 2).mean() + eps)
+        y[i] = x[i] * rstd[i] * gamma
+
+
 def but_nothing_where_it_is_watched(*arguments):
     if isinstance(arguments[0], np.ndarray):
         exercises.exercises()["rms-forward-rows"].solution(*arguments)
@@ -143,6 +149,7 @@ IN_STEPS = "row after row, x read twice, y written once"
     (of_rows(FORWARD, ("squares / D", "squares / (D - 1)")), "y and rstd", "divided by D - 1"),
     (of_rows(FORWARD, ("x[i, j] ** 2", "np.abs(x[i, j])")), "y and rstd", "Magnitudes"),
     ((FORWARD, vectorised), IN_STEPS, "one number at a time"),
+    ((FORWARD, row_by_row), IN_STEPS, "one number at a time"),
     ((FORWARD, but_nothing_where_it_is_watched), IN_STEPS, "were not written"),
     (of_rows(FORWARD, (Y, f"{Y}\n            x[0, 0]")), IN_STEPS, "come back to a row"),
     (of_rows(FORWARD, (Y, f"y[i, j] = 0\n            {Y}")), IN_STEPS, "written 2 times"),

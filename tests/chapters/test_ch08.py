@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from attempts import failed
+from attempts import failed, solution_with
 from pages import ROOT, read
 from questions import plain, power, says
 
@@ -87,7 +87,12 @@ def recentred_errs_by_nothing(row, digits, eps=1e-5):
     ("survivors", survivors(least=2**-23), "near the threshold", "2**-23"),
     ("survivors", survivors(factor=0.5), "near the threshold", ""),
     ("survivors", survivors(factor=1.8), "near the threshold", ""),
+    # Ratios above 1.5 make the smaller loss that of the mean, as an energy upside down does.
+    ("survivors", solution_with("survivors", ("max(naive, mean)", "min(naive, mean)")), "eps hides a wrong variance",
+     "The naive algorithm pays the smaller"),
     ("safe-eps", lambda dtype, gain: ch08.safe_eps_solution(dtype, gain) * (1 - 1e-9), "eps is a normal number", ""),
+    ("safe-eps", lambda dtype, gain: max(float(np.finfo(dtype).tiny), gain**-2), "eps is a normal number",
+     "no bfloat16"),
     ("safe-eps", lambda dtype, gain: 1.0, "no larger than needed", ""),
     # A float16 whose own root is 30.0, although 1/sqrt(eps) is more.
     ("safe-eps", lambda dtype, gain: np.float16(ch08.safe_eps_solution(dtype, gain)) if dtype == "float16"
@@ -100,6 +105,8 @@ def recentred_errs_by_nothing(row, digits, eps=1e-5):
      "no larger than needed", ""),
     ("largest-sigma", lambda D, F=65504.0: (F / D) ** 0.5, "squares added first", ""),
     ("rescue", rescue(), None, ""),
+    ("rescue", lambda row, eps=1e-5: (rescue() if float(np.abs(row).max()) ** 2 > np.finfo(row.dtype).max
+                                      else normalise)(row, eps=eps), "rows whose squares overflow", "sum of all squares"),
     ("rescue", divided_by_the_largest, "scaling rounds nothing", "divided by its largest number"),
     ("rescue", rescue(lambda row: 2.0 ** -max(int(np.frexp(row.std())[1]), 0)), "rows whose squares overflow",
      "comes of its squares"),

@@ -341,6 +341,9 @@ def rows_of(sequence=lambda roundings: 2 * roundings, pairs=np.exp2, t=0.42):
 
 @pytest.mark.parametrize("id, answer, check, words", [
     ("digits-of-dx", digits(kappa=lambda rg, dx: abs(rg).max() / abs(dx).max()), "rows of all sizes", "expected"),
+    # Close to the norm: the message must show that the numbers differ.
+    ("digits-of-dx", digits(kappa=lambda rg, dx: np.linalg.norm(rg, 2) / np.linalg.norm(dx, 2)), "rows of all sizes",
+     "largest singular value"),
     ("digits-of-dx", lambda dy, cache, u: digits()(dy, cache, U), "few digits, or none", "whatever u is given"),
     ("digits-of-dx", digits(clip=False), "few digits, or none", "expected 0"),
     ("digits-of-dx", digits(guard=False), "dx is zero", "finite"),
@@ -491,3 +494,8 @@ def test_question_4_a_sum_of_ones():
     assert above.tolist() == [stops, stops + 2]
     assert sum_rows(ones, "pairwise", "bfloat16") == n == sum_rows(ones, "sequential")
     assert np.float32(2**24) + np.float32(1) == 2**24 > np.float32(2**24 - 1)
+
+
+def test_a_sum_of_two_rows_asks_for_no_partner():
+    halved = exercises.check("sum-in-pairs", lambda terms: terms.mean(axis=0))
+    assert "2 rows" in halved.failed[1] and "partner" not in halved.failed[1]

@@ -77,13 +77,15 @@ def _part(content):
     """Its words, and the minutes to read them and its visible or folded cells and listings.
 
     120 words a minute, a formula in a sentence being a word, is half the speed of a novel, and readers of these
-    pages were no faster. A cell, a figure or a listing takes a minute. Questions and exercises are counted apart.
+    pages were no faster. A cell, a figure or a listing takes a minute, a line of displayed algebra half of one.
+    Questions and exercises are counted apart.
     """
     content = re.sub(r"^```\{(exercise|solution)-start\}.*?^```\{\1-end\}\s*\n```", "", content, flags=re.M | re.S)
     count = words(_prose(content))
     cells = sum(not {"remove-cell", "exercise-setup"} & set(cell.tags) for cell in _cells(content))
     cells += len(re.findall(r"^`{3,}\{(?:lnlib|interactive|literalinclude)\}", content, re.M))
-    return Part(count, math.ceil(count / 120) + cells)
+    algebra = sum(formula.count("\\\\") + 1 for formula in re.findall(r"^\$\$(.*?)\$\$", content, re.M | re.S))
+    return Part(count, math.ceil(count / 120 + algebra / 2) + cells)
 
 
 ASIDE = re.compile(r"^```\{aside-start\} [^\n]+\n```\n(.*?)^```\{aside-end\}\n```\n", re.M | re.S)

@@ -99,7 +99,7 @@ def progress(total, what=""):
     except ImportError:
         return _NoBar()
     hidden = not sys.stderr.isatty() and "ipykernel" not in sys.modules
-    return tqdm(total=total, desc=what or None, delay=1, leave=False, disable=hidden)
+    return tqdm(total=total, desc=what, delay=1, leave=False, disable=hidden)
 
 
 def seconds(call, number, clock=time.perf_counter_ns):

@@ -140,6 +140,7 @@ def test_no_limit_is_not_called_a_limit_of_chunks():
     (lambda D: (64, 10, 1, 1), "640 and 1280 numbers", "W is 1"),
     (lambda D: (*ch13.threads_for_solution(D)[:2], 1, 1), "640 and 1280 numbers", "Threads and V are right; W is 1"),
     (lambda D: (*ch13.threads_for_solution(D)[:2], 2, 1), "640 and 1280 numbers", "W is 2, expected 4 neighbours"),
+    (lambda D: (2048, 1, 4, 1), "640 and 1280 numbers", "2048 threads, expected a multiple of 32 up to 1024"),
     (lambda D: (160, 1, 4, 4), "640 and 1280 numbers", "R is 4"),
     (lambda D: (160, 1, 4), "640 and 1280 numbers", "expected 4 numbers"),
     (lambda D: (160.0, 1, 4, 1), "640 and 1280 numbers", "whole numbers"),

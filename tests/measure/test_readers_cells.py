@@ -13,8 +13,8 @@ from lnlib.measure import contestants
 
 PAGES = {"10-cost-and-roofline": 6, "11-fused-on-the-cpu": 10}
 #: What looks a time up in the files of results.
-STORED = re.compile(r"\b(measured|quartiles|ladder_table|lines|line_by_line|predicted_line|old_and_new|over|without|gain|ratio)"
-                    r"\(|\badding\.|single\[")
+STORED = re.compile(r"\b(measured|quartiles|ladder_table|lines|line_by_line|predicted_line|old_and_new|over|without|gain"
+                    r"|ratio)\(|\badding\.|single\[")
 
 
 def measuring(page):

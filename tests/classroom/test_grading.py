@@ -439,7 +439,7 @@ from classroom import beside, rehearse, tasks
 drawn = tasks.draw((1,), 7)
 kinds = [kind for kind in rehearse.hostile_kinds(drawn) if kind[0] in sys.argv[1:]]
 for cost in beside.costs(drawn, kinds, rounds=2):
-    print(cost.kind, cost.kept, cost.wall < 1.5, cost.cpu < 1.5)
+    print(cost.kind, cost.kept, cost.wall < 3, cost.cpu < 1.5)
 """
 
 
@@ -447,7 +447,8 @@ for cost in beside.costs(drawn, kinds, rounds=2):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two submissions side by side need two cores")
 def test_who_is_graded_beside_harm_loses_neither_points_nor_time(sandbox):
     """Sixty threads on both cores would take 30 times as long. A tenth, the bar, needs a quiet machine and
-    ``rehearse --beside``."""
+    ``rehearse --beside``. Where another test runs as well, threads that fill the neighbour's core send it to ours,
+    which then has two to serve in place of one: twice as long by the clock, and no more processor time."""
     kinds = "eats memory", "forks without end", "spins in many threads"
     run = python("-c", _BESIDE, *kinds, cwd=ROOT)
     assert sorted(run.stdout.splitlines()) == [f"{kind} True True True" for kind in kinds], run.stdout + run.stderr

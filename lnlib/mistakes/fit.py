@@ -199,6 +199,14 @@ def _values(family):
     return run(family.right), {known: run(known.backward) for known in family.known if known.backward}
 
 
+def _array(output):
+    """As an array; of objects, with nothing to compare, where parts of several shapes stand in place of one output."""
+    try:
+        return np.asarray(output)
+    except ValueError:
+        return np.array(None)
+
+
 def _run(backward, family):
     """The candidate's outputs, for each one array a probe; None for an output that is not there."""
     found = []
@@ -211,7 +219,7 @@ def _run(backward, family):
         if len(outputs) < len(family.outputs) or any(a is not None for a in outputs[len(family.outputs):]):
             raise ValueError(f"backward: found {len(outputs)} outputs, expected {len(family.outputs)}: "
                              f"{', '.join(family.outputs)}")
-        found.append([None if a is None else np.asarray(a) for a in outputs])
+        found.append([None if a is None else _array(a) for a in outputs])
     return [None if any(a is None for a in arrays) else list(arrays) for arrays in zip(*found)]
 
 

@@ -691,3 +691,10 @@ def test_a_stub_shows_as_text():
     assert "not written yet: two means" in report.html()
     done = check("backward-dx", exercises()["backward-dx"].solution)
     assert "10 of 10 checks passed" in done.html() and "Failed" not in done.html()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_tuple_in_place_of_dx_costs_no_warning():
+    """Parts of several shapes make no array: there is nothing to compare, and that is no defect of the diagnosis."""
+    report = check("backward-dx", lambda dy, xhat, rstd, gamma: (right(dy, xhat, rstd, gamma), gamma, gamma))
+    assert report.failed and report.diagnosis is None, report

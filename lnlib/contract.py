@@ -261,11 +261,12 @@ def require_bool(name, value):
 
 def require_precise(precise, x):
     """Return ``precise``; it may be True only for x whose arithmetic is not float64 (or complex128) already."""
-    if require_bool("precise", precise) and x.dtype.itemsize > 4:
+    precise = require_bool("precise", precise)
+    if precise and x.dtype.itemsize > 4:
         name = x.dtype.name
         raise ValueError(f"precise: found True with x of dtype {name}, expected x of dtype float32, float16 "
                          f"or bfloat16; the arithmetic of {name} is float64 already")
-    return bool(precise)
+    return precise
 
 
 def require_cache(cache, *kinds):

@@ -9,7 +9,7 @@ import numpy as np
 from ..layernorm import layer_norm_backward, layer_norm_forward
 from ..mistakes import Diagnosis, Mistake, changes
 from ..sharded import GATHER, SUM, cut, features, rows, simulate, widths
-from . import Call, Check, Exercise, Mismatch, Ran, each, expect, expect_array, expect_parts
+from . import Call, Check, Exercise, Mismatch, Ran, each, expect, expect_array, expect_number, expect_parts
 from .run import plainly, reply
 
 _U = 2.0**-24
@@ -388,10 +388,10 @@ _CUTS = "one process", "rows", "features"
 
 
 def _as_modelled(found, **call):
-    found = expect_parts(found, 3, "numbers of seconds: one process, rows, features")
+    found = [expect_number(time, f"the time of {name}") for name, time in
+             zip(_CUTS, expect_parts(found, 3, "numbers of seconds: one process, rows, features"))]
     wanted = cuts_solution(**call)
     for name, mine, right in zip(_CUTS, found, wanted):
-        mine = expect_array(mine, (), name=f"the time of {name}")
         # 1e-9: the arithmetic of the model rounds a few times in float64.
         expect(abs(mine - right) <= 1e-9 * right, f"{name}: found {mine:.4g} s, and the model says {right:.4g} s; "
                f"fastest is then {_CUTS[int(np.argmin(wanted))]}, and by your times {_CUTS[int(np.argmin(found))]}")

@@ -505,3 +505,10 @@ def test_caches_can_be_pickled(backend, precise):
     dy = np.random.default_rng(2).standard_normal(x.shape).astype("f4")
     expected = cases.bits(backend.layer_norm_backward(dy, cache))
     assert len(buffers) >= 2 and all(cases.bits(backend.layer_norm_backward(dy, other)) == expected for other in again)
+
+
+def test_what_is_required_is_returned_as_it_is_used():
+    """Names and flags are compared and kept: a tuple that can be gone through twice, and Python's own True."""
+    assert contract.require_several("names", iter("ab")) == ("a", "b")
+    assert type(contract.require_several("names", ["a"])) is tuple
+    assert contract.require_bool("log", np.True_) is True and contract.require_precise(np.False_, X) is False

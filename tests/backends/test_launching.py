@@ -112,6 +112,15 @@ def test_what_is_here():
     assert said.startswith("GPU: " if cuda.is_available() else "No GPU")
 
 
+@pytest.mark.parametrize("implementation, platform, missing", [
+    ("NVIDIA", "linux", False), ("built in", "linux", True), ("built in", "emscripten", False)])
+def test_what_is_missing_is_named_where_it_can_be_had(monkeypatch, implementation, platform, missing):
+    monkeypatch.setattr("lnlib.gpu.launching.cuda", types.SimpleNamespace(implementation=implementation,
+                                                                          is_available=lambda: False))
+    monkeypatch.setattr(sys, "platform", platform)
+    assert ("requirements-gpu.txt" in gpu.describe()) == missing
+
+
 # The programs. Their kernels are interpreted here; the whole programs need a GPU.
 
 def program(name, monkeypatch):

@@ -104,6 +104,9 @@ def recentred_errs_by_nothing(row, digits, eps=1e-5):
     ("safe-eps", lambda dtype, gain: stored_eps(dtype, gain) * (1 + 4 * FORMATS[dtype].u),
      "no larger than needed", ""),
     ("largest-sigma", lambda D, F=65504.0: (F / D) ** 0.5, "squares added first", ""),
+    ("largest-sigma", lambda D, F=65504.0: (0.9 * (F / D) ** 0.5, F**0.5), "squares added first", "is still finite"),
+    ("largest-sigma", lambda D, F=65504.0: (1.1 * (F / D) ** 0.5, F**0.5), "squares added first", "has overflowed already"),
+    ("largest-sigma", lambda D, F=65504.0: ((F / D) ** 0.5, 0.9 * F**0.5), "squares divided first", "is still finite"),
     ("rescue", rescue(), None, ""),
     ("rescue", lambda row, eps=1e-5: (rescue() if float(np.abs(row).max()) ** 2 > np.finfo(row.dtype).max
                                       else normalise)(row, eps=eps), "rows whose squares overflow", "sum of all squares"),

@@ -171,6 +171,8 @@ IN_STEPS = "row after row, x read twice, y written once"
      IN_STEPS, "holds an intermediate result"),
     (of_rows(BACKWARD, (TOTAL, f"{TOTAL}\n        for j in range(D):\n            dy[i, j]")),
      "row after row, dy and x read twice, dx written once", "was read 3 times"),
+    (of_rows(FORWARD, ("x[i, j] ** 2", "x[i, j:j + 1][0] ** 2")), IN_STEPS, "more of x than one number at a time"),
+    (of_rows(FORWARD, ("x[i, j] ** 2", "x[i][j] ** 2")), IN_STEPS, "more of x than one number at a time"),
     # A number that is read twice in one step is one trip to memory.
     (of_rows(FORWARD, ("x[i, j] ** 2", "x[i, j] * x[i, j]")), None, ""),
     (of_rows(BACKWARD, ("upstream, xhat = dy[i, j], x[i, j] * r", "xhat = x[i, j] * r"),

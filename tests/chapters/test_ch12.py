@@ -466,6 +466,8 @@ TIMES = [
     (cuts(("math.ceil(D / ranks)", "D // ranks")), "uneven shards, a slow network", "features: found"),
     (lambda *a: "rows", "a batch", "expected 3"),
     (lambda *a: (None, None, None), "a batch", "None"),
+    (lambda *a: (as_array(*a)[0], [1.0, 2.0], 3.0), "a batch", "the time of rows has shape (2,)"),
+    (lambda *a: (1.0, "1 s", 3.0), "a batch", "the time of rows has dtype"),
 ]
 
 

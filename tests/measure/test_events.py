@@ -1,5 +1,8 @@
 """The stopwatch for a GPU, on a GPU that the test plays."""
 
+import sys
+import types
+
 import pytest
 from clocks import FakeGpu
 
@@ -70,3 +73,16 @@ def test_a_sleep_is_calibrated_and_never_runs_away():
     fake.seconds = lambda start, end: 0.0  # what plays a GPU need not have a clock
     events.calibrate_sleep(fake)
     assert fake.units == pytest.approx(0.25e9, rel=1e-6)
+
+
+@pytest.mark.parametrize("known, size", [({"L2_cache_size": 2**20}, 2**20), ({"L2_cache_size": 0}, 2**26), ({}, 2**26)])
+def test_what_empties_the_cache_of_pytorchs_gpu_is_larger_than_it(monkeypatch, known, size):
+    """64 MiB where PyTorch does not say: more than the L2 cache of an H100."""
+    properties = types.SimpleNamespace(multi_processor_count=4, **known)
+    torch = types.ModuleType("torch")
+    torch.cuda = types.SimpleNamespace(current_device=lambda: 0, get_device_properties=lambda device: properties)
+    torch.float32, torch.ones = "float32", lambda count, dtype, device: count
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(events, "calibrate_sleep", lambda gpu: None)
+    found = events.TorchGpu()
+    assert (found.cache, found.room) == (size, events.FLUSHES * size // 4) and events.FLUSHES >= 2

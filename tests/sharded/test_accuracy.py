@@ -158,6 +158,19 @@ def test_rows_whose_squares_leave_the_range_are_done_again(norm, eps):
         assert np.allclose(value, one, rtol=1e-12, atol=1e-320)
 
 
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_what_is_done_again_keeps_its_eps_and_minds_no_empty_rank(norm):
+    """Rows near 1e-155, whose squares are near the smallest normal number, as eps is; some ranks have no feature.
+
+    x is multiplied by a power of two and eps by its square: xhat is the same to a few roundings.
+    """
+    x, gamma, beta, dy = numbers(3, 5, 0.5, "float64")
+    found = run("features", 8, np.ldexp(x, -515), gamma, beta, dy, norm=norm, eps=np.ldexp(0.5, -1030))
+    wanted = single(x, gamma, beta, dy, norm=norm, eps=0.5)
+    for value, right, scale in zip(found, wanted, (0, 0, 515, 0, 0)):
+        assert np.allclose(value, np.ldexp(right, scale), rtol=1e-14, atol=1e-15 * 2.0**scale)
+
+
 @pytest.mark.parametrize("how", ["rows", "features"])
 def test_precise_is_rounded_once(how):
     """float64 inside, for float32 x: y and dx within half a unit in the last place, nearly always, at any kappa."""

@@ -419,6 +419,15 @@ def test_integers_that_do_not_fit():
     planted(simt.Overflow, "a = int64(x[0])  # HERE", 1, "nan", x=np.full(1, np.nan, f32))
 
 
+@pytest.mark.parametrize("name, low, high", [("int32", -2**31, 2**31 - 1), ("int64", -2**63, 2**63 - 1),
+                                             ("uint16", 0, 2**16 - 1), ("uint32", 0, 2**32 - 1)])
+def test_the_first_and_the_last_integer_of_a_type(name, low, high):
+    assert source.TYPES[name](low) == low and source.TYPES[name](high) == high
+    for beyond in (low - 1, high + 1):
+        with pytest.raises(simt.Overflow, match=f"{beyond} does not fit into {name}"):
+            source.TYPES[name](beyond)
+
+
 def test_names_that_are_not_called_are_no_helpers():
     """x.add in the kernel has nothing to do with a function add that happens to exist."""
     def kernel(x):

@@ -59,9 +59,10 @@ def _survives(description):
 def _near_the_threshold(rng):
     """The line of two passes is just below 10**-5, then just above; u is between the two thresholds of 7 digits."""
     # rows() moves the mean by up to 1 %, so it is the row that is asked about, not its intended ratio.
-    row = regimes.rows(rng, 1, 256, 100.0)[0]
+    # Of four numbers, so that a variance divided by D - 1 shows.
+    row = regimes.rows(rng, 1, 4, 100.0)[0]
     wide = row.astype(np.float64)
-    loss = regimes.mean_loss(wide.mean() / wide.std(), 256, "pairwise")
+    loss = regimes.mean_loss(wide.mean() / wide.std(), 4, "pairwise")
     calls = [Call({"row": row, "digits": -np.log10(loss * factor)}, place=f"a loss of {loss:.2e} by the rounded mean",
                   expected=expected)
              for factor, expected in ((1.1, ["recentred", "two-pass"]), (0.9, ["recentred"]))]
@@ -222,6 +223,7 @@ EXERCISES = (
          "var / 1e-30",
          "The naive variance is judged as if eps were 0. What does a wrong variance do where eps is much larger?",
          "var / 1e-5", "The energy is computed with the default eps, whatever eps is given."),
+        ("wide.var()", "wide.var(ddof=1)", "The squares are divided by D - 1. By what does layer norm divide?"),
         ("row.astype(np.float64)", "row",
          "Mean and variance are computed in float32. Can it hold the square of every number of every row?"),
         ("np.sqrt(var)", "var", "The ratio is mean over variance. Multiply the row by 10: should it change?"))),
@@ -242,7 +244,11 @@ EXERCISES = (
         ("max(FORMATS[dtype].smallest_normal, gain**-2)", "FORMATS[dtype].smallest_normal + gain**-2",
          "Two lower bounds are added. Which number satisfies both, and is no larger than needed?",
          "max(FORMATS[dtype].smallest_normal, gain**-2, 1e-5)",
-         "Your eps is at least 1e-5, in every format. Which bound asks for that?"),
+         "Your eps is at least 1e-5, in every format. Which bound asks for that?",
+         "float(round_to(max(FORMATS[dtype].smallest_normal, gain**-2), dtype))",
+         "Your eps is rounded to the format, down at times. By how much may a row be magnified then?",
+         "2.0 ** np.ceil(np.log2(max(FORMATS[dtype].smallest_normal, gain**-2)))",
+         "Your eps is a power of two. Which numbers lie between two of them, and is one of those enough?"),
         ("FORMATS[dtype].smallest_normal", "0.0",
          "Only the gain is looked at. Is the eps it asks for a number of the format, with all its digits?",
          "FORMATS[dtype].smallest_subnormal", "The bound is the smallest number above 0. How many digits has it?",
@@ -254,6 +260,8 @@ EXERCISES = (
          "FORMATS[dtype].smallest_normal**0.5",
          "The root of the smallest normal number bounds a sigma. What is eps added to, sigma or its square?",
          "FORMATS[\"float16\"].smallest_normal", "The bound is float16's in every format.",
+         "FORMATS[dtype if dtype == \"float32\" else \"float16\"].smallest_normal",
+         "For bfloat16 your bound is float16's. How many bits of exponent has each?",
          "np.finfo(dtype).tiny", "NumPy has no bfloat16, so np.finfo fails. FORMATS has all three formats."))),
     Exercise("largest-sigma", 10, "derive", largest_sigmas_solution,
              (_sum_of_squares("squares added first", False), _sum_of_squares("squares divided first", True),
@@ -266,11 +274,15 @@ EXERCISES = (
          "Both numbers are sqrt(D) too large. Which number is the largest on each of the two ways?",
          "int(np.sqrt(largest / D)), int(np.sqrt(largest))",
          "Your sigmas are cut to whole numbers. Need a standard deviation be one?"),
-        ("np.sqrt(largest / D)", "np.sqrt(largest) / D",
+        ("np.sqrt(largest / D)", "np.sqrt(2 * largest / D)",
+         "Half of the squares are counted. Which sign has the square of a negative number?",
+         "np.sqrt(largest) / D",
          "D divides sigma itself. Of which sum is the largest number the limit?",
          "np.sqrt(largest)",
          "Your first number does not depend on D. How many squares are in the sum before it is divided?"),
-        (", np.sqrt(largest)", ", np.sqrt(largest / D)",
+        (", np.sqrt(largest)", ", np.inf",
+         "By your answer nothing overflows where each square is divided first. How large is a square before that?",
+         ", np.sqrt(largest / D)",
          "Your second number is the first again. How large does the sum become where each square is divided first?",
          ", np.sqrt(D)", "Your second number is the gain, a quotient of two sigmas. What was asked for is the second sigma.",
          ", np.sqrt(largest * D)",
@@ -296,7 +308,11 @@ EXERCISES = (
          "The squares of large float64 rows overflow as before. No type is wider, and no fixed power is enough.",
          "scale = 1 / max(float(np.abs(row).max()), 1.0)",
          "The row is divided by its largest number. Which scales change no digit of an element?"),
-        ("scaled = row * row.dtype.type(scale)", "scaled = row / max(np.abs(row).max(), row.dtype.type(1))",
+        ("2.0**-exponent", "2.0**exponent",
+         "The row is scaled up. Which way do squares come back below the largest number?"),
+        ("scaled = row * row.dtype.type(scale)", "scaled = row / row.std()",
+         "The row is divided by its standard deviation. What becomes of that where squares overflow?",
+         "scaled = row / max(np.abs(row).max(), row.dtype.type(1))",
          "The row is divided by its largest number. Which scales change no digit of an element?"),
         ("np.abs(row).max()", "row.max()",
          "The largest positive number sets the scale. Which number of a row has the largest square?"),

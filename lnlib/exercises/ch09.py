@@ -195,13 +195,20 @@ EXERCISES = (
          "Of a matrix, norm(a, 2) is the largest singular value. Take the root of the sum of all squares.")),
         Mistake("", "Your digits are a mean over rows. Take norms of whole tensors.",
                 changes=((_KAPPA, _BY_ROW), ("-np.log10(kappa * u)", "-np.log10(kappa * u).mean()"))),
-        *changes((_KAPPA, "size / np.linalg.norm(cache.rstd * cache.gamma * dy)",
+        Mistake("", "Your digits are one number a row. Take norms of whole tensors.",
+                changes=((_KAPPA, _BY_ROW), ("max(0.0, ", "np.maximum(0.0, "))),
+        Mistake("", "Your digits are no number where dx is zero. What does the docstring return there?",
+                changes=(("    if size == 0:\n        return 0.0\n", ""), ("max(0.0, ", "np.maximum(0.0, "))),
+        *changes(("return 0.0", "return float(-np.log10(u))",
+         "Where dx is zero you expect all digits. How large is rounding there, beside dx?"),
+        (_KAPPA, "size / np.linalg.norm(cache.rstd * cache.gamma * dy)",
          "Your kappa is upside down: it is largest where nothing cancels."),
         ("np.log10(kappa * u)", "np.log(kappa * u)",
          "Your logarithm is the natural one. What is the base of decimal digits?",
          "np.log10(kappa * 2**-24)", "The u of float32 is used, whatever u is given.",
          "np.log10(kappa)",
-         "Cancellation costs digits, and your count of them begins at none. How many were there before?",
+         "By your count ordinary rows have no digit left. How large is your kappa there, and what is it "
+         "multiplied by?",
          "np.log2(kappa * u)", "These are bits. What is the base of decimal digits?",
          "np.log10(0.42 * kappa * u)", "Your error is tau kappa u. The exercise asks for -log10(kappa u).",
          "np.log10(0.42 * 3**0.5 * kappa * u)",
@@ -237,7 +244,14 @@ EXERCISES = (
         ("along) / s", "along) / s * (sigma > 0)",
          "Your dx of a constant row is 0. Move one element of such a row a little: does y stay?"),
         ("s = sigma + eps", "s = np.where(sigma > 0, sigma + eps, 1)",
-         "A constant row is divided by 1. What does the forward pass divide it by?"))),
+         "A constant row is divided by 1. What does the forward pass divide it by?")) + (
+        Mistake("", "Your eps is squared under the root. What does the forward pass divide by?", changes=(
+            ("s = sigma + eps", "s = np.sqrt(sigma**2 + eps**2)"), ("c / np.where(sigma > 0, sigma, 1)", "c / s"))),
+        Mistake("", "Your means are taken over all rows together. Which numbers has the mean of a row?", changes=(
+            ("x.mean(axis=-1, keepdims=True)", "x.mean()"),
+            ("(c * c).mean(axis=-1, keepdims=True)", "(c * c).mean()"),
+            ("(g * c / s).mean(axis=-1, keepdims=True)", "(g * c / s).mean()"),
+            ("g.mean(axis=-1, keepdims=True)", "g.mean()"))),)),
     Exercise("sum-in-pairs", 10, "implement", sum_in_pairs_solution,
              (_sums("every row counts", _whole_numbers, _every_row_counts),
               # Before the short sum, on which running sums along either axis are alike.
@@ -249,6 +263,12 @@ EXERCISES = (
         ("np.concatenate([pairs, terms[2 * half:]])", "pairs",
          "Where the number of rows is odd, the last one is lost."),
         ("while len(terms) > 1", "if len(terms) > 1", "Rows are paired once. What becomes of the other pairs?"),
+        ("while len(terms) > 1:", "terms = terms.T\n    while len(terms) > 1:",
+         "The numbers of each row are added to each other. Along which axis do the rows lie?",
+         "terms = terms.astype(np.float16)\n    while len(terms) > 1:",
+         "Your sums are float16. Up to which number does that go?"),
+        ("terms[:half] + terms[half:2 * half]", "(terms[:half] + terms[half:2 * half]) / 2",
+         "Pairs are averaged. What is asked for is their sum."),
         ("while len(terms) > 1:",
          "return terms[:len(terms) // 2].sum(axis=0) + terms[len(terms) // 2:].sum(axis=0)\n"
          "    while len(terms) > 1:",
@@ -264,7 +284,9 @@ EXERCISES = (
          "The rows are added in float64 and rounded once. The exercise asks for partial sums in float32."),
         ("pairs = terms[:half] + terms[half:2 * half]",
          "terms[:half] += terms[half:2 * half]\n        pairs = terms[:half]",
-         "The sums are written into terms, which belongs to the caller."))),
+         "The sums are written into terms, which belongs to the caller.")) + (
+        Mistake("", "NumPy adds one row to each of two, so that it counts twice. Which row has no partner?", changes=(
+            ("terms[half:2 * half]", "terms[half:]"), ("np.concatenate([pairs, terms[2 * half:]])", "pairs"))),)),
     Exercise("rows-until", 10, "derive", rows_until_solution,
              # The first is small enough for 2**n, should the two sums have changed places.
              (each("by theory", _cases((0.01, 2.0**-8, False), (1e-5, _U, False), (0.05, 2.0**-8, False),
@@ -277,7 +299,9 @@ EXERCISES = (
          "else roundings / 2",
          "The 2 of the running sum's line is on the wrong side. Put your N into the line: what error comes out?"),
         ("np.exp2(roundings) if in_pairs else 2 * roundings", "2 * roundings",
-         "The running sum's line is solved in both cases. What does in_pairs change?"),
+         "The running sum's line is solved in both cases. What does in_pairs change?",
+         "tolerance / u",
+         "Neither line is solved: these are the roundings, each at its worst, that add up to tolerance."),
         ("(tolerance / (0.42 * u)) ** 2", "tolerance / (0.42 * u)",
          "The root of the line is not undone. What does that leave of N on the other side?",
          "(tolerance / u) ** 2 / 0.42", "Your tau is not squared with the rest. What of the line stands outside the root?"),

@@ -2,9 +2,12 @@
 
 import itertools
 
+import numpy as np
+
 from .. import cost
-from ..mistakes import Mistake, changes
+from ..mistakes import Diagnosis, Mistake, changes
 from . import Call, Exercise, each, expect, expect_number, expect_parts
+from .run import plainly, reply
 
 
 def _off_by(found, right, rows, D, itemsize=1):
@@ -29,6 +32,44 @@ def rms_norm_cost_solution(rows, D, itemsize):
 
 
 _COSTS = ("operations", "bytes", "bytes if fused")
+
+
+def _counted(numbers, shapes):
+    """How many numbers there are for each element, row and feature; None if no whole numbers give them."""
+    columns = np.array([(rows * D, rows, D) for rows, D in shapes], float)
+    counts = np.rint(np.linalg.lstsq(columns, np.asarray(numbers, float), rcond=None)[0])
+    return counts if np.array_equal(columns @ counts, numbers) else None
+
+
+def _miscounted(what, found, right, questions):
+    """The :class:`~lnlib.mistakes.Diagnosis` of a wrong count of what there is for each element, row and feature."""
+    first = np.flatnonzero(found - right)[0]
+    n, unit = (found - right)[first], ("element", "row", "feature")[first]
+    return Diagnosis("relation", (), f"{what} {abs(n):.0f} too {'many' if n > 0 else 'few'} for each {unit}. "
+                     f"{questions[first]}", (f"found {found} for each element, row and feature, right is {right}",))
+
+
+_SHAPES = (101, 7), (13, 300), (40, 8), (1000, 30)
+_ASKED_OF_COSTS = (
+    ("Which lines do one operation for each element?", "Which lines work on statistics, and does the sum do D?",
+     "Which line works on D numbers alone?"),
+    ("Which arrays of x's size does each line read, which does it write?",
+     "How often is each statistic written, how often read?",
+     "Which array has D numbers, and how often is it read?"),
+    ("Which arrays of x's size come in, which go out?", "Which statistics go out?", "Which parameter comes in?"))
+
+
+def _of_the_costs(answer):
+    """Which of the three counts is off first, and by how much."""
+    found = [expect_parts(reply(plainly, answer, {"rows": rows, "D": D, "itemsize": 4})[0], 3) for rows, D in _SHAPES]
+    right = [rms_norm_cost_solution(rows, D, 4) for rows, D in _SHAPES]
+    for k, (name, unit) in enumerate(zip(("operations", "accesses", "accesses when fused"), (1, 4, 4))):
+        mine, wanted = (_counted([expect_number(costs[k]) / unit for costs in several], _SHAPES)
+                        for several in (found, right))
+        if mine is None:
+            return None
+        if any(mine != wanted):
+            return _miscounted(f"Your {name} are", mine, wanted, _ASKED_OF_COSTS[k])
 
 
 def _costs(title, judge, *cases):
@@ -96,11 +137,29 @@ def step_peak_solution(rows, D, itemsize, keep, in_place):
     return itemsize * (arrays * rows * D + statistics * rows + 2 * D)
 
 
+_ASKED_OF_STEPS = ("Which arrays of x's size live when backward returns?", "Which statistics does each way keep?",
+                   "Which new arrays have D numbers?")
+_WAYS = tuple(itertools.product(("xhat", "x"), (False, True)))
+
+
+def _of_the_step(answer):
+    """The first way to keep and to write in which the numbers that live are miscounted, and by how much."""
+    for keep, in_place in _WAYS:
+        calls = [{"rows": rows, "D": D, "itemsize": 4, "keep": keep, "in_place": in_place} for rows, D in _SHAPES]
+        mine, wanted = (_counted([expect_number(reply(plainly, function, call)[0]) / 4 for call in calls], _SHAPES)
+                        for function in (answer, step_peak_solution))
+        if mine is None:
+            return None
+        if any(mine != wanted):
+            return _miscounted(f'With keep = "{keep}" and in_place = {in_place} your numbers are', mine, wanted,
+                               _ASKED_OF_STEPS)
+
+
 def _steps(title, judge, *sizes):
     """A check on sizes (rows, D, itemsize), for each way to keep and to write."""
     def ask(rng):
         return [Call(dict(zip(("rows", "D", "itemsize", "keep", "in_place"), (*size, *how))))
-                for size in sizes for how in itertools.product(("xhat", "x"), (False, True))]
+                for size in sizes for how in _WAYS]
     return each(title, ask, judge)
 
 
@@ -125,7 +184,8 @@ def half_length_solution(n1, t1, n2, t2):
 
 
 def _two_calls(rng):
-    cases = (2e-6, 1e-10, 64, 100_000), (1e-5, 2e-9, 500_000, 1000), (3e-6, 5e-10, 6000, 24_000)
+    # Of the last, a / b is no whole number.
+    cases = (2e-6, 1e-10, 64, 100_000), (1e-5, 2e-9, 500_000, 1000), (3e-6, 7e-10, 6000, 24_000)
     return [Call({"n1": n1, "t1": a + b * n1, "n2": n2, "t2": a + b * n2}, a=a, b=b) for a, b, n1, n2 in cases]
 
 
@@ -141,6 +201,8 @@ def _without_overhead(found, **_):
     expect(abs(found) < 1e-9, f"without overhead: found {found:.4g}, expected 0")
 
 
+_READ_ANEW = "One factor is read anew for each row. Does the model count numbers of an array, or uses of them?"
+
 # y or dy or dx: the sum does not tell which.
 _ONE_MISSING = "An array of x's size is missing. Forward, loss and backward each make one at least. Are all counted?"
 
@@ -151,16 +213,18 @@ EXERCISES = (
     Exercise("rms-norm-cost", 15, "measure", rms_norm_cost_solution,
              (_costs("a large array, per element", _per_element, (10_000, 10_000, 4)),
               _costs("small arrays, to the byte", _to_the_byte, (101, 7, 4), (2, 300, 2), (40, 8, 8), (1, 1, 8))),
-             mistakes=changes(
+             _of_the_costs, changes(
         ("4 * N + 4 * rows", "4 * N + 3 * rows",
-         "A sum of D numbers is counted as D - 1 operations. What does this book's rule say?",
+         "One operation for each row is missing. How many has a sum of D numbers by this book's rule, how many "
+         "a root?",
          "3 * N + 5 * rows", "The sum is counted as one operation a row. How many numbers does it add?"),
-        ("10 * rows + D", "10 * rows + N",
-         "One factor is read anew for each row. Does the model count numbers of an array, or uses of them?"),
+        ("10 * rows + D", "10 * rows + N", _READ_ANEW),
         ("7 * N", "8 * N", "One array is read twice by one call. Which call names an array twice?"),
         ("2 * N + rows + D", "3 * N + rows + D",
          "A third large array is moved in the fused pass. Does it return xhat, or read x again?"),
-        ("itemsize * numbers, itemsize * fused", "numbers, fused", "These are numbers, and not bytes."))),
+        ("itemsize * numbers, itemsize * fused", "numbers, fused", "These are numbers, and not bytes.")) + (
+        Mistake("", _READ_ANEW,
+                changes=(("10 * rows + D", "10 * rows + N"), ("2 * N + rows + D", "3 * N + rows"))),)),
     Exercise("free-operations", 10, "derive", free_operations_solution,
              (each("memory is slow", _machines, _slow_memory),
               each("arithmetic is slow", lambda rng: Call({"machine": _machine(400e9, 100e9), "itemsize": 4}),
@@ -168,8 +232,11 @@ EXERCISES = (
               each("both take as long", _any_machine, _is_the_ridge)), mistakes=changes(
         ("machine.copy - 8)", "machine.copy)",
          "These are all the operations that fit beside the copy. How many does the pass do already?"),
-        ("2 * itemsize", "itemsize", "Only one array is counted. What does forward read, and what does it write?",
-         "3 * itemsize", "Three arrays are counted. What does forward read, and what does it write?"),
+        ("2 * itemsize", "itemsize",
+         "Half of what fits beside the copy is counted. How many arrays does it move, and is each FLOP/s counted?",
+         "3 * itemsize", "Three arrays are counted. What does forward read, and what does it write?",
+         "4 * itemsize",
+         "Twice what fits beside the copy is counted. How many arrays does it move, and how often each?"),
         ("2 * itemsize / machine.copy - 8", "1 / machine.copy",
          "This is the ridge, in operations per byte. How many bytes has an element?",
          "1 / machine.copy - 8", "From operations per byte you take operations per element. How many bytes has one?",
@@ -183,6 +250,8 @@ EXERCISES = (
         ("machine.copy", "machine.triad",
          "The bandwidth is that of triad, which reads two arrays for each one written. And forward?"),
         ("max(0.0, machine.flops * 2 * itemsize / machine.copy - 8)",
+         "max(0.0, machine.flops / machine.copy - 8 / (2 * itemsize))",
+         "This is the ridge less the intensity, in operations per byte. How many bytes are moved for an element?",
          "machine.flops * 2 * itemsize / machine.copy - 8",
          "The number may be negative. What is free where the arithmetic takes longer than the copy?",
          "abs(machine.flops * 2 * itemsize / machine.copy - 8)",
@@ -193,7 +262,7 @@ EXERCISES = (
          "The number is rounded down to a whole one. Does the docstring ask for that?"))),
     Exercise("step-peak", 15, "measure", step_peak_solution,
              (_steps("arrays of x's size", _whole_arrays, (10_000, 10_000, 4)),
-              _steps("all arrays", _small_arrays, (101, 7, 8), (3, 500, 2), (1, 1, 4))), mistakes=changes(
+              _steps("all arrays", _small_arrays, (101, 7, 8), (3, 500, 2), (1, 1, 4))), _of_the_step, changes(
         ("3 +", "2 +", _ONE_MISSING,
          "4 +", "One array of x's size is too many. Is one counted that was there before, or is not kept?"),
         ('(keep == "xhat")', '(keep == "x")', _SWAPPED),
@@ -202,7 +271,8 @@ EXERCISES = (
          " - (not in_place)",
          "An array is saved where in_place is not set. Over which array is dx written where it is?"),
         ('(keep == "xhat")', "1",
-         'An array is kept in both cases. Which one does keep = "x" add to what was there before?',
+         'With keep = "x" an array of x\'s size is too many. Does forward keep a new one, does backward '
+         'make xhat again?',
          "0", "Both ways to keep need as much in your sum. Which array is new when xhat is kept?"),
         ('3 + (keep == "xhat")', "2", "Nothing that forward leaves is in your sum. What does it make of x's size?"),
         ('1 if keep == "xhat" else 2', "2",
@@ -220,16 +290,23 @@ EXERCISES = (
         *changes(("return a / b", "return a", "This is the overhead, in seconds. How many elements take as long?",
          "return b / a", "The quotient is upside down. In which unit is it?",
          "return a / b / 2", "At this length the overhead is two thirds of the time.",
-         "return 2 * a / b", "At this length the overhead is a third of the time."),
+         "return 2 * a / b", "At this length the overhead is a third of the time.",
+         "return b", "This is the time of an element. How many of them take as long as the overhead?",
+         "return int(a / b)", "The length is cut to a whole number. The exercise asks for a float.",
+         "return round(a / b)", "The length is rounded to a whole number. The exercise asks for a float.",
+         "return (t2 / 2 - a) / b",
+         "Half of the second call's time is looked for. At the length asked for, how long does a call take?"),
         ("(t2 - t1) / (n2 - n1)", "t2 / n2",
-         "The time per element still has the overhead in it. What do two calls have in common?")),
+         "The time per element still has the overhead in it. What do two calls have in common?",
+         "(t2 - t1) / n2", "The difference of times is divided by n2. How many more elements has the second call?")),
         Mistake("", "This leaves the overhead inside the time per element. Why do you have two calls?",
                 changes=(("(t2 - t1) / (n2 - n1)", "t2 / n2"), ("t1 - b * n1", "t1"))),
         Mistake("", "The second call's time is not the time of n2 - n1 elements. How much longer does it take?",
                 changes=(("(t2 - t1)", "t2"), ("t1 - b * n1", "t1"))),
         *changes(("t1 - b * n1", "t1", "The whole of the first call is taken for overhead. What else did it do?",
                   "t1 + b * n1", "The time of the work is added to the call's. Is the overhead more than the call?",
-                  "t1 - b * n2", "One call's work is taken from the other call's time. Which n belongs to t1?"),
+                  "t1 - b * n2", "One call's work is taken from the other call's time. Which n belongs to t1?",
+                  "t2 - b * n1", "One call's work is taken from the other call's time. Which n belongs to t2?"),
                  ("(t2 - t1) / (n2 - n1)", "(n2 - n1) / (t2 - t1)",
                   "Your b is upside down. Is it seconds per element, or elements per second?")))),
 )

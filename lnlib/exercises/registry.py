@@ -94,9 +94,11 @@ def _diagnosis(exercise, candidate, passed, message, seed):
     try:
         with np.errstate(all="ignore"):
             told = _by_terms(exercise, candidate)
-            # An exact match is worth more than the nearest entry of a catalogue.
-            if told is None or told.kind == "nearest":
-                told = _by_changes(exercise, candidate, passed, message, seed) or told
+            if told is None or told.kind in ("nearest", "relation"):
+                listed = _by_changes(exercise, candidate, passed, message, seed)
+                # An exact match is worth most, then what was read off the numbers.
+                if listed and (listed.kind == "known" or told is None or told.kind == "nearest"):
+                    return listed
             return told
     except Exception as error:
         warnings.warn(f"no diagnosis for {exercise.id}: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=3)

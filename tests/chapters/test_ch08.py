@@ -36,9 +36,9 @@ def test_who_survives_is_what_is_measured(description):
         assert [name for name in names if maps[name][0, 0] <= 10.0**-digits] == expected
 
 
-def survivors(order="pairwise", dtype="float64", energy=np.divide, least=2**-24, factor=1):
+def survivors(order="pairwise", dtype="float64", energy=np.divide, least=2**-24, factor=1, ddof=0):
     def candidate(row, digits, eps=1e-5):
-        var = row.astype(dtype).var()
+        var = row.astype(dtype).var(ddof=ddof)
         ratio = row.astype(dtype).mean() / np.sqrt(var)
         rounded = regimes.mean_loss(ratio, len(row), order)
         naive = regimes.naive_loss(ratio, energy(var, eps), len(row), order)
@@ -85,6 +85,7 @@ def recentred_errs_by_nothing(row, digits, eps=1e-5):
     ("survivors", lambda row, digits, eps=1e-5: "naive", "an ordinary row", "found 'naive', expected a list"),
     # The spacing above 1, and thresholds that are off by a factor below 3.
     ("survivors", survivors(least=2**-23), "near the threshold", "2**-23"),
+    ("survivors", survivors(ddof=1), "near the threshold", "divided by D - 1"),
     ("survivors", survivors(factor=0.5), "near the threshold", ""),
     ("survivors", survivors(factor=1.8), "near the threshold", ""),
     # Ratios above 1.5 make the smaller loss that of the mean, as an energy upside down does.
@@ -96,7 +97,9 @@ def recentred_errs_by_nothing(row, digits, eps=1e-5):
     ("safe-eps", lambda dtype, gain: 1.0, "no larger than needed", ""),
     # A float16 whose own root is 30.0, although 1/sqrt(eps) is more.
     ("safe-eps", lambda dtype, gain: np.float16(ch08.safe_eps_solution(dtype, gain)) if dtype == "float16"
-     else ch08.safe_eps_solution(dtype, gain), "the gain is limited", ""),
+     else ch08.safe_eps_solution(dtype, gain), "the gain is limited", "rounded to the format, down at times"),
+    ("safe-eps", lambda dtype, gain: ch08.safe_eps_solution(dtype.replace("bf", "f"), gain), "no larger than needed",
+     "For bfloat16 your bound is float16's"),
     ("safe-eps", lambda dtype, gain: np.float16(stored_eps(dtype, gain)) if dtype == "float16"
      else stored_eps(dtype, gain), None, ""),
     # Rounded up to a number of the dtype; two numbers further is too far.
@@ -107,6 +110,7 @@ def recentred_errs_by_nothing(row, digits, eps=1e-5):
     ("largest-sigma", lambda D, F=65504.0: (0.9 * (F / D) ** 0.5, F**0.5), "squares added first", "is still finite"),
     ("largest-sigma", lambda D, F=65504.0: (1.1 * (F / D) ** 0.5, F**0.5), "squares added first", "has overflowed already"),
     ("largest-sigma", lambda D, F=65504.0: ((F / D) ** 0.5, 0.9 * F**0.5), "squares divided first", "is still finite"),
+    ("largest-sigma", lambda D, F=65504.0: ((F / D) ** 0.5, np.inf), "squares divided first", "nothing overflows"),
     ("rescue", rescue(), None, ""),
     ("rescue", lambda row, eps=1e-5: (rescue() if float(np.abs(row).max()) ** 2 > np.finfo(row.dtype).max
                                       else normalise)(row, eps=eps), "rows whose squares overflow", "sum of all squares"),

@@ -328,6 +328,13 @@ def recursive(terms):
     return recursive(terms[:half]) + recursive(terms[half:]) if half else terms[0]
 
 
+def halves(terms):
+    """Wrong where a half has one row and the other two."""
+    while len(terms) > 1:
+        terms = terms[:len(terms) // 2] + terms[len(terms) // 2:]
+    return terms[0]
+
+
 def in_blocks(terms, block):
     half = len(terms) // 2
     if len(terms) <= block:
@@ -346,7 +353,15 @@ def rows_of(sequence=lambda roundings: 2 * roundings, pairs=np.exp2, t=0.42):
      "largest singular value"),
     ("digits-of-dx", lambda dy, cache, u: digits()(dy, cache, U), "few digits, or none", "whatever u is given"),
     ("digits-of-dx", digits(clip=False), "few digits, or none", "expected 0"),
-    ("digits-of-dx", digits(guard=False), "dx is zero", "finite"),
+    ("digits-of-dx", digits(guard=False), "dx is zero", "are no number where dx is zero"),
+    ("digits-of-dx", digits(kappa=lambda rg, dx: norms(rg, -1) / norms(dx, -1)), "rows of all sizes",
+     "one number a row"),
+    # A wrong kappa and a forgotten u have this in common.
+    ("digits-of-dx", digits(kappa=lambda rg, dx: 1e9), "rows of all sizes", "ordinary rows have no digit left"),
+    ("constant-rows", lambda g, x, eps: ch09.safe_backward_solution(g.ravel(), x.ravel(), eps).reshape(x.shape),
+     "rows that vary", "taken over all rows together"),
+    ("constant-rows", lambda g, x, eps: layer_norm_backward(g, layer_norm_forward(x, *plain(x), eps**2)[1])[0],
+     "rows that vary", "squared under the root"),
     ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, g / eps)),
      "constant rows among others", "does not sum to 0"),
     ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred / np.sqrt(eps))),
@@ -371,6 +386,8 @@ def rows_of(sequence=lambda roundings: 2 * roundings, pairs=np.exp2, t=0.42):
     ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred * (1 / eps))), None, ""),
     ("sum-in-pairs", lambda terms: terms.sum(axis=0, dtype=float), "every row counts", "dtype float64"),
     ("sum-in-pairs", lambda terms: terms.sum(), "every row counts", "shape"),
+    ("sum-in-pairs", lambda terms: terms.sum(axis=1), "every row counts", "Along which axis"),
+    ("sum-in-pairs", lambda terms: halves(terms), "every row counts", "so that it counts twice"),
     ("sum-in-pairs", lambda terms: np.float32(len(terms)) * terms[0], "every row counts", "rows of whole numbers"),
     ("sum-in-pairs", lambda terms: recursive(terms) if len(terms) < 5 else terms.sum(axis=0), "131069 rows", "off by"),
     ("sum-in-pairs", recursive, None, ""),

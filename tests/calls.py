@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import sympy
 
+from cases import cpu_cache
 from clocks import FakeGpu
 
 from lnlib import (cost, cpu, gpu, gradcheck, layernorm, measure, mistakes, reference, sharded, simt, symbolic,
@@ -249,13 +250,10 @@ add("layernorm", layer_norm_forward={**_FORWARD, "precise": flag(False, {"of flo
     rms_norm_backward={"dy": _BACK["dy"], "cache": caches(RMS, CACHE, PRECISE)})
 
 
-def _backend(backend, dtype, unread=(), fine=()):
+def _backend(backend, dtype, cache, more, unread=(), fine=()):
+    """``more``: caches of other dtypes."""
     x, gamma, beta, dy = (a.astype(dtype) for a in (X, GAMMA, BETA, DY))
     other = {"other dtype": GAMMA.astype("f4" if dtype == "f8" else "f8")}
-    cache = backend.layer_norm_forward(x, gamma, beta)[1]
-    half = backend.layer_norm_forward(*(a.astype("f2") for a in (x, gamma, beta)))[1]
-    precise = backend.layer_norm_forward(*(a.astype("f4") for a in (x, gamma, beta)), precise=True)[1]
-    more = [half, precise]
     return {"layer_norm_forward": {
                 "x": rows(x, also={"complex128": x.astype("c16")}), "gamma": shaped(gamma, also=other),
                 "beta": shaped(beta, also=other), "eps": eps(), "precise": flag(False),
@@ -267,8 +265,12 @@ def _backend(backend, dtype, unread=(), fine=()):
 
 
 HOST = "None: the interpreter has no streams"
-CPU_CACHE = cpu.layer_norm_forward(X, GAMMA, BETA)[1]
-_CPU, _GPU = _backend(cpu, "f8", ("eps", "dtype")), _backend(gpu, "f4", fine=["strided"])
+_of_cpu = [cpu_cache(X.astype(dtype), GAMMA.astype(dtype), kept)
+           for dtype, kept in (("f8", "f8"), ("f2", "f4"), ("f4", "f8"))]
+_of_gpu = [gpu.layer_norm_forward(*(a.astype(dtype) for a in (X, GAMMA, BETA)), precise=precise)[1]
+           for dtype, precise in (("f4", False), ("f2", False), ("f4", True))]
+_CPU = _backend(cpu, "f8", _of_cpu[0], _of_cpu[1:], ("eps", "dtype"))
+_GPU = _backend(gpu, "f4", _of_gpu[0], _of_gpu[1:], fine=["strided"])
 add("cpu.backend", **_CPU)
 add("gpu.backend", **{name: {**row, "stream": free(None, HOST)} for name, row in _GPU.items()})
 

@@ -38,6 +38,16 @@ def run(backend, x, gamma, beta, dy, eps=1e-5, out=(None, None), **options):
     return y, *backend.layer_norm_backward(dy, cache, **to_dx)
 
 
+def cpu_cache(x, gamma, dtype, eps=1e-5):
+    """What lnlib.cpu's forward keeps of rows in range, ``dtype`` its arithmetic's: to make it while tests are collected
+    would have every process compile a kernel for it, in seconds."""
+    from lnlib import cpu
+
+    wide = x.astype("f8").reshape(-1, x.shape[-1])
+    saved = [*wide.mean(axis=1), *np.zeros(len(wide)), *1 / np.sqrt(wide.var(axis=1) + eps), *gamma]
+    return cpu.CpuLayerNormCache(x, np.array(saved, dtype), eps, gamma.dtype)
+
+
 def bits(results):
     return [a.tobytes() for a in results]
 
@@ -224,6 +234,11 @@ def threads(n):
         patch.setattr("lnlib.cpu.backend.PARALLEL_SIZE", 0)
         patch.setattr("numba.get_num_threads", lambda: n)
         yield
+
+
+def marks_of_threads(n, dtype, precise=False):
+    """Of the kernels for several threads make check has those of float32: four seconds each to compile."""
+    return pytest.mark.slow if n > 1 and (precise or dtype == "float64") else ()
 
 
 #: Both sides of every limit of lnlib.cpu: 16 and 64 (vectors), LONG_ROW, CHUNK / itemsize, WIDE_ROW / itemsize.

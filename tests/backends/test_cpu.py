@@ -127,9 +127,9 @@ OVERLAPS = {
 }
 
 
-@pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("kind", OVERLAPS)
-@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize("dtype, n", [pytest.param(dtype, n, marks=cases.marks_of_threads(n, dtype))
+                                      for dtype in cases.DTYPES for n in (1, 2)])
 def test_out_over_an_argument_is_refused(dtype, kind, n):
     """And nothing is written."""
     a = dict(zip(("x", "gamma", "beta", "dy"), arrays((16, 16), dtype)), long=arrays((17, 16), dtype)[0],
@@ -245,18 +245,18 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("dtype, precise", [*((dtype, False) for dtype in cases.DTYPES),
-                                            pytest.param("float32", True, marks=pytest.mark.slow)])
-def test_a_changed_x_is_refused(dtype, precise, change):
+@pytest.mark.parametrize("dtype, precise, n", [
+    *(pytest.param(dtype, False, n, marks=cases.marks_of_threads(n, dtype)) for dtype in cases.DTYPES for n in (1, 3)),
+    *(pytest.param("float32", True, n, marks=pytest.mark.slow) for n in (1, 3))])
+def test_a_changed_x_is_refused(dtype, precise, n, change):
     """By a thread of several too. The smallest of these changes moves one mean by 1/2500, eight times the limit."""
     for shape in ((4, 3), (20, 300), (20, 2500)):
-        for n in (1, 3):
-            with threads(n):
-                x, gamma, beta, dy = arrays(shape, dtype, offset=0.5)
-                _, cache = cpu.layer_norm_forward(x, gamma, beta, precise=precise)
-                x[...] = CHANGES[change](x.astype(np.float64))
-                with pytest.raises(ValueError, match="^cache: found x changed since forward .* expected the same"):
-                    cpu.layer_norm_backward(dy, cache)
+        with threads(n):
+            x, gamma, beta, dy = arrays(shape, dtype, offset=0.5)
+            _, cache = cpu.layer_norm_forward(x, gamma, beta, precise=precise)
+            x[...] = CHANGES[change](x.astype(np.float64))
+            with pytest.raises(ValueError, match="^cache: found x changed since forward .* expected the same"):
+                cpu.layer_norm_backward(dy, cache)
 
 
 def test_a_small_change_of_a_wide_row_is_refused():
@@ -369,7 +369,7 @@ def test_no_view_needs_a_kernel_of_its_own(view):
     assert [kernel.signatures for kernel in entries] == before
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_the_number_of_threads(dtype):
     """Rows are independent, so y and dx are the same bit for bit; sums over rows are the same up to their order.
 

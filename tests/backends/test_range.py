@@ -228,8 +228,9 @@ def test_sums_over_rows_in_range_and_out_of_range(backend, threads):
     assert np.abs(dbeta - 1e38).max() <= 11 * cases.U["float32"] * 7e38
 
 
-@pytest.mark.parametrize("backend, threads", [(ln, 1), (cpu, 1), (cpu, 3)])
-@pytest.mark.parametrize("precise", [False, True])
+@pytest.mark.parametrize("backend, threads, precise", [
+    pytest.param(backend, threads, precise, marks=cases.marks_of_threads(threads, "float32", precise))
+    for backend, threads in ((ln, 1), (cpu, 1), (cpu, 3)) for precise in (False, True)])
 def test_sums_over_rows_in_range_and_out_of_range_that_cancel(backend, threads, precise):
     """What 1000 rows in range add 1000 others take away; the last row is left. Neither part may be rounded alone.
 

@@ -1,4 +1,7 @@
-"""The build itself, on a book of one small chapter: failures stay failures, and lnlib's changes are noticed."""
+"""The build itself, on a book of one small chapter: failures stay failures, and lnlib's changes are noticed.
+
+A build takes four seconds and more. The tests share those that succeed, in the order in which they stand here.
+"""
 
 import os
 import re
@@ -79,6 +82,15 @@ def book(tmp_path_factory):
     return root
 
 
+CODE = """\
+from lnlib.figures import figure, table
+fig, ax = figure()
+ax.plot([0, 1], [0, 1])
+table(['D'], [[8e-7]])
+print('version', lnlib.__version__)"""
+ADDRESS = "https://github.com/owner/book"
+
+
 def build(root, code=None, more="", **variables):
     if code:
         (root / "book/one.md").write_text(CHAPTER.format(code=code) + EXERCISE + more)
@@ -91,44 +103,83 @@ def output(root):
     return (root / "_build/html/book/one.html").read_text()
 
 
-def test_a_change_in_lnlib_executes_the_page_again(book):
-    version = book / "lnlib/__init__.py"
-    before = version.read_text()
-    run = build(book, "print('version', lnlib.__version__)")
+def site_of(root):
+    html = root / "_build/html"
+    return {path.relative_to(html).as_posix(): path.read_bytes() for path in html.rglob("*") if path.is_file()}
+
+
+def full_build(root):
+    """What a build from nothing says, for a repository with an address, with cells that run, and what it writes."""
+    shutil.rmtree(root / "_build", ignore_errors=True)
+    run = build(root, CODE, LN_REPOSITORY_URL=ADDRESS, LN_LIVE="1")
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "version 0.1.0" in output(book)
-    assert "book/one" in run.stdout and "Executing notebook" in run.stdout
-    assert "index.html" in run.stdout.rsplit("The book is built", 1)[1]
+    return run.stdout, site_of(root)
 
+
+@pytest.fixture(scope="module")
+def full(book):
+    return full_build(book)
+
+
+@pytest.fixture(scope="module")
+def plain(book, full):
+    """The same of a build after that one, with neither."""
+    shutil.rmtree(book / "_build/html")  # which would keep the picture
     run = build(book)
-    assert run.returncode == 0 and "Executing" not in run.stdout
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout, site_of(book)
 
-    version.write_text(before.replace('"0.1.0"', '"9.9.9"'))
+
+def test_a_page_says_what_its_build_offers(plain, full):
+    """A repository's address brings links, a preview picture and the address to cite; Python brings cells that run."""
+    (_, before), (_, after) = plain, full
+    front, picture = "book/index.html", "_static/preview.png"
+    text = before[front].decode()
+    assert "Version 0.1.0" in text and "layernormbackwards" in text and picture not in before
+    assert not [said for said in ("Run in place", "Open elsewhere", "Try this", "og:image") if said in text]
+    assert "ex-easy" not in text.replace("#ex-easy", "")
+
+    text, page = after[front].decode(), after["book/one.html"].decode()
+    assert f"{ADDRESS}/edit/main/book/one.md" in page and f"{ADDRESS}/edit/main/book/index.md" in text
+    assert f"{ADDRESS}/issues/new?title=Page" in text and f"url = {{{ADDRESS}}}" in re.sub("<[^>]*>", "", text)
+    assert all(said in text for said in ("Run in place", "Open elsewhere", "Try this"))
+    assert 'content="https://owner.github.io/book/_static/preview.png"' in text and after[picture][1:4] == b"PNG"
+    box = BeautifulSoup(text, "html.parser").select_one(".exercise#ex-easy")
+    assert [cell.get_text() for cell in box.select("div.cell .cell_input pre")][1] == "def easy(): ...\n"
+
+
+def test_a_change_in_lnlib_executes_the_page_again(book, plain, full):
+    said, before = plain
+    assert b"version 0.1.0" in before["book/one.html"] and "index.html" in said.rsplit("The book is built", 1)[1]
+    assert "book/one" in full[0] and "Executing notebook" in full[0] and "Executing" not in said
+
+    version = book / "lnlib/__init__.py"
+    source = version.read_text()
+    version.write_text(source.replace('"0.1.0"', '"9.9.9"'))
     run = build(book)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "version 9.9.9" in output(book)
 
-    version.write_text(before)
+    version.write_text(source)
     run = build(book)
     assert run.returncode == 0 and "Executing" not in run.stdout, "the first result should still be cached"
     assert "version 0.1.0" in output(book)
 
 
-def test_a_change_in_an_extension_writes_the_notebooks_again(book):
+def test_a_change_in_an_extension_writes_the_notebooks_again(book, plain):
     extension, notebook = book / "book/_ext/ln_notebook.py", book / "_build/html/notebooks/one.ipynb"
-    before = extension.read_text()
-    build(book, "print(1)")
-    assert "In the browser, what you change" in notebook.read_text()
-    extension.write_text(before.replace("In the browser, what you change", "What you change here"))
+    assert b"In the browser, what you change" in plain[1]["notebooks/one.ipynb"]
+    source = extension.read_text()
+    extension.write_text(source.replace("In the browser, what you change", "What you change here"))
     run = build(book)
+    extension.write_text(source)
     assert run.returncode == 0 and "Executing" not in run.stdout
     assert "What you change here" in notebook.read_text()
-    extension.write_text(before)
 
 
 @pytest.mark.parametrize("code, more, words", [
     ("raise RuntimeError('planted')", "", ("book/one.md", "planted", "Traceback", "NOT built")),
-    ("print(1)", "\n{ref}`no-such-label`\n", ("no-such-label",)),
+    (CODE, "\n{ref}`no-such-label`\n", ("no-such-label",)),
 ])
 def test_what_is_wrong_fails_every_build(book, code, more, words):
     for _ in range(2):
@@ -136,37 +187,8 @@ def test_what_is_wrong_fails_every_build(book, code, more, words):
         assert run.returncode != 0 and all(word in run.stdout + run.stderr for word in words)
 
 
-def test_a_page_says_what_its_build_offers(book):
-    """A repository's address brings links, a preview picture and the address to cite; Python brings cells that run."""
-    front, picture = book / "_build/html/book/index.html", book / "_build/html/_static/preview.png"
-    build(book, "print(1)")
-    plain = front.read_text()
-    assert "Version 0.1.0" in plain and "layernormbackwards" in plain and not picture.exists()
-    assert not [said for said in ("Run in place", "Open elsewhere", "Try this", "og:image") if said in plain]
-
-    address = "https://github.com/owner/book"
-    run = build(book, LN_REPOSITORY_URL=address, LN_LIVE="1")
-    assert run.returncode == 0, run.stdout + run.stderr
-    full = front.read_text()
-    assert f"{address}/edit/main/book/one.md" in output(book) and f"{address}/edit/main/book/index.md" in full
-    assert f"{address}/issues/new?title=Page" in full and f"url = {{{address}}}" in re.sub("<[^>]*>", "", full)
-    assert all(said in full for said in ("Run in place", "Open elsewhere", "Try this"))
-    assert 'content="https://owner.github.io/book/_static/preview.png"' in full and picture.read_bytes()[1:4] == b"PNG"
-    box = BeautifulSoup(full, "html.parser").select_one(".exercise#ex-easy")
-    assert [cell.get_text() for cell in box.select("div.cell .cell_input pre")][1] == "def easy(): ...\n"
-    assert "ex-easy" not in plain.replace("#ex-easy", "")
-
-
-def test_two_builds_are_byte_equal(book):
+def test_two_builds_are_byte_equal(book, full):
     """With live cells, a figure and a table: nothing depends on the clock, the order of a set or an earlier build."""
-    code = "from lnlib.figures import figure, table\nfig, ax = figure()\nax.plot([0, 1], [0, 1])\ntable(['D'], [[8e-7]])"
-    found = []
-    for _ in range(2):
-        shutil.rmtree(book / "_build", ignore_errors=True)
-        run = build(book, code, LN_REPOSITORY_URL="https://github.com/owner/book", LN_LIVE="1")
-        assert run.returncode == 0, run.stdout + run.stderr
-        html = book / "_build/html"
-        found.append({path.relative_to(html).as_posix(): path.read_bytes() for path in html.rglob("*") if path.is_file()})
-    first, second = found
+    (_, first), (_, second) = full, full_build(book)
     assert first.keys() == second.keys() and any(name.endswith(".svg") for name in first)
     assert [name for name in first if first[name] != second[name]] == []

@@ -4,6 +4,8 @@ import functools
 import inspect
 import math
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -343,3 +345,11 @@ def test_an_exact_relation_comes_before_the_nearest_entry_of_a_family():
     diagnosis = check("backward-dx", squared).diagnosis
     assert exercise.diagnose(squared).kind == "nearest"
     assert diagnosis.kind == "relation" and "is the square," in str(diagnosis)
+
+
+def test_a_check_imports_its_own_chapter_only():
+    """All chapters' take a browser a second."""
+    code = ("import sys; from lnlib.exercises import check; check('backward-dx', lambda *a: 1)\n"
+            "print(sorted(m[-4:] for m in sys.modules if m.startswith('lnlib.exercises.ch')))")
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "['ch03']\n"

@@ -1,6 +1,7 @@
 """Runs in Pyodide, in the worker of live cells: what must run before a cell."""
 
 import ast
+import functools
 import symtable
 
 IMPORTS = (ast.Import, ast.ImportFrom)
@@ -17,9 +18,15 @@ def _reads(code):
     return set(within(symtable.symtable(code, "cell", "exec"), True))
 
 
+@functools.cache  # of the cells of a page, most are the same in each run
 def _binds(code):
-    table = symtable.symtable(code, "cell", "exec")
-    return {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
+    """The names that the code binds; none where it does not parse: a reader may be typing it."""
+    try:
+        table = symtable.symtable(code, "cell", "exec")
+    except SyntaxError:
+        return frozenset()
+    return frozenset(s.get_name() for s in table.get_symbols()
+                     if s.is_assigned() or s.is_imported() or s.is_namespace())
 
 
 def _stands_alone(node):
@@ -33,17 +40,15 @@ def _stands_alone(node):
     return isinstance(node, (*IMPORTS, ast.FunctionDef, ast.ClassDef))
 
 
-def _statements(cells):
-    """(number of the cell, statement, its code) of all cells that parse; a reader may be typing one."""
-    for number, code in enumerate(cells):
-        try:
-            yield from ((number, node, ast.unparse(node)) for node in ast.parse(code).body)
-        except SyntaxError:
-            continue
+@functools.cache
+def _statement(code, name):
+    """The last statement of a cell that binds the name: how many stand before it, and its code."""
+    return [(i, piece) for i, piece in enumerate(map(ast.unparse, ast.parse(code).body)) if name in _binds(piece)][-1]
 
 
-def _narrowed(node, wanted):
-    """The code of the statement; of ``from lnlib import a, figures`` perhaps ``a`` alone is wanted."""
+def _narrowed(code, wanted):
+    """The statement; of ``from lnlib import a, figures`` perhaps ``a`` alone is wanted."""
+    node = ast.parse(code).body[0]
     if isinstance(node, IMPORTS):
         node.names = [a for a in node.names if (a.asname or a.name).split(".")[0] in wanted]
     return ast.unparse(node)
@@ -59,16 +64,17 @@ def above(cells, index, least):
         todo = _reads(cells[index]) - _binds(cells[index])
     except SyntaxError:  # which the run will report
         return [], least
-    statements = list(_statements(cells[:index]))
-    bound = [_binds(code) for _, _, code in statements]
     wanted, found = set(todo), set()
     while least and todo:
         name = todo.pop()
-        place = max((i for i, names in enumerate(bound) if name in names), default=None)  # where it is bound last
-        if place is None or place in found:
+        number = max((i for i in range(index) if name in _binds(cells[i])), default=None)  # where it is bound last
+        if number is None:
             continue
-        found.add(place)
-        _, node, code = statements[place]
+        place, code = _statement(cells[number], name)
+        if (number, place, code) in found:
+            continue
+        found.add((number, place, code))
+        node = ast.parse(code).body[0]
         if not _stands_alone(node):
             least = False
         elif not isinstance(node, IMPORTS):
@@ -76,4 +82,4 @@ def above(cells, index, least):
             wanted |= todo
     if not least:
         return list(enumerate(cells[:index])), False
-    return [(statements[i][0], _narrowed(statements[i][1], wanted)) for i in sorted(found)], True
+    return [(number, _narrowed(code, wanted)) for number, _, code in sorted(found)], True

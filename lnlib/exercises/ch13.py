@@ -6,7 +6,7 @@ from .. import gpu, simt
 from ..gpu.ladder import warp_sum
 from ..simt.cuda_access import FULL, cuda, float32
 from ..layernorm import layer_norm_forward
-from ..mistakes import changes
+from ..mistakes import Mistake, changes
 from . import Call, Exercise, each, expect, expect_close, expect_parts
 from .kernels import Out, expect_few_sectors, expect_written, launch
 
@@ -134,7 +134,7 @@ def _fits(plan, D):
 def _none_left(plan, D):
     threads, V, W, _ = _fits(plan, D)
     idle = threads * V * W - D
-    expect(not idle, f"{idle} of {threads * V * W} places are beyond the row; there is a plan without any")
+    expect(not idle, f"found {idle} of {threads * V * W} places beyond the row; there is a plan without any")
 
 
 def _fewest(plan, D):
@@ -197,6 +197,10 @@ def _no_conflicts(run):
                            "in which banks are the numbers of a column?")
 
 
+_W_IS_1 = "W is 1 in a plan of yours, one number a chunk. How many neighbours are read at once?"
+_EVERY_DISTANCE = "Every distance is used in turn, so that some numbers are counted more than once."
+_ROUNDED_DOWN = "The number of chunks is rounded down, and the end of the row is left to nobody."
+
 EXERCISES = (
     Exercise("warp-sum", 15, "implement", group_sum_solution,
              (_lanes("a whole warp", _integers, (32,), _sums),
@@ -217,8 +221,14 @@ EXERCISES = (
          "own = value\n    for distance in range(1, width):\n"
          "        value += cuda.shfl_xor_sync(FULL, own, distance)",
          "Each lane asks all others, one by one, and adds in an order of its own. How many exchanges are there?"),
-        ("distance //= 2", "distance -= 1",
-         "Every distance is used in turn, so that some numbers are counted more than once."))),
+        ("distance //= 2", "distance -= 1", _EVERY_DISTANCE)) + (
+        Mistake("", _EVERY_DISTANCE,
+                changes=(("distance = width // 2", "distance = width - 1"), ("distance //= 2", "distance -= 1"))),
+        Mistake("", "Each exchange sends the lane's first number. What has its partner added up by then?", changes=(
+            ("distance = width // 2", "distance, own = width // 2, value"), ("FULL, value, distance",
+             "FULL, own, distance"))),
+        Mistake("", "The sum of the whole warp is scaled. Have all groups the same sum?", changes=(
+            ("width // 2", "16"), ("return value", "return value * float32(width) / float32(32)"))))),
     Exercise("coalesced", 15, "implement", fast_means_solution,
              (_means("means", ((64, 40), (64, 1), (7, 33), (130, 9)), _right_means),
               _means("four sectors, each number once", ((128, 64),), _few_sectors)), mistakes=changes(
@@ -231,6 +241,10 @@ EXERCISES = (
         ("cuda.grid(1)", "cuda.threadIdx.x",
          "Every block does the same 64 rows. What tells its threads from those of another block?"),
         ("float32(D)", "float32(N)", "The sums are divided by the number of rows."),
+        ("total / float32(D)", "total", "These are sums. What makes them means?",
+         "warp_sum(total) / float32(D)", "The lanes of a warp are added up. Whose numbers has each lane added?"),
+        ("range(D)", "range(1, D)", "The first number of each row is left out.",
+         "range(D - 1)", "The last number of each row is left out."),
         ("total = float32(0)\n        for c in range(D)", "total = x[row]\n        for c in range(D)",
          "The first number of each row is added twice: what does the sum begin with?"),
         ("row = cuda.grid(1)\n    if row < N", "slow_means(x, mean, N, D)\n    row = N\n    if row < N",
@@ -246,13 +260,19 @@ EXERCISES = (
          "The fewest threads come first in your choice. What does the docstring count before it counts threads?",
          "min(plans, key=lambda plan: (plan[0], plan[2]))",
          "Among plans equally good, the one with the most threads is taken."),
-        ("range(32, 1025, 32)", "range(32, 1024, 32)", "The largest block is never tried. Where does range stop?"),
-        ("V = -(-D // (threads * 4))", "V = D // (threads * 4)",
-         "The number of chunks is rounded down, and the end of the row is left to nobody."),
+        ("range(32, 1025, 32)", "range(32, 1024, 32)", "The largest block is never tried. Where does range stop?",
+         "range(64, 1025, 64)", "Only multiples of 64 are tried.",
+         "range(32, 1025)", "Every number of threads is tried. Of what must it be a multiple?"),
+        ("V = -(-D // (threads * 4))", "V = D // (threads * 4)", _ROUNDED_DOWN),
         ("V * 4 <= 16", "V <= 16",
          "A thread may keep more than 16 numbers in your plans. What is 16 the limit of, chunks or numbers?"),
-        ("return threads, V, 4,", "return threads, V, 1,",
-         "Threads and V are right; W is 1. How many neighbours are read at once?"))),
+        ("return threads, V, 4,", "return threads, V, 1,", _W_IS_1, "return threads, 4, V,", _W_IS_1),
+        ("4 if threads == 32 else 1", "1",
+         "Your R is always 1. How many rows has a block whose rows have 32 threads?",
+         "4", "Your R is always 4. How many rows has a block whose rows have more than 32 threads?")) + tuple(
+        Mistake("", _ROUNDED_DOWN, changes=(("V = -(-D // (threads * 4))", "V = D // (threads * 4)"),
+                                            ("V * 4 <= 16", "0 < V * 4 <= 16"), ("min(plans)", best)))
+        for best in ("min(plans)", "min(plans, key=lambda plan: (abs(plan[0]), plan[1]))"))),
     Exercise("no-conflicts", 20, "implement", transpose_solution,
              (_transpose("the transpose"),
               _transpose("neighbours in global memory", lambda run: expect_few_sectors(run, ("x", "y"))),
@@ -272,6 +292,11 @@ EXERCISES = (
          "share a place. No barrier cures that."),
         ("y[c * 32 + lane] = tile[lane * 33 + c]", "y[lane * 32 + c] = tile[c * 33 + lane]",
          "The lanes store to a column of y. Which index should differ by 1 from lane to lane?"),
+        ("tile[r * 33 + lane] = x[r * 32 + lane]", "tile[lane * 33 + r] = x[lane * 32 + r]",
+         "The lanes load a column of x. Which index should differ by 1 from lane to lane?"),
         ("tile[lane * 33 + c]", "x[lane * 32 + c]", "The lanes load a column of x directly. What is the tile for?",
-         "tile[c * 33 + lane]", "A row goes in and a row comes out: nothing is transposed."))),
+         "tile[c * 33 + lane]", "A row goes in and a row comes out: nothing is transposed.")) + (
+        Mistake("", "Rows of the tile begin 34 numbers apart. How many banks do the lanes reach by even steps?",
+            changes=(
+            ("32 * 33", "32 * 34"), ("r * 33", "r * 34"), ("lane * 33", "lane * 34"))),)),
 )

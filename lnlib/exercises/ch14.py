@@ -5,11 +5,11 @@ import numpy as np
 from .. import simt
 from ..gpu.ladder import block_sum, warp_sum
 from ..layernorm import rms_norm_backward, rms_norm_forward
-from ..mistakes import RMS_NORM, Mistake, changes, diagnose
+from ..mistakes import RMS_NORM, Diagnosis, Mistake, changes, diagnose
 from ..simt.cuda_access import cuda, float32
 from . import Call, Exercise, each, expect, expect_close, expect_number, expect_parts
 from .kernels import Out, expect_few_sectors, expect_written, launch
-from .run import reply
+from .run import plainly, reply
 
 # Four kernels for the first exercise. Their arrays: x to read, out to write.
 
@@ -103,6 +103,33 @@ def _as_interpreted(answers):
         word, message = _interpreted(kernel, threads, numbers)
         mine = answers[kernel.__name__]
         expect(mine == word, f"{kernel.__name__}: you say {mine}, the interpreter says: {message}")
+
+
+#: (kernel, a wrong word for it) -> what is said of that.
+_SAID = {
+    ("one_side",
+     "nothing"): "You take one_side for sound. What may a warp that is ahead do in the next row while the other "
+                             "still reads?",
+    ("one_side",
+     "divergent"): "You see a barrier in one_side that some threads miss. Which threads do not come to it?",
+    ("two_sides",
+     "race"): "You suspect two_sides. Which barrier lies between the last reading of a side and its next "
+                           "writing?",
+    ("two_sides",
+     "divergent"): "You see a barrier in two_sides that some threads miss. Which threads do not come to it?",
+    ("some_threads", "nothing"): "You take some_threads for sound. Which threads of the block come to its barrier?",
+    ("some_threads", "race"): "You see a race in some_threads. All that read have waited; for whom do they wait?",
+    ("one_warp", "nothing"): "You take one_warp for sound. What promises that a warp's threads are at the same line?",
+    ("one_warp", "divergent"): "You see a barrier in one_warp that some threads miss. Which barrier has it?"}
+
+
+def _of_four_words(answer):
+    """The :class:`~lnlib.mistakes.Diagnosis` of the first word that is wrong."""
+    words = reply(plainly, answer, {})[0]
+    _four_words(words)
+    for name, right in missing_barrier_solution().items():
+        if words[name] != right:
+            return Diagnosis("known", (), _SAID[name, words[name]], (f"says {words[name]!r} of {name}",))
 
 
 def rms_backward_solution(dy, x, rstd, gamma, dx, dgamma_parts, N, D):
@@ -216,7 +243,9 @@ def _many_rows(case, G, share, N, D, multiprocessors):
 
 def _share(case, G, share, N, D, multiprocessors):
     _, right = choose_partials_solution(N, D, multiprocessors)
-    expect(abs(share - right) <= 1e-9, f"{case}: the share is {share}, expected {right:.6f}")
+    rounded = any(share == round(right, digits) for digits in range(1, 9))
+    expect(abs(share - right) <= 1e-9, f"{case}: the share is {share}, expected {right:.6f}"
+                                       + ", which is not rounded to a few digits" * rounded)
 
 
 def second_stage_solution(parts, total, G, D):
@@ -260,17 +289,7 @@ def _side_by_side(ran, G, D, **_):
 EXERCISES = (
     Exercise("missing-barrier", 20, "test", missing_barrier_solution,
              (each("four words", lambda rng: Call({}), _four_words),
-              each("as the interpreter says", lambda rng: Call({}), _as_interpreted)), mistakes=changes(
-        ('"one_side": "race"', '"one_side": "nothing"', "You take one_side for sound. What may a warp that is ahead "
-         "do in the next row while the other still reads?"),
-        ('"two_sides": "nothing"', '"two_sides": "race"',
-         "You suspect two_sides. Which barrier lies between the last reading of a side and its next writing?"),
-        ('"some_threads": "divergent"', '"some_threads": "nothing"',
-         "You take some_threads for sound. Which threads of the block come to its barrier?",
-         '"some_threads": "race"',
-         "You see a race in some_threads. All that read have waited; for whom do they wait?"),
-        ('"one_warp": "race"', '"one_warp": "nothing"',
-         "You take one_warp for sound. What promises that a warp's threads are at the same line?"))),
+              each("as the interpreter says", lambda rng: Call({}), _as_interpreted)), _of_four_words),
     Exercise("rms-backward", 35, "implement", rms_backward_solution,
              (_backward("dx", _dx),
               # Of seven rows the last block of eight has none.
@@ -283,9 +302,19 @@ EXERCISES = (
         ("block_sum(total, parts)", "warp_sum(total)",
          "Each warp takes its own sum for that of the row. How many warps share a row?"),
         ("range(cuda.blockIdx.x, N, cuda.gridDim.x)", "range(cuda.blockIdx.x, min(N, cuda.blockIdx.x + 1))",
-         "Each block does one row and stops. Who does the others?"),
+         "Each block does one row of these few and no more. By how much does its row go on?"),
+        ("block_sum(total, parts)", "total",
+         "Each thread takes its own part of the sum for that of the row. Who adds up the parts?"),
+        ("for c in range(t, D, T):\n            total", "for c in range(t, D):\n            total",
+         "Each thread adds all numbers from its column on, so that many count several times. What is its next "
+         "column?"),
+        ("rstd[row]", "rstd[cuda.blockIdx.x]",
+         "rstd is that of the block's first row in every row. Which row is done?"),
         ("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat",
          "Each row overwrites the part of the rows before it.")) + (
+        Mistake("", "The sum over a row is not started anew: each row adds to those before it.", changes=(
+            ("base, r, total = row * D, rstd[row], float32(0)", "base, r = row * D, rstd[row]"),
+            ("mine = cuda.blockIdx.x * D", "mine, total = cuda.blockIdx.x * D, float32(0)"))),
         # Who writes = in place of += needs no zeros, and leaves them out.
         Mistake("", "Each row overwrites the part of the rows before it.", changes=(
             ("dgamma_parts[mine + c] = float32(0)", "pass"),
@@ -304,7 +333,8 @@ EXERCISES = (
         ("16 * threads < D", "16 * threads <= D",
          "Your number of threads is wrong where D is 16 times a power of two. Are 16 numbers for a thread too many?"),
         ("threads *= 2", "threads += 32",
-         "Your number of threads goes up by 32. Which of these multiples of 32 is a power of two?"),
+         "Your number of threads need not be a power of two. Which does the docstring ask for?"),
+        ("threads = 32", "threads = 1", "Your number of threads begins below a warp. Which is the least?"),
         ("512 // threads", "1024 // threads",
          "You count 1024 threads that a multiprocessor runs at once. How many does the docstring give it?"),
         ("while 64 * G < N", "while 64 * G <= N",
@@ -314,13 +344,27 @@ EXERCISES = (
         ("multiprocessors * (512 // threads)", "multiprocessors * 512",
          "A group is counted as one thread. How many has it?",
          "multiprocessors", "One group is counted for each multiprocessor. How many run on it at once?"),
+        ("G = groups\n    while 64 * G < N:\n        G += groups", "G = groups * (N // (64 * groups))",
+         "The number of rounds is rounded down, for few rows to 0. How many rounds take the rest?",
+         "G = -(-N // 64)", "Your G is as many sums as 64 rows each need. Of which number must it be a multiple?",
+         "G = max(groups, -(-N // 64))",
+         "Your G is the larger of two bounds. Does each group that runs at once get as many sums?",
+         "G = groups", "Your G is the number of groups that run at once. How many rows has a sum then?"),
         ("G += groups", "G *= 2", "Your G is doubled until it suffices. Which multiples are skipped?"),
+        ("return G, 16 * G / (12 * N + 16 * G)", "return 16 * G / (12 * N + 16 * G), G",
+         "The two results have changed places. Which comes first in the docstring?"),
         ("G = min(G, N)", "pass", "There may be more partial sums than rows: some have nothing to add."),
         ("(12 * N + 16 * G)", "(12 * N)",
          "The partial sums are compared with the other bytes. A share is a part of which whole?",
          "(20 * N + 16 * G)", "You count 20 bytes an element. How many arrays does a single kernel move?"),
         ("16 * G / (12 * N + 16 * G)", "8 * G / (12 * N + 8 * G)",
-         "The partial sums are moved once in your count. Who writes them, and who reads them?"))),
+         "The partial sums are moved once in your count. Who writes them, and who reads them?")) + (
+        Mistake("", "Your share is that of more partial sums than your G. How many are left where rows are few?",
+                changes=(("    G = min(G, N)\n", ""), ("return G, ", "return min(G, N), "))),
+        # Not in a loop: more than 512 threads make no group run.
+        Mistake("", "Your rows have a thread for each 4 numbers. How many numbers may a thread have?", changes=(
+            ("16 * threads < D", "4 * threads < D"),
+            ("G = groups\n    while 64 * G < N:\n        G += groups", "G = groups * -(-N // (64 * groups))"))))),
     Exercise("second-stage", 15, "implement", second_stage_solution,
              (_stage("sums", _sums, (1, 64), (5, 128), (6, 72)),
               _stage("in order", _in_order, (50, 64)),
@@ -331,8 +375,16 @@ EXERCISES = (
          "Threads beyond the last column take part. How many threads are there, and how many columns?"),
         ("        total[c] = value", "    total[c] = value",
          "Threads beyond the last column write a total, too. What do they have to add?"),
+        ("total[c] = value", "total[c] = value / float32(G)", "These are means. What is asked for is a sum."),
         ("range(G)", "range(1, G)", "The first partial sum is left out.",
+         "range(G - 1)", "The last partial sum is left out.",
          "range(G - 1, -1, -1)", "The parts are added from the last to the first. Does the order change the bits?"),
         ("cuda.grid(1)", "cuda.threadIdx.x",
-         "Every block does the same 64 columns. What tells its threads from those of another block?"))),
+         "Every block does the same 64 columns. What tells its threads from those of another block?")) + (
+        Mistake("", "A warp does a column, and there is a thread for each. Which columns are left?", changes=(
+            ("cuda.grid(1)", "cuda.grid(1) // 32"),
+            ("total[c] = value", "if cuda.threadIdx.x % 32 == 0:\n            total[c] = value"))),
+        Mistake("", "Each block does 32 columns, and it has 64 threads. Which columns are left?", changes=(
+            ("cuda.grid(1)", "cuda.blockIdx.x * 32 + cuda.threadIdx.x % 32"),
+            ("total[c] = value", "if cuda.threadIdx.x < 32:\n            total[c] = value"))))),
 )

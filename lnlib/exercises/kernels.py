@@ -34,6 +34,32 @@ def fill(answer, arguments):
     return outputs
 
 
+#: What an error of the interpreter means, whatever kernel ends with it, by its kind and message; the first that fits.
+_MEANINGS = (
+    ("Promotion: the quotient",
+     "A quotient of two integers by / is a float64. Which division of integers gives an integer?"),
+    ("Promotion",
+     "Where a float32 meets a number of another type, the result is float64. Which number should be float32(...)?"),
+    ("UninitialisedRead",
+     "A place is read that nothing has written so far. Which line should write to it, and when?"),
+    ("OutOfBounds", "An index lies outside its array. In which thread, and in which turn of its loop?"),
+    ("DataRace.*atomic", "One thread uses a place by an atomic, another without. What puts the two in order?"),
+    ("DataRace.*this store and the store",
+     "Two threads store to one place, and which is last is left open. Whose place is it?"),
+    ("DataRace",
+     "One thread reads a place to which another writes, and nothing says who is first. What could make one wait?"),
+    ("DivergentBarrier.*does not name", "A lane calls an exchange whose mask leaves it out. Which lanes call yours?"),
+    ("DivergentBarrier.*(names|reads from) lane",
+     "An exchange asks for a lane that does not come to it. Which condition keeps lanes away?"),
+    ("DivergentBarrier",
+     "Some threads come to a barrier, and others of the block do not. Which condition stands before it?"))
+
+
+def _meaning(error):
+    text = f"{type(error).__name__}: {error}"
+    return next((means for pattern, means in _MEANINGS if re.match(pattern, text)), "")
+
+
 def launch(shape, kernel_of=lambda answer: answer, measure=lambda run: ()):
     """How a check calls a kernel: it runs in the interpreter, and what it fills and the log are its result.
 
@@ -47,7 +73,8 @@ def launch(shape, kernel_of=lambda answer: answer, measure=lambda run: ()):
             run = simt.launch(kernel_of(answer), *shape(**arguments), *given.values(), log=True)
         except simt.KernelError as error:
             # Lines and names of shared arrays are each author's own: without them, errors are compared.
-            raise raised(error, answer, re.sub(r", line \d+|^\w+(?=\[)", "", str(error)), telling=True) from error
+            message = re.sub(r", line \d+|^\w+(?=\[)", "", str(error))
+            raise raised(error, answer, message, telling=True, means=_meaning(error)) from error
         except RecursionError:
             raise Mismatch("your function calls itself, which the interpreter cannot follow; use a loop") from None
         return Ran((*outputs, *measure(run)), run)

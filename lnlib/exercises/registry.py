@@ -172,6 +172,6 @@ def replied(call, function, arguments):
     except (Mismatch, NotImplementedError) as error:
         return Reply(Failure(type(error).__name__, str(error)), [])
     except run.Raised as raised:
-        return Reply(Failure(raised.kind, raised.message, raised.telling), [])
+        return Reply(Failure(raised.kind, raised.message, raised.telling, raised.means), [])
     result = result.results if isinstance(result, run.Ran) else result
     return Reply(result, [a for a in given.values() if isinstance(a, np.ndarray)])

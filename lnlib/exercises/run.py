@@ -93,17 +93,18 @@ def unchanged(title, ask):
 class Raised(Exception):
     """The answer raised an exception: ``kind`` is its name, ``message`` its text, ``words`` a sentence for its author.
 
-    ``telling`` says that few other wrong answers end with this kind and message.
+    ``telling`` says that few other wrong answers end with this kind and message, and ``means`` is what is true of all
+    that do.
     """
 
-    def __init__(self, kind, message, words, telling=False):
+    def __init__(self, kind, message, words, telling=False, means=""):
         super().__init__(words)
-        self.kind, self.message, self.telling = kind, message, telling
+        self.kind, self.message, self.telling, self.means = kind, message, telling, means
 
 
-def raised(error, answer, message=None, telling=False):
+def raised(error, answer, message=None, **about):
     """The :class:`Raised` of an exception that ``answer`` ended with; ``message``: its text, if not all of it counts."""
-    return Raised(type(error).__name__, str(error) if message is None else message, _in_words(error, answer), telling)
+    return Raised(type(error).__name__, str(error) if message is None else message, _in_words(error, answer), **about)
 
 
 def questions(check, rng):

@@ -22,11 +22,15 @@ class Reply(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """The exception that a call ended with; ``telling`` if few other wrong answers end with it."""
+    """The exception that a call ended with; ``telling`` if few other wrong answers end with it.
+
+    ``means``: what is true of whatever ends with it; may be empty.
+    """
 
     kind: str
     message: str
     telling: bool = False
+    means: str = ""
 
 
 def matches(mine, right, wrong, replies, fails):
@@ -81,7 +85,10 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
     if mine and all(isinstance(result, (bool, np.bool_)) for result, _ in mine):
         found = _with_these_verdicts(list(everywhere(answer)), {m: list(everywhere(wrong[m])) for m in found})
     says = list(dict.fromkeys(mistake.says for mistake in found))
-    return Diagnosis("may be", (), "It may be this: " + " Or: ".join(says), tuple(because)) if says else None
+    if says:
+        return Diagnosis("may be", (), "It may be this: " + " Or: ".join(says), tuple(because))
+    failure = next((result for result, _ in mine if isinstance(result, Failure) and result.means), None)
+    return Diagnosis("error", (), failure.means, (f"ends with {failure.kind}",)) if failure else None
 
 
 def _with_these_verdicts(mine, known):

@@ -77,6 +77,11 @@ SMALLEST_FIRST = ("width // 2", "1"), ("distance > 0", "distance < width"), ("//
     (with_its_width, "parts of a warp", "Does a distance of `width` stay"),
     (one_exchange_too_many, "a whole warp", "One exchange is over `width` lanes"),
     (solution_with("warp-sum", *SMALLEST_FIRST), None, ""),
+    (solution_with("warp-sum", ("width // 2", "width - 1"), ("//= 2", "-= 1")), "a whole warp",
+     "Every distance is used"),
+    (solution_with("warp-sum", ("width // 2", "width // 2\n    own = value"), ("FULL, value", "FULL, own")),
+     "a whole warp",
+     "sends the lane's first number"),
 ])
 def test_group_sum(attempt, check, words):
     assert failed("warp-sum", attempt, words) == check
@@ -89,10 +94,11 @@ READ = "total += x[c * N + row]"
 @pytest.mark.parametrize("changes, check, words", [
     ([("if row < N", "if True")], "means", "OutOfBounds"),
     ([("x[c * N + row]", "x[c * D + row]")], "means", "you go on by D"),
-    ([("total / float32(D)", "total")], "means", "off by"),
+    ([("total / float32(D)", "total")], "means", "These are sums"),
     ([("total / float32(D)", "total / float32(D) * float32(1.00001)")], "means", "off by"),
     ([("float32(0)", "0.0"), ("float32(D)", "D")], "means", "Promotion"),
-    ([("range(D)", "range(D - 1)")], "means", "off by"),
+    ([("range(D)", "range(D - 1)")], "means", "The last number of each row is left out"),
+    ([("total / float32(D)", "warp_sum(total) / float32(D)")], "means", "The lanes of a warp are added up"),
     ([("cuda.grid(1)", "2 * cuda.grid(1)")], "means", "numbers of mean were not written"),
     ([("total / float32(D)", "total * (float32(1) / float32(D))")], None, ""),  # right, with one more rounding
     ([(READ, f"{READ} + float32(0) * x[c * N + row]")], "four sectors, each number once",
@@ -130,7 +136,7 @@ def test_no_limit_is_not_called_a_limit_of_chunks():
 
 
 @pytest.mark.parametrize("attempt, check, words", [
-    (plan_of_the_library, "640 and 1280 numbers", "128 of 768 places are beyond the row"),
+    (plan_of_the_library, "640 and 1280 numbers", "128 of 768 places beyond the row"),
     (lambda D: (32, 5, 4, 4), "640 and 1280 numbers", "20 numbers, expected 16 at most"),
     (lambda D: (160, 1, 4, 1), "640 and 1280 numbers", "160 threads with 1 chunks of 4 keep 640 numbers, 640 too few"),
     (lambda D: (D // 4, 1, 4, 1), "other rows", "found 192 threads; 64 can do it as well"),
@@ -138,7 +144,16 @@ def test_no_limit_is_not_called_a_limit_of_chunks():
     (lambda D: (64, 2, 4, 1), "640 and 1280 numbers", "128 too few"),
     (lambda D: (80, 2, 4, 1), "640 and 1280 numbers", "multiple of 32"),
     (lambda D: (64, 10, 1, 1), "640 and 1280 numbers", "W is 1"),
-    (lambda D: (*ch13.threads_for_solution(D)[:2], 1, 1), "640 and 1280 numbers", "Threads and V are right; W is 1"),
+    (lambda D: (*ch13.threads_for_solution(D)[:2], 1, 1), "640 and 1280 numbers", "W is 1 in a plan of yours"),
+    # V and W exchanged, multiples of 64, and chunks rounded down: not what was said of other answers with such plans.
+    (lambda D: (lambda threads, V, W, R: (threads, W, V, R))(*ch13.threads_for_solution(D)), "640 and 1280 numbers",
+     "W is 1 in a plan of yours"),
+    (solution_with("threads-for-640", ("range(32, 1025, 32)", "range(64, 1025, 64)")), "640 and 1280 numbers",
+     "Only multiples of 64"),
+    (solution_with("threads-for-640", ("-(-D // (threads * 4))", "max(D // (threads * 4), 1)")),
+     "640 and 1280 numbers",
+     "end of the row is left to nobody"),
+    (lambda D: (*ch13.threads_for_solution(D)[:3], 1), "other rows", "Your R is always 1"),
     (lambda D: (*ch13.threads_for_solution(D)[:2], 2, 1), "640 and 1280 numbers", "W is 2, expected 4 neighbours"),
     (lambda D: (2048, 1, 4, 1), "640 and 1280 numbers", "2048 threads, expected a multiple of 32 up to 1024"),
     (lambda D: (160, 1, 4, 4), "640 and 1280 numbers", "R is 4"),
@@ -165,10 +180,10 @@ def test_transpose(changes, check, words):
     assert failed("no-conflicts", solution_with("no-conflicts", *changes), words) == check
 
 
-@pytest.mark.parametrize("stride, turns, kind", [(32, 32, "known"), (34, 2, None)])
+@pytest.mark.parametrize("stride, turns, kind", [(32, 32, "known"), (34, 2, "known"), (36, 4, None)])
 def test_conflicts_are_told_by_their_turns(stride, turns, kind):
     """The numbers are right in each case; what tells one from the other is in how many turns they are moved."""
-    report = check("no-conflicts", solution_with("no-conflicts", ("32 * 33", "32 * 34"), (
+    report = check("no-conflicts", solution_with("no-conflicts", ("32 * 33", "32 * 36"), (
         STORED, f"tile[r * {stride} + lane]"), (LOADED, f"tile[lane * {stride} + c]")))
     assert f"takes {turns} turns" in report.failed[1], report
     assert getattr(report.diagnosis, "kind", None) == kind, report

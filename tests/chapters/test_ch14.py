@@ -28,6 +28,11 @@ def answering(**changes):
     (lambda: {"one_side": "race"}, "four words", "found the keys"),
     (answering(one_side="a race"), "four words", "expected one of race, divergent, nothing"),
     (answering(some_threads="race"), "as the interpreter says", "has returned"),
+    # The first word that is wrong is told, whatever the others are.
+    (answering(one_side="divergent"), "as the interpreter says", "a barrier in one_side that some threads miss"),
+    (answering(two_sides="race", some_threads="race", one_warp="divergent"), "as the interpreter says",
+     "two_sides. Which"),
+    (answering(one_warp="divergent"), "as the interpreter says", "a barrier in one_warp"),
 ])
 def test_missing_barrier_refuses(attempt, check, words):
     assert failed("missing-barrier", attempt, words) == check
@@ -57,6 +62,13 @@ ONE_MORE = f"{MEAN}\n        for c in range(t, D, T):\n            total += dy[b
     ([(ADDED, ADDED.replace("+=", "=")), ("dgamma_parts[mine + c] = float32(0)", "pass")], "partial sums of dgamma",
      "overwrites the part"),
     ([(" / float32(D)", "")], "dx", "the projection is multiplied by D"),
+    ([("block_sum(total, parts)", "total")], "dx", "Each thread takes its own part"),
+    ([("range(t, D, T):\n            total", "range(t, D):\n            total")], "dx", "What is its next column?"),
+    ([("rstd[row], float32(0)", "rstd[row], total if row >= cuda.gridDim.x else float32(0)")], "dx",
+     "not started anew"),
+    ([("rstd[row]", "rstd[cuda.blockIdx.x]")], "dx", "Which row is done?"),
+    # Seven rows, and a row goes on by 64: one row a block, though there is a loop.
+    ([("N, cuda.gridDim.x", "N, T")], "dx", "By how much does its row go on?"),
     ([(ADDED, "dgamma_parts[mine + c] += gamma[c] * d * xhat")], "partial sums of dgamma", "dgamma carries gamma"),
     ([(ADDED, "dgamma_parts[mine + c] += d")], "partial sums of dgamma", "is off by"),
     # A block without a row leaves its partial sums unwritten.
@@ -108,12 +120,17 @@ def test_a_share_of_other_bytes_is_told(share, words):
 
 @pytest.mark.parametrize("attempt, check, words", [
     (with_share(lambda N, P, groups: groups), "few rows", "more than there are rows"),
-    (with_share(lambda N, P, groups: min(N, groups)), "many rows", "one of them has"),
-    (with_share(lambda N, P, groups: min(N, max(groups, -(-N // 64)))), "many rows", "more of"),
+    (with_share(lambda N, P, groups: min(N, groups)), "many rows", "How many rows has a sum then?"),
+    (with_share(lambda N, P, groups: min(N, -(-N // 64))), "few rows", "must it be a multiple"),
+    (with_share(lambda N, P, groups: min(N, N // (64 * groups) * groups)), "few rows", "for few rows to 0"),
+    (with_share(lambda N, P, groups: min(N, max(groups, -(-N // 64)))), "many rows", "larger of two bounds"),
+    (lambda N, D, P: ch14.choose_partials_solution(N, D, P)[::-1], "few rows", "changed places"),
+    (lambda N, D, P: (ch14.choose_partials_solution(N, D, P)[0], ch14.choose_partials_solution(64 * N, D, P)[1]),
+     "their share of the bytes", "share is"),
     (with_share(lambda N, P, groups: min(N, 2 * groups * -(-N // (64 * groups)))), "many rows", "will do"),
     (lambda N, D, P: (ch14.choose_partials_solution(N, D, P)[0], 0.02), "their share of the bytes", "share is 0.02"),
     (lambda N, D, P: (ch14.choose_partials_solution(N, D, P)[0], round(ch14.choose_partials_solution(N, D, P)[1], 4)),
-     "their share of the bytes", "the share is"),
+     "their share of the bytes", "not rounded to a few digits"),
     (lambda N, D, P: ch14.choose_partials_solution(N, D, P)[0], "few rows", "expected 2 numbers"),
     (lambda N, D, P: (float(ch14.choose_partials_solution(N, D, P)[0]), 0.02), "few rows", "expected a whole number"),
 ])
@@ -152,14 +169,16 @@ def choosing(threads_for, at_once=512):
 
 
 @pytest.mark.parametrize("attempt, words", [
-    (choosing(lambda D: max(32, -(-D // 512) * 32)), "Which of these multiples of 32 is a power of two"),
+    (choosing(lambda D: max(32, -(-D // 512) * 32)), "need not be a power of two"),
+    (choosing(lambda D: next(T for T in (32, 64, 128, 256, 512, 1024, 2048) if 4 * T >= D)),
+     "a thread for each 4 numbers"),
     (choosing(threads_of, 1024), "You count 1024 threads")])
 def test_a_slip_in_the_groups_is_named(attempt, words):
     assert failed("choose-partials", attempt, words)
     assert " Or: " not in str(exercises.check("choose-partials", attempt).diagnosis)
 
 
-@pytest.mark.parametrize("numbers, least", [(4, 32), (8, 32), (12, 32), (16, 64)])
+@pytest.mark.parametrize("numbers, least", [(8, 32), (12, 32), (16, 64)])
 def test_other_numbers_of_threads_are_not_taken_for_a_wrong_comparison(numbers, least):
     report = exercises.check("choose-partials", choosing(
         lambda D: next(T for T in (32, 64, 128, 256, 512, 1024, 2048) if T >= least and numbers * T >= D)))
@@ -172,6 +191,8 @@ ONCE = "each number once, four sectors a request"
 
 @pytest.mark.parametrize("old, new, check, words", [
     ("range(G)", "range(max(G - 1, 1))", "sums", "is off by"),
+    ("range(G)", "range(G - 1)", "sums", "The last partial sum is left out"),
+    ("total[c] = value", "total[c] = value * (float32(1) / float32(G))", "sums", "These are means"),
     ("        total[c] = value", "    total[c] = value", "sums", "write a total, too"),
     ("total[c] = value", "total[c] = value * float32(1 + 2**-23)", "sums", "is off by"),  # 2 ulps of 100: 2.6 u
     (VALUE, f"{VALUE} + float32(0) * parts[part * D + c]", ONCE, "loads of parts ask"),
@@ -217,6 +238,35 @@ def two_accumulators(parts, total, G, D):
         for part in range(1, G, 2):
             odd += parts[part * D + c]
         total[c] = even + odd
+
+
+def warps_of_a_block(parts, total, G, D):
+    """The chapter's own: lanes along columns, warps along parts, though the launch has a thread for each column."""
+    shared, warp, lane = cuda.shared.array(64, float32), cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
+    c, value = cuda.blockIdx.x * 32 + lane, float32(0)
+    if c < D:
+        for part in range(warp, G, 2):
+            value += parts[part * D + c]
+    shared[cuda.threadIdx.x] = value
+    cuda.syncthreads()
+    if warp == 0 and c < D:
+        total[c] = value + shared[32 + lane]
+
+
+def warp_for_one_column(parts, total, G, D):
+    c, value = cuda.grid(1) // 32, float32(0)
+    if c < D:
+        for part in range(cuda.threadIdx.x % 32, G, 32):
+            value += parts[part * D + c]
+        value = warp_sum(value)
+        if cuda.threadIdx.x % 32 == 0:
+            total[c] = value
+
+
+@pytest.mark.parametrize("attempt, words", [(warps_of_a_block, "Each block does 32 columns"),
+                                            (warp_for_one_column, "A warp does a column")])
+def test_columns_that_nobody_does_are_told(attempt, words):
+    assert failed("second-stage", attempt, words) == "sums"
 
 
 def in_pairs(parts, total, G, D):

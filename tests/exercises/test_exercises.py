@@ -12,6 +12,7 @@ import pytest
 
 from lnlib import layer_norm_forward
 from lnlib.simt.cuda_access import cuda, float32
+from lnlib.mistakes.change import function_with
 from lnlib.exercises import Mismatch, check, exercises, expect_close, expect_parts, of_small_error
 from lnlib.variance import naive, recentred_short
 
@@ -208,6 +209,27 @@ def no_barrier(x, y):
 def test_a_kernel_that_fails_is_recognised_by_how_it_fails():
     # Lines and the name of the shared array are others than in the mistake that the exercise knows.
     assert str(check("no-conflicts", no_barrier).diagnosis).startswith("Nothing waits between the stores and the loads")
+
+
+@pytest.mark.parametrize("id, change, means", [
+    ("warp-sum", ("width // 2", "width / 2"), "Which division of integers gives an integer?"),
+    ("warp-sum", ("FULL, ", "(1 << width) - 1, "), "whose mask leaves it out"),
+    ("warp-sum", ("while distance", "while cuda.laneid % width == 0 and distance"),
+     "Which condition keeps lanes away?"),
+    ("second-stage", ("float32(0)", "0"), "Which number should be float32(...)?"),
+    ("second-stage", ("value += parts", "value += total[c] + parts"), "Which line should write to it"),
+    ("second-stage", ("part * D + c", "G * part * D + c"), "An index lies outside its array"),
+    ("second-stage", ("cuda.grid(1)", "cuda.blockIdx.x * 32 + cuda.threadIdx.x"), "Two threads store to one place"),
+    ("no-conflicts", ("cuda.syncthreads()", "if lane:\n        cuda.syncthreads()"),
+     "Which condition stands before it?"),
+    ("no-conflicts", ("lane]\n    cuda.syncthreads()", "lane]\n        cuda.syncthreads()\n        y[r] = tile[0]"),
+     "one place"),
+])
+def test_a_kernel_that_fails_in_a_way_of_its_own_is_told_what_the_error_means(id, change, means):
+    exercise = exercises()[id]
+    report = check(id, function_with(exercise.solution, (change,)))
+    assert report.diagnosis.kind == "error" and means in str(report.diagnosis), report
+    assert len(str(report.diagnosis).split()) <= 30
 
 
 def test_a_function_that_numba_refuses_is_no_known_mistake():

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..cpu.ladder import ANY_ORDER, Kernel
 from ..layernorm import rms_norm_backward, rms_norm_forward
-from ..mistakes import changes
+from ..mistakes import Mistake, changes
 from . import Call, Exercise, Ran, each, expect, expect_close, expect_number
 from .gradients import RMS, Backward
 from .kernels import Out, expect_written, fill, with_outputs
@@ -46,6 +46,15 @@ def _wrong_lanes():
     steps = f"{_STEPS}\n    {_LAST}"
     yield steps, "total = np.array([x[k::lanes].sum() for k in range(lanes)]).sum()", numpy
     yield steps, f"total = np.array([part.sum() for part in {blocks[0]}]).sum()", neighbours
+    zero = "total = x.dtype.type(0)\n    "
+    yield (steps, f"{zero}for k in range(lanes):\n        for number in x[k::lanes]:\n            total += number",
+           "Lane after lane goes into one running sum. With what does each lane's own sum begin?")
+    for adds in ("part = 0 * x[0]\n        for number in step:\n            part += number\n        total += part",
+                 "total += step.sum()"):
+        yield (steps, f"{zero}for k in range(0, len(x), lanes):\n        step = x[k:k + lanes]\n        {adds}",
+               "Neighbours are added to each other first. Which lane does each of them belong to?")
+    yield (_STEPS, "sums = x.reshape(-1, lanes).sum(axis=0)",
+           "Your x is cut into whole steps. Which lanes do the numbers belong to that are left over?")
     for adds in ("for number in step:\n            sums[0] += number", "sums[0] += step.sum()"):
         yield (_STEPS, _STEPS.replace("sums[:len(step)] += step", adds),
                "One running sum takes all numbers. What do the other lanes add?")
@@ -222,6 +231,20 @@ def _forward(rng, dtype=np.float64, rows=5, D=12):
 _forward_right = _as_exact(10)
 
 
+_WIDE = "Your y is rounded once: its products are float64. Which number in your loop is not made by x.dtype.type?"
+
+
+def _forward_in_float32(found, right, x, gamma, **arguments):
+    _forward_right(found, right, x=x, gamma=gamma, **arguments)
+    y, terms = found[0].astype(float), x.astype(float) * gamma
+    half = np.spacing(abs(found[0])) / 2
+    # A y that was rounded once is within half a spacing of r times x gamma, with one r for all of a row. Where both
+    # products are rounded, twelve of a row hardly ever agree on an r, and five rows never.
+    least, most = np.sort([(y - half) / terms, (y + half) / terms], axis=0)
+    expect((least.max(axis=1) > most.min(axis=1)).any(),
+           "y has the bits of products in float64, rounded once; expected products in x's dtype")
+
+
 def rms_backward_rows_solution(dy, x, rstd, gamma, dx, dgamma):
     D = x.shape[1]
     for i in range(x.shape[0]):
@@ -253,6 +276,26 @@ _GRADIENTS = Backward(("dx", "dgamma"), lambda dy, cache: _arguments(dy, cache.x
                       lambda filled: (*filled, None), RMS, shapes=((5, 7),), call=fill)
 
 
+_TOUCHED = """for row in (0, 1):
+            start = sums.ctypes.data + part * sums.strides[0] + row * sums.strides[1]
+            for place in (start, start + sums.itemsize - 1):  # the first and the last byte of each number
+                for at in np.unique((place + numbers) // line):"""
+_GAPS = "The gaps of a view are not seen, or counted as written. Which bytes does it skip?"
+
+
+def _one_block(size):
+    """Change: a part writes to ``size`` bytes from its first number on."""
+    return _TOUCHED, f"""first = sums.ctypes.data + part * sums.strides[0]
+        for at in range(first // line, (first + {size} - 1) // line + 1):"""
+
+
+_FORWARD_LOOP = """for i in range(x.shape[0]):
+        squares = x.dtype.type(0)
+        for j in range(D):
+            squares += x[i, j] ** 2
+        r ="""
+_NOT_ANEW = "The sum behind the mean is not started anew: each row adds to those before it."
+
 EXERCISES = (
     Exercise("lane-sum", 10, "implement", lane_sum_solution,
              (each("whole numbers, with a remainder", _integers, _exact, unchanged=True),
@@ -282,6 +325,7 @@ EXERCISES = (
                  for parts, D, offset in ((2, 64, 16), (2, 64, 0), (4, 20, 16), (1, 8, 16), (8, 2, 0), (3, 16, 48)))),
               _lines("wider numbers, longer lines",
                      ("8 parts, D = 2, float64, 16 bytes into a line", _Placed((8, 2, 2), dtype=np.float64), 64),
+                     ("4 parts, D = 20, float64, 16 bytes into a line", _Placed((4, 2, 20), dtype=np.float64), 64),
                      ("8 parts, D = 4, lines of 128 bytes", _Placed((8, 2, 4)), 128)),
               _lines("padded or transposed", *(
                   (f"3 parts, D = 20 and {padding} numbers of padding",
@@ -290,8 +334,11 @@ EXERCISES = (
                    _Placed((2, 3, 20), view=lambda array: array.transpose(1, 0, 2)), 64))), mistakes=changes(
         ("sums.ctypes.data + part", "part",
          "The sums are taken to begin where a line begins. At which address do they?"),
-        ("part * sums.strides[0] + row * sums.strides[1]", "(2 * part + row) * sums.shape[2] * sums.itemsize",
-         "The gaps of a view are not seen, or counted as written. Which bytes does it skip?"),
+        ("part * sums.strides[0] + row * sums.strides[1]", "(2 * part + row) * sums.shape[2] * sums.itemsize", _GAPS),
+        (*_one_block("sums[0].size * sums.itemsize"), _GAPS),
+        (*_one_block("sums.strides[1] + (sums.shape[2] - 1) * sums.strides[2] + sums.itemsize"), _GAPS),
+        (*_one_block("4 * sums[0].size"), "Each number is taken to have 4 bytes. How many has a float64?"),
+        ("(0, 1)", "(0,)", "One of a part's two rows is counted. What does part t write to?"),
         ("start + sums.itemsize - 1", "start + sums.itemsize",
          "The byte after the last one counts as touched. Which is a number's last byte?"),
         ("// line", "/ line",
@@ -300,11 +347,22 @@ EXERCISES = (
         ("len(parts) > 1 for parts", "len(parts) - 1 for parts",
          "A line that three parts write to is counted twice. Are lines counted here, or pairs of parts?"),
         ("sum(len(parts) > 1 for parts in touched.values())", "len(sums) - 1",
-         "One line is counted for each pair of neighbours. Can two parts share two lines, or none?"))),
+         "One line is counted for each pair of neighbours. Can two parts share two lines, or none?",
+         "len(touched)", "All lines are counted. Which of them have more than one part?",
+         "sum(len(parts) * (len(parts) - 1) // 2 for parts in touched.values())",
+         "Pairs of parts are counted. How many lines is it if three parts write to one?")) + (
+        Mistake("", "Strides are multiplied by itemsize. In which unit are they?", changes=(
+            ("part * sums.strides[0] + row * sums.strides[1]",
+             "sums.itemsize * (part * sums.strides[0] + row * sums.strides[1])"),
+            ("* sums.strides[2]", "* sums.strides[2] * sums.itemsize"))),
+        Mistake("", "The first number alone of each part is counted. To which other lines does the part write?",
+            changes=(
+            ("np.arange(sums.shape[-1])", "np.arange(1)"), ("(0, 1)", "(0,)"),
+            ("(start, start + sums.itemsize - 1)", "(start,)"))))),
     Exercise("rms-forward-rows", 15, "implement", rms_forward_rows_solution,
              (each("y and rstd", _forward, _forward_right, call=fill, unchanged=True),
               _one_pass("row after row, x read twice, y written once", _forward, ["x"], "y"),
-              each("compiled, in float32", partial(_forward, dtype=np.float32), _forward_right,
+              each("compiled, in float32", partial(_forward, dtype=np.float32), _forward_in_float32,
                    call=_compiled, replay=fill, unchanged=True)), mistakes=changes(
         ("squares / D + eps", "squares + eps", "The squares are added, and their mean is never taken."),
         ("1 / np.sqrt(squares / D + eps)", "1 / (np.sqrt(squares / D) + eps)",
@@ -314,7 +372,8 @@ EXERCISES = (
          "There is no root. If x is in metres, in which unit is your y?"),
         ("1 / np.sqrt", "np.sqrt", "Your x is multiplied by the root. If x is in metres, in which unit is your y?"),
         ("squares / D", "squares / (D - 1)", "The squares are divided by D - 1. What is the mean of D numbers?"),
-        ("x[i, j] ** 2", "abs(x[i, j])", "Magnitudes are added instead of squares. In which unit is their root?"),
+        ("x[i, j] ** 2", "abs(x[i, j])",
+         "Magnitudes are added instead of squares. Which mean does the docstring take?"),
         ("x[i, j] * r * gamma[j]", "x[i, j] * r", "Your y does not depend on gamma.",
          "x[i, j] * r * gamma[i]", "Your gamma is indexed by row. Which index has a column?"),
         ("D = x.shape[1]", "D, x = x.shape[1], x - x.mean(axis=1, keepdims=True)",
@@ -325,7 +384,18 @@ EXERCISES = (
         ("rstd[i] = r", "rstd[i] = 1 / r",
          "What is stored as rstd is the root itself. What does the r in front of std stand for?"),
         ("y[i, j] = x[i, j] * r * gamma[j]", "y[i, j] = x[i, j] * r\n            y[i, j] *= gamma[j]",
-         "Your y holds an intermediate result: it is written, read and written again."))),
+         "Your y holds an intermediate result: it is written, read and written again."),
+        (_FORWARD_LOOP, f"""squares = x.dtype.type(0)
+    for i in range(x.shape[0]):
+        for j in range(D):
+            squares += x[i, j] ** 2
+    squares /= x.shape[0]
+    for i in range(x.shape[0]):
+        r =""", "All rows have one mean square. Which numbers has the mean over j?")) + (
+        Mistake("", "Magnitudes are added instead of squares. Which mean does the docstring take?", changes=(
+            ("x[i, j] ** 2", "abs(x[i, j])"), ("np.sqrt(squares / D + eps)", "(squares / D + eps)"))),
+        Mistake("", _WIDE, changes=(("squares = x.dtype.type(0)", "squares = np.float64(0)"), (
+            "x.dtype.type(1 / np.sqrt(squares / D + eps))", "1 / np.sqrt(squares / D + eps)"))))),
     Exercise("rms-backward-rows", 15, "implement", rms_backward_rows_solution,
              (each("dx and dgamma", _backward, _backward_right, call=fill, unchanged=True),
               *_GRADIENTS.layers()[3:],  # shapes and dtypes are the caller's
@@ -337,7 +407,10 @@ EXERCISES = (
          "Your dgamma is overwritten row by row. What happens to the terms of the rows before?"),
         ("for i in range(x.shape[0]):\n        r, total = rstd[i], x.dtype.type(0)",
          "total = x.dtype.type(0)\n    for i in range(x.shape[0]):\n        r = rstd[i]",
-         "The sum behind the mean is not started anew: each row adds to those before it."),
+         _NOT_ANEW),
+        ("rstd[i]", "1 / rstd[i]", "Your r is 1 / rstd[i]. What does the r in rstd stand for?"),
+        ("dgamma[j] += upstream * xhat", "pass",
+         "Your dgamma is zero, as it came. Which sum should it hold at the end?"),
         ("\n        mean = x.dtype.type(total * r / D)\n        for j in range(D):",
          "\n            mean = x.dtype.type(total * r / D)",
          "One loop over j does everything. What is missing in the mean while it runs?"),
@@ -346,5 +419,11 @@ EXERCISES = (
          "Your dx holds an intermediate result: it is written, read and written again."),
         ("dgamma[j] += upstream * xhat",
          "pass\n        for j in range(D):\n            dgamma[j] += dy[i, j] * x[i, j] * r",
-         "Your dgamma has a loop of its own, which reads dy and x a third time. Where are both at hand already?"))),
+         "Your dgamma has a loop of its own, which reads dy and x a third time. Where are both at hand already?")) + (
+        Mistake("", _NOT_ANEW, changes=(
+            ("for i in range(x.shape[0]):\n        r, total = rstd[i], x.dtype.type(0)",
+             "total = x.dtype.type(0)\n    for i in range(x.shape[0]):\n        r = rstd[i]"),
+            ("* x[i, j]\n", "* x[i, j] * r\n"), ("total * r / D", "total / D"))),
+        Mistake("", "Your mean is that of g. Which product's mean multiplies xhat?", changes=(
+            (" * x[i, j]\n", "\n"), ("total * r / D", "total / D"))))),
 )

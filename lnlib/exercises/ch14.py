@@ -309,7 +309,7 @@ EXERCISES = (
          "Each thread adds all numbers from its column on, so that many count several times. What is its next "
          "column?"),
         ("rstd[row]", "rstd[cuda.blockIdx.x]",
-         "rstd is that of the block's first row in every row. Which row is done?"),
+         "Your rstd is that of the block's first row in every row. Which row is done?"),
         ("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat",
          "Each row overwrites the part of the rows before it.")) + (
         Mistake("", "The sum over a row is not started anew: each row adds to those before it.", changes=(

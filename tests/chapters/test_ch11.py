@@ -49,6 +49,12 @@ def in_pairs(sums):
     (lambda x, lanes: in_pairs([in_order(x[k::lanes]) for k in range(lanes)]), "to the last bit", "added in pairs"),
     (lambda x, lanes: np.float32(sum(x[k::lanes].astype(float).sum() for k in range(lanes))), "to the last bit",
      "in float64"),
+    (lambda x, lanes: in_order(np.concatenate([x[k::lanes] for k in range(lanes)])), "to the last bit",
+     "Lane after lane goes into one running sum"),
+    (lambda x, lanes: in_blocks(x, lanes, in_order), "to the last bit", "Neighbours are added to each other first"),
+    (lambda x, lanes: in_order([in_order(lane) for lane in x.reshape(-1, lanes).T]),
+     "whole numbers, with a remainder",
+     "left over"),
 ])
 def test_lane_sum_refuses(attempt, check, words):
     assert failed("lane-sum", attempt, words) == check
@@ -85,11 +91,21 @@ def lines_of(sums, line=64, strides=None):
     return sum(sum(number in t for t in touched) > 1 for number in set().union(*touched))
 
 
+def lines_touched(sums, line):
+    numbers = np.ndindex(sums.shape)
+    return {(sums.ctypes.data + np.dot(at, sums.strides)) // line for at in numbers}
+
+
+def one_block(sums, line, size):
+    """As many bytes from a part's first number on."""
+    starts = [sums.ctypes.data + part * sums.strides[0] for part in range(len(sums))]
+    touched = [set(range(at // line, (at + size - 1) // line + 1)) for at in starts]
+    return sum(sum(number in t for t in touched) > 1 for number in set().union(*touched))
+
+
 def whole_parts(sums, line):
     """Every byte from one part to the next counts as written."""
-    starts = [sums.ctypes.data + part * sums.strides[0] for part in range(len(sums))]
-    touched = [set(range(at // line, (at + sums.strides[0] - 1) // line + 1)) for at in starts]
-    return sum(sum(number in t for t in touched) > 1 for number in set().union(*touched))
+    return one_block(sums, line, sums.strides[0])
 
 
 @pytest.mark.parametrize("attempt, check, words", [
@@ -97,6 +113,11 @@ def whole_parts(sums, line):
      "wider numbers, longer lines", "float64"),
     (lambda sums, line: "two", "side by side", "expected a whole number"),
     (lambda sums, line: whole_parts(sums, line), "padded or transposed", "or counted as written"),
+    (lambda sums, line: one_block(sums, line, sums[0].nbytes), "padded or transposed", "or counted as written"),
+    (lambda sums, line: one_block(sums, line, 4 * sums[0].size), "wider numbers, longer lines", "to have 4 bytes"),
+    (lambda sums, line: lines_of(sums, line, [n * sums.itemsize for n in sums.strides]), "side by side",
+     "In which unit are they?"),
+    (lambda sums, line: len(lines_touched(sums, line)), "side by side", "All lines are counted"),
 ])
 def test_shared_lines_refuses(attempt, check, words):
     assert failed("shared-lines", attempt, words) == check
@@ -110,7 +131,7 @@ def test_shared_lines_blames_the_address_only_where_that_explains_all_cases():
 def test_sums_begin_where_the_check_says():
     asked = []  # kept: memory that is free again would be given again
     exercises.check("shared-lines", lambda sums, line: asked.append(sums) or lines_of(sums, line))
-    assert [sums.ctypes.data % 128 for sums in asked] == [16, 0, 16, 16, 0, 48, *[16] * 6]
+    assert [sums.ctypes.data % 128 for sums in asked] == [16, 0, 16, 16, 0, 48, *[16] * 7]
 
 
 def test_shared_lines_takes_a_loop_over_numbers():
@@ -173,6 +194,19 @@ IN_STEPS = "row after row, x read twice, y written once"
      "row after row, dy and x read twice, dx written once", "was read 3 times"),
     (of_rows(FORWARD, ("x[i, j] ** 2", "x[i, j:j + 1][0] ** 2")), IN_STEPS, "more of x than one number at a time"),
     (of_rows(FORWARD, ("x[i, j] ** 2", "x[i][j] ** 2")), IN_STEPS, "more of x than one number at a time"),
+    (of_rows(FORWARD, ("x[i, j] ** 2", "abs(x[i, j])"), ("np.sqrt(squares / D + eps)", "(squares / D + eps)")),
+     "y and rstd",
+     "Magnitudes"),
+    (of_rows(FORWARD, ("squares / D", "(x[:] ** 2).mean()")), "y and rstd", "All rows have one mean square"),
+    # What is accumulated and stored in float32, and multiplied in float64 all the same.
+    (of_rows(FORWARD, ("x.dtype.type(1 / np.sqrt(squares / D + eps))", "1 / np.sqrt(squares / np.float64(D) + eps)")),
+     "compiled, in float32", "rounded once"),
+    (of_rows(BACKWARD, (TOTAL, f"{TOTAL} * r"), ("total * r / D", "total / D"),
+             ("rstd[i], x.dtype.type(0)", "rstd[i], total if i else 0.0")), "dx and dgamma", "not started anew"),
+    (of_rows(BACKWARD, ("rstd[i], ", "1 / rstd[i], ")), "dx and dgamma", "What does the r in rstd stand for?"),
+    (of_rows(BACKWARD, (TOTAL, TOTAL.removesuffix(" * x[i, j]")), ("total * r", "total")), "dx and dgamma",
+     "Your mean is that of g"),
+    (of_rows(BACKWARD, ("+= upstream * xhat", "+= 0")), "dx and dgamma", "Your dgamma is zero"),
     # A number that is read twice in one step is one trip to memory.
     (of_rows(FORWARD, ("x[i, j] ** 2", "x[i, j] * x[i, j]")), None, ""),
     (of_rows(BACKWARD, ("upstream, xhat = dy[i, j], x[i, j] * r", "xhat = x[i, j] * r"),

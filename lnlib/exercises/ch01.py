@@ -96,6 +96,11 @@ _INTERLEAVED = Mistake("", "The features of a group of yours are not neighbours:
                                 ("(c * c).mean(axis=-1", "(c * c).mean(axis=-2")))
 
 
+_OVER_ROWS = Mistake("", "Your means run over the rows. May one row change the result of another?", changes=(
+    ("parts.mean(axis=-1", "parts.mean(axis=tuple(range(x.ndim - 1))"),
+    ("(c * c).mean(axis=-1", "(c * c).mean(axis=tuple(range(x.ndim - 1))")))
+
+
 def statistics_shape_solution(kind, shape, groups=2):
     N, C, H, W = shape
     return {
@@ -192,7 +197,7 @@ EXERCISES = (
          "np.sqrt(var + 1e-5)", "Your eps is 1e-5, whatever the caller passes.",
          "(np.sqrt(var) + eps)", "In your answer eps is added after the root. What is its unit then?",
          "(var + eps)", "Each group is divided by its variance. If x is in metres, in which unit is your result?"))
-             + (_INTERLEAVED,)),
+             + (_INTERLEAVED, _OVER_ROWS)),
     Exercise("statistics-shape", 10, "implement", statistics_shape_solution,
              tuple(_shape_of(kind) for kind in ("batch", "layer", "instance", "group")), mistakes=changes(
         ('"batch": (1, C, 1, 1)', '"batch": (N, 1, 1, 1)',
@@ -207,6 +212,7 @@ EXERCISES = (
          '"layer": (1, C, H, W)',
          "For layer norm you average over the images. May one image change another's result?",
          '"layer": (1, 1, 1, 1)', "For layer norm all images share one mean. May one image change another's result?",
+         '"layer": (N, C, H, W)', "For layer norm every number keeps a mean of its own. What is averaged then?",
          '"layer": (N, C, 1, 1)',
          "For layer norm every channel has a mean of its own. Which kind does that already?"),
         ('"instance": (N, C, 1, 1)', '"instance": (N, 1, 1, 1)',

@@ -80,7 +80,7 @@ def _vanishes(dy, x, gamma):
     left, right = np.linalg.norm(layer_norm_backward(dy, cache)[0]), np.linalg.norm(cache.rstd * g)
     expect(left < (1 - _RTOL) * right,
            "all of gamma * dy / s comes through: your gamma * dy is at right angles to 1 and to xhat")
-    expect(left <= _RTOL * right, f"a fraction of {left / right:.1e} of gamma * dy / s comes through")
+    expect(left <= _RTOL * right, f"a fraction of {left / right:.3e} of gamma * dy / s comes through")
 
 
 def _not_constant(dy, x, gamma):
@@ -216,11 +216,19 @@ EXERCISES = (
     Exercise("null-direction", 5, "derive", null_direction_solution,
              (each("dx vanishes", _row_and_gamma, _vanishes),
               each("gamma * dy is not constant", _row_and_gamma, _not_constant)), mistakes=changes(
-        (" / gamma", "", "Your dy would do it if gamma were 1. What does J meet: dy, or something made of it?"),
+        (" / gamma", "", "Your dy would do it if gamma were 1. What does J meet: dy, or something made of it?",
+         " / gamma**2", "In your dy gamma divides twice: what is gamma * dy now?",
+         " / np.abs(gamma)", "The signs of gamma have no part in your dy. What is gamma * dy where gamma is negative?",
+         " / gamma - ((x - x.mean()) / gamma).mean()",
+         "You take the mean off dy at the end. Of which array does J subtract the mean?"),
         ("/ gamma", "* gamma", "In your dy gamma stands on the wrong side: what is gamma * dy now?"),
         ("(x - x.mean()) / gamma", "x",
          "Your dy would do it if gamma were 1. What does J meet: dy, or something made of it?",
          "x * gamma", "In your dy gamma stands on the wrong side: what is gamma * dy now?"),
+        ("(x - x.mean()) / gamma", "1 + 0 * x", "Your dy is constant. What is gamma * dy then?",
+         "gamma", "Your dy is the same for every x. Is the direction that J sends to zero the same for every row?",
+         "1 / gamma - (1 / gamma).mean()",
+         "You take the mean off dy at the end. Of which array does J subtract the mean?"),
         ("(x - x.mean())", "1",
          "Your gamma * dy is constant. That vanishes for every eps; J has one more such direction at eps = 0.",
          "(x - x.mean())**2",

@@ -64,6 +64,8 @@ def _kappa_of(kappa):
 
         dy = expect_array(dy, x.shape, name="dy")
         expect(right(dy) or not right(dy / gamma), "what you return is a good g; which dy has this g?")
+        expect(found(dy) < 1e5 * kappa, f"kappa is {found(dy):.0e}: next to nothing of your g comes through. Which part of it "
+                                        "should?")
         expect(right(dy), f"kappa is {found(dy):.6g}, not {kappa:g}" + (
             "; with eps = 0 it would be, but eps > 0 lets a little of xhat through" if right(dy, 0) else ""))
     return each(f"kappa = {kappa:.0f}", ask, judge, unchanged=True)
@@ -146,14 +148,32 @@ EXERCISES = (
               _PARAMETERS.exactly("a single row, shape (7,)", (7,)),
               each("no rows, shape (0, 7)",
                    lambda rng: Call({"dy": np.zeros((0, 7)), "xhat": np.zeros((0, 7))}), _no_rows),
-              _PARAMETERS.stress()), _PARAMETERS.diagnose),
+              _PARAMETERS.stress()), _PARAMETERS.diagnose,
+             mistakes=changes(
+        ("leading = tuple(range(dy.ndim - 1))", "leading = None",
+         "Your sums run over every axis, and leave one number. How many gammas has the layer?"),
+        ("return (dy * xhat).sum(axis=leading), dy.sum(axis=leading)", "return dy * xhat, dy",
+         "Nothing is summed in your answer. How many numbers of y does one gamma move?"),
+        ("(dy * xhat).sum(axis=leading)", "dy.sum(axis=leading) * xhat.sum(axis=leading)",
+         "Your dgamma is a product of two sums. Is it the sum of the products?",
+         "xhat.sum(axis=leading)", "Your dgamma is the same for every dy. What if dy is 0?"),
+        (", dy.sum(axis=leading)", ", np.ones_like(dy).sum(axis=leading)",
+         "Your dbeta is the same for every dy. What if dy is 0?"))),
     Exercise("dy-with-kappa", 20, "derive", dy_with_kappa_solution, tuple(map(_kappa_of, (3.0, 1.0, 1e4))),
              mistakes=changes(
         ("return g / gamma", "return g * gamma", "From g to dy, gamma is applied the wrong way round."),
         ("np.sqrt(kappa**2 - 1)", "kappa", "What you add to the part that survives has size kappa. Is kappa a ratio "
          "of two parts, or of the whole to a part?",
          "(kappa**2 - 1)", "A square stands where you add a length. How long is the sum of two orthogonal parts?",
-         "(kappa - 1)", "You add the sizes of two parts that are orthogonal. How long is their sum?"),
+         "(kappa - 1)", "You add the sizes of two parts that are orthogonal. How long is their sum?",
+         "np.sqrt(kappa**2 + 1)", "You add 1 where it is to be taken off: which of the three sides has length kappa?",
+         "np.sqrt(kappa - 1)", "Under your root kappa is not squared. How long is the sum of two orthogonal parts?",
+         "np.sqrt((kappa**2 - 1) / len(xhat))",
+         "The constant that you add is too small by the root of D. How long is a vector of D ones?"),
+        ("rest / np.sqrt((rest**2).mean()) + np.sqrt(kappa**2 - 1)", "rest + np.sqrt((kappa**2 - 1) / len(xhat))",
+         "One part has the size that xhat**2 gave it. What you add must be kappa's share of that size."),
+        (" - (xhat**2).mean()\n    rest -= xhat * (rest @ xhat) / (xhat @ xhat)", "",
+         "You start from xhat**2 itself. Which two parts of it does J send to zero?"),
         ("    rest -= xhat * (rest @ xhat) / (xhat @ xhat)\n", "",
          "The part that should come through whole still has some of xhat in it."),
         (" - (xhat**2).mean()", "", "The part that should come through whole still has a constant in it."),
@@ -161,13 +181,14 @@ EXERCISES = (
          "One part has length 1, the other has entries of a given size. Measure both in the same way.",
          "rest", "One part has the size that xhat**2 gave it. What you add must be kappa's share of that size."),
         ("+ np.sqrt(kappa**2 - 1)\n    return g / gamma", "\n    return kappa * g / gamma",
-         "Your dy grows like kappa, and its kappa stays 1. What changes if dy is doubled?",
+         "All of your g comes through, whatever its length. What can be added to g that changes nothing in dx?",
          "\n    return g / gamma + np.sqrt(kappa**2 - 1)",
          "You add a constant to dy. Which constant vector does J not see: one in dy, or one in gamma * dy?"))),
     Exercise("lost-in-y", 10, "derive", lost_in_y_solution,
              (_lost_for("float32", 1e-4), _lost_for("float64", 1e-9)), mistakes=changes(
         (" | (gamma == 0)", "", "Where gamma and beta are both 0, you say that xhat can be had. From which number?"),
-        ("inaccurate | (gamma == 0)", "gamma == 0", "You call xhat lost only where gamma is exactly 0. What does "
+        ("inaccurate | (gamma == 0)", "~(inaccurate | (gamma == 0))", "True and False have changed places in your answer.",
+         "gamma == 0", "You call xhat lost only where gamma is exactly 0. What does "
          "rounding do to y where beta is much larger than gamma?"),
         ("np.abs(beta)", "beta",
          "A large negative beta does not count in your answer. Does rounding care for signs?"),
@@ -177,7 +198,10 @@ EXERCISES = (
         ("u * np.abs(beta)", "np.abs(beta)",
          "The unit roundoff has no part in your answer. How large is the rounding error of y?",
          "2.0**-24 * np.abs(beta)", "Your unit roundoff is that of float32, whatever the caller passes."),
-        ("u * np.abs(beta) > tolerance * np.abs(gamma)", "u > tolerance * np.abs(gamma)",
+        ("u * np.abs(beta) > tolerance * np.abs(gamma)", "u * np.abs(gamma) > tolerance * np.abs(beta)",
+         "beta and gamma have changed places in your comparison. Which of them makes y inaccurate?",
+         "np.abs(beta) > np.abs(gamma)", "Neither u nor the tolerance has a part in your answer. How large is the rounding error?",
+         "u > tolerance * np.abs(gamma)",
          "The size of beta has no part in your answer. How large is the rounding error of y?",
          "np.abs(gamma) < tolerance", _NO_BETA,
          "np.abs(gamma) < u",
@@ -192,10 +216,17 @@ EXERCISES = (
               _RESIDUAL.stress()), _RESIDUAL.diagnose,
              # What the family cannot say: it lets z have no other use.
              mistakes=changes(
+        ("layer_norm_backward(dy, cache)\n    return dx + dz_other, dx + dz_other",
+         "layer_norm_backward(dz_other, cache)\n    return dx + dy, dx + dy",
+         "Where dz_other is 0, your da is dy itself. By which of the two ways does dy reach z, through the norm or past it?"),
         ("return dx + dz_other, dx + dz_other", "return dx, dx",
          "In your answer what z receives from its other uses reaches neither a nor b."),
         ("return dx + dz_other, dx + dz_other", "return dx + dy + dz_other, dx + dy + dz_other",
          "In your answer dy reaches z twice, through the norm and past it. By which of these ways does z lead to y?"),
+        ("return dx + dz_other, dx + dz_other", "return dx + 2 * dz_other, dx + 2 * dz_other",
+         "What z receives from its other uses counts twice in your answer. Does a get the whole of it, or b, or both?"),
+        ("    return dx", "    _, dgamma, dbeta = layer_norm_backward(dy + dz_other, cache)\n    return dx",
+         "Your dgamma or dbeta counts dz_other in. Do the other uses of z pass through gamma and beta?"),
         ("return dx + dz_other,", "return dx,",
          "In your answer what z receives from its other uses does not reach a."),
         ("dx + dz_other, dgamma", "dx, dgamma",

@@ -4,10 +4,11 @@ import numpy as np
 
 from ..gradcheck import adjoint_test, complex_step
 from ..layernorm import layer_norm_backward, layer_norm_forward
-from ..mistakes import changes
+from ..mistakes import Mistake, changes
 from ..mistakes.catalogue import missing_projection
 from . import (Call, Check, Exercise, Mismatch, Ran, each, expect, expect_array, expect_close, expect_number,
                expect_parts, unchanged)
+from .run import quietly
 
 _U = 2.0**-53
 
@@ -91,7 +92,7 @@ def _differentiable(found, x, dy):
 def adjoint_mismatch_solution(jvp, vjp, v, dy):
     left, right = dy * jvp(v), vjp(dy) * v
     size = sum(max(abs(t.sum()), np.linalg.norm(t)) for t in (left, right))
-    return abs(left.sum() - right.sum()) / size
+    return abs(left.sum() - right.sum()) / size if size else 0.0
 
 
 def _maps(factor=None, size=1.0):
@@ -198,20 +199,23 @@ def _two(found):
 
 
 def _agrees(found, asked):
-    (derivative, predicted), (other, again) = map(_two, found)
+    (derivative, predicted), (other, again), same = map(_two, found)
+    expect(same == (derivative, predicted), "a second call with an equal rng gives other numbers: something else draws your "
+                                            "direction, and nobody can repeat what it found")
     expect(again != predicted, "a second call with another rng predicts the same number: "
            + ("is the direction random?" if other == derivative else "the derivative changes, so the direction is another"))
     # 60 terms of size 1 with some twenty roundings each, of random sign: sqrt(60 * 20) u = 35 u, and a reserve.
     gap = abs(derivative - predicted)
     expect(gap <= 500 * _U, f"right gradients: {derivative:.6f} against {predicted:.6f}, {gap:.0e} apart "
                             "(the complex step leaves less than 1e-13)"
-           + ("; so small a gap is the error of a step: is it along the imaginary axis, and near 1e-30?"
-              if gap < 1e-4 * abs(derivative) else ""))
+           + ("; so small a gap may be the error of a step: is it along the imaginary axis, and near 1e-30?"
+              if gap < 1e-2 * abs(derivative) else ""))
 
 
 def _right_gradients(rng):
     *_, grads, call = _problem(rng)
-    return [call(grads), call(grads)]
+    first = call(grads)
+    return [first, call(grads), first]  # each call gets copies, so an equal rng
 
 
 def _wrong_gradients(rng):
@@ -246,6 +250,11 @@ def _counted(candidate, arguments):
     return Ran(result, len(calls))
 
 
+_FIRST_ALONE = Mistake("", "Only the first argument moves, and only its gradient predicts. Which of the gradients does that see?",
+                       changes=(("[a + 1e-30j * v for a, v in zip(args, directions)]",
+                                 "[args[0] + 1e-30j * directions[0], *args[1:]]"),
+                                ("zip(grads, directions)", "zip(grads[:1], directions)")))
+
 EXERCISES = (
     Exercise("central-difference", 10, "implement", numeric_gradient_solution,
              (each("exact for squares", _squares, _is_exact, call=_watched),
@@ -262,6 +271,14 @@ EXERCISES = (
          "        gradient[i] = (f(x + shift) - f(x - shift)) / (2 * h)",
          "        x[i] += h\n        above = f(x)\n        x[i] -= 2 * h\n"
          "        gradient[i] = (above - f(x)) / (2 * h)", "An element of x is moved and never put back."),
+        ("(f(x + shift) - f(x - shift)) / (2 * h)", "(f(x + shift) - 2 * f(x) + f(x - shift)) / h**2",
+         "What you return are second derivatives. Which difference gives the first?"),
+        ("    for i in np.ndindex(x.shape):\n        shift = np.zeros_like(x)\n",
+         "    shift = np.zeros_like(x)\n    for i in np.ndindex(x.shape):\n",
+         "Your moves pile up: an element that was moved stays moved for the next ones."),
+        ("shift[i] = h", "shift[i] = h * x[i]", "Your step is h times the element itself. How far does an element of 0 move?"),
+        ("np.ndindex(x.shape)", "np.ndindex(x.shape[:2])",
+         "Your loops have two indices. What does x[i, j] move where x has three axes?"),
         ("f(x - shift)", "f(x + shift)", "You take f at one point twice. Is b = a another array?"),
         ("gradient = np.zeros_like(x)", "gradient, h = np.zeros_like(x), 1e-5",
          "The step is one of your own. Which h is handed to you?"),
@@ -288,6 +305,7 @@ EXERCISES = (
          "(c * c).sum(axis=-1, keepdims=True)", "The squares are summed, and the sum is not divided by D.",
          "(abs(c) ** 2).mean(axis=-1, keepdims=True).astype(x.dtype)",
          "Your result is complex by its dtype alone: its imaginary part is 0. What took it away?",
+         "c.mean(axis=-1, keepdims=True) ** 2", "You square a mean of deviations, which is 0. Which comes first?",
          "(c * c + 0j).mean(axis=-1, keepdims=True)", "Your result is complex even where x is real.",
          "(x * x).mean(axis=-1, keepdims=True) - x.mean(axis=-1, keepdims=True) ** 2",
          "The squares of a large mean cancel at the end, and digits with them. What if the mean goes before you square?"),
@@ -308,7 +326,11 @@ EXERCISES = (
          "(1 // (order + 1))", "Your exponent is 0: what does // do to 1 and a larger number?"),
         ("length * ", "", "Your step has no unit. If x is in metres, in which unit is h?",
          "1 / length * ", "You divide by the length. If x is in metres, in which unit is your step?"),
-        ("length * (u / order) ** (1 / (order + 1))", "length * (12 * u) ** (1 / 3)",
+        ("length * (u / order) ** (1 / (order + 1))", "(1 + order) * (u / order) ** (order / (order + 1))",
+         "What you return is about the error at the best step. Where is the step?",
+         "length * u ** (1 / (order + 1)) / order",
+         "Your order divides outside the power. Solve for h once more: what stands under the root?",
+         "length * (12 * u) ** (1 / 3)",
          "Your step is that of central differences, with their constants, whatever the order.",
          "(u / order) ** (order / (order + 1))", "What you return is about the error at the best step. Where is the step?",
          "u ** (order / (order + 1))", "What you return is about the error at the best step. Where is the step?",
@@ -334,7 +356,11 @@ EXERCISES = (
               each("sums that cancel", lambda rng: Call({"jvp": lambda v: v, "vjp": lambda d: 1.5 * d,
                                                         "v": np.ones(2), "dy": np.array([1.0, -1.0])}), _is_zero),
               each("a matrix and its transpose", _maps(1), _is_a_pair),
-              each("small mistakes", _small_mistakes, _shows_small)),
+              each("small mistakes", _small_mistakes, _shows_small),
+              each("products that are all 0",
+                   lambda rng: Call({"jvp": lambda v: np.zeros(3), "vjp": lambda d: np.ones(2), "v": np.zeros(2),
+                                     "dy": np.ones(3)}),
+                   lambda found, **_: expect(found == 0, f"every product is 0: found {found}, expected 0"), call=quietly)),
              mistakes=changes(
         ("max(abs(t.sum()), np.linalg.norm(t))", "abs(t.sum())",
          "You divide by the sums alone. What if both cancel to 0?",
@@ -345,8 +371,12 @@ EXERCISES = (
          "min(abs(t.sum()), np.linalg.norm(t))", "Each size is the smaller of two numbers here. Which one is asked for?",
          "np.linalg.norm(t) ** 2", "Your sizes are squares of norms. Has a square the unit of a sum?",
          "max(abs(t.sum()), np.linalg.norm(t) ** 2)", "Your sizes are squares of norms. Has a square the unit of a sum?"),
+        ("sum(max(abs(t.sum()), np.linalg.norm(t)) for t in (left, right))", "abs(left.sum())",
+         "You divide by one of the two sums alone. By what does the formula?"),
         ("size = sum(", "size = max(", "You divide by the larger of the two sizes. By what does the formula?"),
-        ("(left, right))", "(left,))", "You divide by the size of the first sum alone. By what does the formula?",
+        ("(left, right))", "(left, left))", "The size of your first sum counts twice, and that of the second not at all.",
+         "(right, right))", "The size of your second sum counts twice, and that of the first not at all.",
+         "(left,))", "You divide by the size of the first sum alone. By what does the formula?",
          "(right,))", "You divide by the size of the second sum alone. By what does the formula?"),
         ("abs(left.sum() - right.sum())", "abs(left.mean() - right.mean())",
          "You compare means. Have both lists of products equally many terms?"),
@@ -354,11 +384,12 @@ EXERCISES = (
          "You multiply arrays of two spaces. Which of v and dy has the shape of J v?"),
         ("abs(left.sum() - right.sum())", "(left.sum() - right.sum())",
          "Your result can be negative. Which of two sums is larger says nothing about a pair."),
-        (" / size", " / (np.linalg.norm(dy) * np.linalg.norm(jvp(v)))",
+        (" / size if size else 0.0", " / (np.linalg.norm(dy) * np.linalg.norm(jvp(v)))",
          "You divide by a product of norms, an upper bound. How does it grow with the number of terms?",
          " / (np.linalg.norm(dy) * np.linalg.norm(jvp(v)) + np.linalg.norm(vjp(dy)) * np.linalg.norm(v))",
          "You divide by a product of norms, an upper bound. How does it grow with the number of terms?",
          "", "Your result has a size of its own: make v a thousand times larger, and it grows."),
+        (" if size else 0.0", "", "Where every product is 0, your result is 0 / 0. How far apart are two sums that are 0?"),
         ("abs(left.sum() - right.sum())", "np.linalg.norm(dy * jvp(v)) - np.linalg.norm(vjp(dy) * v)",
          "You compare two norms. The two sums are what must agree."))),
     Exercise("one-direction", 15, "test", two_slopes_solution,
@@ -384,8 +415,12 @@ EXERCISES = (
         (".sum().imag", ".sum().real", "The derivative of a complex step is not in the real part."),
         (".imag / 1e-30", ".imag", "Your derivative is not divided by the step."),
         ("1e-30j * v", "1e-30 * v", "The step is real, and too small to change anything."),
+        ("[a + 1e-30j * v for a, v in zip(args, directions)]", "[args[0] + 1e-30j * directions[0], *args[1:]]",
+         "Only the first argument moves, but all gradients predict something."),
+        ("return derivative, predicted", "return predicted, predicted",
+         "Your two numbers come from the same gradients. What has f to say?"),
         ("zip(grads, directions)", "zip(grads[:1], directions)",
          "Only the first gradient predicts something, but all arguments move."),
         ("return derivative, predicted", "return predicted, derivative",
-         "The two numbers are returned in the other order."))),
+         "The two numbers are returned in the other order.")) + (_FIRST_ALONE,)),
 )

@@ -30,7 +30,11 @@ def _tried(title, id, survives, words):
             return gradients[-1]
         return Ran(gradients, _TESTS[id].run(backward))
 
-    return each(title, lambda rng: Call({}), lambda ran: expect(ran.log == survives, words), call=call)
+    def judge(ran):
+        nothing = not any(np.any(dx) for dx, *_ in ran.results)
+        expect(ran.log == survives, words + "; your dx is 0, for which both invariants hold" * nothing)
+
+    return each(title, lambda rng: Call({}), judge, call=call)
 
 
 _SURVIVES = ("sum-dx-zero", "dx-orthogonal-xhat", "gamma-one")
@@ -41,11 +45,23 @@ def _which_mistake(answer):
         found = expect_parts(reply(plainly, answer, {"dy": dy, "cache": cache})[0], 3)
         return [expect_array(a, shape) for a, shape in zip(found, (dy.shape, *map(np.shape, found[1:])))]
 
-    # dx is meant to be wrong: its mistake counts only if it is one that a check kills.
-    if not all(_TESTS[id].run(backward) for id in _SURVIVES):
-        told = diagnose(backward)
-        return told if told and told.kind != "nearest" else None
-    return diagnose(lambda dy, cache: (None, *backward(dy, cache)[1:]))
+    def dx(dy, cache):
+        return backward(dy, cache)[0], None, None
+
+    def dx_where_gamma_is_1(dy, cache):
+        return dx(cache.gamma * dy, cache._replace(gamma=np.ones_like(cache.gamma)))
+
+    def with_right_sums(dy, cache):
+        return dx(dy, cache)[0], *layer_norm_backward(dy, cache)[1:]
+
+    # dx is meant to be wrong where gamma is not 1: such a mistake counts only if it is one that a check kills.
+    told = diagnose(dx_where_gamma_is_1)
+    if told:
+        told = told._replace(sentence=f"With gamma = 1: {told.sentence}")
+    elif not all(_TESTS[id].run(with_right_sums) for id in _SURVIVES):
+        told = diagnose(dx)
+    told = told or diagnose(lambda dy, cache: (None, *backward(dy, cache)[1:]))
+    return told if told and told.kind != "nearest" else None
 
 
 def probe_solution(eps):
@@ -57,7 +73,8 @@ def _shows(result, eps):
     x, gamma, beta, dy = expect_parts(result, 4)
     dtypes = [np.asarray(a).dtype.name for a in (x, gamma, beta, dy)]
     expect(set(dtypes) == {"float64"}, f"found dtypes {', '.join(dtypes)}, expected float64 only")
-    expect(np.ptp(x, axis=-1).min() > 0, "x has a constant row; there the mutant divides 0 by 0")
+    expect(np.ptp(x, axis=-1).min() > 0, "x has a constant row (has rounding to a mean made it so?); there the mutant divides "
+                                         "0 by 0")
     _, cache = layer_norm_forward(x, gamma, beta, eps)
     size = np.linalg.norm(cache.rstd * gamma * dy)
     expect(size > 0, "gamma * dy is zero, and so are the right and the wrong dx")
@@ -252,9 +269,9 @@ EXERCISES = (
               each("compares with the forward", lambda rng: Call({"backward": _backward}), _looks_at_y,
                    call=_with_twice_y)), mistakes=changes(
         ("    if dx.shape != x.shape or dgamma.shape != gamma.shape:\n        return False\n", "",
-         "Your test multiplies arrays without looking at their shapes. What does broadcasting do?"),
+         "Your test multiplies or compares arrays without looking at their shapes. What does broadcasting do?"),
         ("dx.shape != x.shape or dgamma.shape != gamma.shape", "dx.size != x.size or dgamma.size != gamma.size",
-         "Your test multiplies arrays without looking at their shapes. What does broadcasting do?"),
+         "Your test multiplies or compares arrays without looking at their shapes. What does broadcasting do?"),
         ("gamma, v = rng.standard_normal((2, 7))", "gamma, v = np.ones(7), rng.standard_normal(7)",
          "Your test runs with gamma = 1. Which mistakes does that hide?"),
         ("(3, 3, 4, 7)", "(3, 1, 1, 7)", "Your test has a single row. Which mistakes need two?",
@@ -267,6 +284,9 @@ EXERCISES = (
          "cache = rms_norm_forward(x, gamma)[1]\n    dx = backward(dy, cache)[0]\n"
          "    dgamma = (dy * cache.xhat).sum(axis=(0, 1))", "Your test does not look at dgamma."),
         ("x, u = 0.01 * x, 0.01 * u", "x, u = 0.01 * x, 0 * u", "Your test does not look at dx."),
+        ("return bool(np.isclose((dx * u).sum() + (dgamma * v).sum(), slope, rtol=1e-9))",
+         "return not np.isclose((dx * u).sum() + (dgamma * v).sum(), slope, rtol=1e-9)",
+         "True and False have changed places in your answer. What does it say of a right backward?"),
         ("rng = np.random.default_rng(0)", "return True", "Your test accepts everything.",
          "return False", "Your test rejects everything. Is its tolerance above its own error, of rounding and of a step that is not "
          "imaginary?"),

@@ -55,7 +55,8 @@ def _is_negative(found, centre):
     expect(np.abs(row.astype(float) - centre).max() <= 1, f"{row} is not within 1 of {centre}")
     expect(np.ptp(row) > 0, f"the numbers of {row} are all equal")
     v = naive(row)[2].item()
-    expect(v < 0, f"for {row} the naive variance is {v}, expected a negative number")
+    expect(v < 0, f"for {row} the naive variance is {v}, expected a negative number; about one row in three has one, so try "
+                  "others until it is")
 
 
 def _negative_at(centre):
@@ -161,7 +162,11 @@ EXERCISES = (
              (_digits_at(0), _digits_at(1e2), _digits_at(1e3, 50.0), _digits_at(-1e3), _digits_at(1e5),
               each("a row with mean 0", lambda rng: Call({"x": np.array([-3, -1, 1, 3], np.float32)}), _all_digits)),
              mistakes=changes(
-        ("[u * ratio**2, u * ratio]", "[u * ratio, u * ratio**2]",
+        ("[u * ratio**2, u * ratio]", "[np.sqrt(u) * ratio, u * ratio]",
+         "Your first loss is the root of the one in the text. Does the root of sigma^2 make an error larger?",
+         "[len(x) * u * ratio**2, len(x) * u * ratio]",
+         "Your losses grow with the number of features. Which sum is so bad?",
+         "[u * ratio, u * ratio**2]",
          "The two predictions have changed places. Which algorithm subtracts squares?",
          "[u * ratio, u * ratio]",
          "Both algorithms get the loss of a rounded mean. What does the naive one subtract, and how large is that?",
@@ -192,6 +197,8 @@ EXERCISES = (
          "subtracted besides is 0, or was added to m. What is the mean of x - m?"),
         ("d.mean(axis=-1, keepdims=True)", "d.mean()",
          "One mean over all rows is taken off. Does every row have the same left over?"),
+        ("np.sqrt(var + np.float32(eps))", "np.sqrt((d * d).mean(axis=-1, keepdims=True) + np.float32(eps))",
+         "The square of what was left of the mean is in your variance, too. Which of the variances was perfect?"),
         ("d - d.mean(axis=-1, keepdims=True)", "d + d.mean(axis=-1, keepdims=True)",
          "What is left of the mean is added: the error is doubled, and not removed."),
         ("np.sqrt(var + np.float32(eps))", "(np.sqrt(var) + np.float32(eps))",

@@ -34,13 +34,22 @@ def expect_number(found, name="the result", kinds="iuf", kind="a real number"):
     return float(found)
 
 
+def one_array(found, name):
+    """``found`` as an array; raises :class:`Mismatch` if it has parts of several shapes."""
+    try:
+        return np.asarray(found)
+    except ValueError:
+        raise Mismatch(f"{name} is a {type(found).__name__} of {len(found)} parts of several shapes, expected one array"
+                       ) from None
+
+
 def expect_array(found, shape, dtype="real numbers", name="the result"):
     """Return ``found`` as an array if it has this shape, this dtype and no NaN or Inf, else raise :class:`Mismatch`.
 
     dtype : its name; "real numbers" stands for those of all integers and floats.
     """
     expect(found is not None, f"{name} is None; is a return missing?")
-    found = np.asarray(found)
+    found = one_array(found, name)
     expect(found.shape == shape, f"{name} has shape {found.shape}, expected {shape}")
     fits = found.dtype.kind in "iuf" if dtype == "real numbers" else found.dtype == dtype
     expect(fits, f"{name} has dtype {found.dtype}, expected {dtype}")
@@ -58,11 +67,13 @@ def expect_close(found, expected, rtol, name="the result"):
 
 
 def of_small_error(error, *arrays):
-    """What to add to a message on float64 arrays whose relative error is of the size that float32 makes."""
+    """What to add to a message on arrays whose relative error is small, of the size that float32 makes or below."""
     arrays = [np.asarray(a) for a in arrays]
-    if error > 1e-5 or any(a.dtype != np.float64 for a in arrays):
+    if error > 1e-5 or any(a.dtype not in (np.float32, np.float64) for a in arrays):
         return ""
+    if any(a.dtype == np.float32 for a in arrays):
+        return "; it is float32, which has no more digits"
     if all(np.array_equal(a, a.astype(np.float32)) for a in arrays):
         return "; it is right to the digits of float32, and has no more: somewhere your work leaves float64"
     return ("; an error so small may be that of a step in float32, of a difference quotient, or of a small term such "
-            "as eps" if error > 1e-9 else "")
+            "as eps" if error > 1e-11 else "")

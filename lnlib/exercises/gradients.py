@@ -9,7 +9,7 @@ from ..forms import eps_outside_forward
 from ..layernorm import layer_norm_forward, rms_norm_backward, rms_norm_forward
 from ..mistakes import LAYER_NORM, RMS_NORM, Family, diagnose, outside_family
 from ..mistakes.families import OutsideCache, outside_backward
-from .expect import expect, expect_close, of_small_error
+from .expect import expect, expect_close, of_small_error, one_array
 from .run import Call, Check, each, plainly, reply, unchanged
 
 # Tolerance of the gradients below. Of the rows drawn here g keeps more than a hundredth in dx (kappa < 100),
@@ -127,8 +127,8 @@ class Backward(NamedTuple):
         for name, a in self._gradients(result).items():
             expect(a is not None, f"{name} is None; is a return missing?")
             right = x.shape if name == "dx" else x.shape[-1:]
-            expect(np.shape(a) == right,
-                   f"for dy of shape {x.shape} your {name} has shape {np.shape(a)}, expected {right}")
+            found = one_array(a, f"your {name}").shape
+            expect(found == right, f"for dy of shape {x.shape} your {name} has shape {found}, expected {right}")
 
     def _dtypes(self, result, x, **_):
         for name, a in self._gradients(result).items():

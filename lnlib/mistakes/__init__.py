@@ -11,8 +11,9 @@ In the order in which to read it:
   published ones, and which mistakes each kills.
 - :mod:`~lnlib.mistakes.families`, :mod:`~lnlib.mistakes.fit`: a wrong backward is told by its terms, also where
   it makes several mistakes.
-- :mod:`~lnlib.mistakes.recognise`, :mod:`~lnlib.mistakes.relation`: a wrong answer of any kind is told by
-  comparison with changes of the solution, or by how its numbers follow from the right ones.
+- :mod:`~lnlib.mistakes.recognise`, :mod:`~lnlib.mistakes.relation`, :mod:`~lnlib.mistakes.slips`: a wrong answer of
+  any kind is told by comparison with changes of the solution, written down or made one place at a time, or by how its
+  numbers follow from the right ones.
 - :mod:`~lnlib.mistakes.compare`, :mod:`~lnlib.mistakes.change`, :mod:`~lnlib.mistakes.diagnosis`: what these share.
 """
 

@@ -194,6 +194,7 @@ def _outside_bases(dy, cache):
         [(("only-s-replaced",), {"outer": c / s}),
          (("eps-inside",), {"r": 1 / inside, "outer": c / inside, "inner": c / inside}),
          (("eps-dropped",), {"r": 1 / sigma, "outer": c / sigma, "inner": c / sigma}),
+         (("sigma-in-front",), {"r": 1 / sigma, "outer": c / s}),
          (("upside-down",), {"outer": c * sigma / s**2}), (("slope-one",), {"outer": 2 * c}),
          (("sigma-for-s",), {"inner": c / sigma}), (("centred-for-xhat",), {"outer": c, "inner": c}),
          (("centred-once",), {"outer": c})],
@@ -213,6 +214,7 @@ def outside_family(with_gamma):
     return Family(("dx",), tuple(probes), outside_backward,
                   _table(only_s_replaced="layer norm's formula with another s put in; ds/dx changes as well",
                          eps_inside="it is the one for eps inside the root",
+                         sigma_in_front="sigma stands for s in the division at the end",
                          upside_down="the new factor is upside down",
                          slope_one="ds is taken for the change of sigma^2 itself, as if ds/dsigma^2 were 1",
                          sigma_for_s="sigma stands for s in the mean of g * xhat, too"), _outside_bases)

@@ -343,6 +343,7 @@ def diagnose(backward, family=LAYER_NORM):
     parts = [part for part in parts if part]
     if not parts:
         return None
-    kind = parts[0].kind if len(parts) == 1 else "combination"
+    kinds = {part.kind for part in parts}
+    kind = kinds.pop() if len(parts) == 1 or kinds == {"nearest"} else "combination"
     return Diagnosis(kind, tuple(dict.fromkeys(itertools.chain(*(p.names for p in parts)))),
                      " ".join(part.sentence for part in parts), tuple(itertools.chain(*(p.because for p in parts))))

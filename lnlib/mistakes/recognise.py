@@ -12,6 +12,7 @@ import numpy as np
 from .compare import agree, is_numbers
 from .diagnosis import Diagnosis
 from .relation import relation
+from .slips import slips
 
 
 class Reply(NamedTuple):
@@ -78,6 +79,8 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
     # What holds of the few numbers of one check may be an accident of them.
     if not says and relation(mine, right) and (simple := relation(*(list(everywhere(f)) for f in (answer, solution)))):
         return simple
+    if not says and not little and (slip := _slip(answer, mine, right, solution, replies, message_of, everywhere)):
+        return slip
     # What a message says of the numbers says nothing where these could be compared, and were not the same.
     if not found and not (mine and re.search(r"off by|found -?\d", message)):
         found = [m for m, function in wrong.items() if message_of(function) == message and passes_before(function)]
@@ -89,6 +92,19 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
         return Diagnosis("may be", (), "It may be this: " + " Or: ".join(says), tuple(because))
     failure = next((result for result, _ in mine if isinstance(result, Failure) and result.means), None)
     return Diagnosis("error", (), failure.means, (f"ends with {failure.kind}",)) if failure else None
+
+
+def _slip(answer, mine, right, solution, replies, message_of, everywhere):
+    """The :class:`Diagnosis` of an answer whose numbers are, in all checks, those of a variation of the solution."""
+    said = {}
+    for words, function in slips(solution):
+        if words not in said and matches(mine, right, {words: function}, replies, message_of):
+            if agree(list(everywhere(answer)), list(everywhere(function))):
+                said[words] = f"replies as the solution with {words}"
+    if not said:
+        return None
+    return Diagnosis("slip", (), f"The book's solution gives your numbers once it has {', or '.join(list(said)[:2])}. "
+                     "Where could that be in yours?", tuple(said.values()))
 
 
 def _with_these_verdicts(mine, known):

@@ -46,7 +46,7 @@ def of_parts(size, on_g=0, on_dy=0, scale=1, normalised=True):
     (of_parts(lambda kappa: kappa**2 - 1, on_g=1), "A square stands"),
     (of_parts(lambda kappa: (kappa**2 - 1)**0.5, on_g=1, normalised=False), "that xhat**2 gave it"),
     (of_parts(lambda kappa: (kappa**2 - 1)**0.5, on_dy=1), "add a constant to dy"),
-    (of_parts(lambda kappa: 0, scale=0), "its kappa stays 1")])
+    (of_parts(lambda kappa: 0, scale=0), "All of your g comes through")])
 def test_what_is_said_of_a_dy(answer, words):
     assert words in str(check("dy-with-kappa", answer).diagnosis)
 
@@ -75,7 +75,8 @@ def test_an_answer_may_draw_from_seed_0():
     (lambda gamma, beta, tolerance, u: np.abs(gamma) < u, "compares gamma with u"),
     (lambda gamma, beta, tolerance, u: (gamma == 0) | (2.0**-24 * np.abs(beta) > tolerance * np.abs(gamma)),
      "float32, whatever"),
-    (lambda gamma, beta, tolerance, u: (gamma == 0) | ((np.abs(beta) - np.abs(gamma)) * u > tolerance), "None"),
+    (lambda gamma, beta, tolerance, u: (gamma == 0) | ((np.abs(beta) - np.abs(gamma)) * u > tolerance),
+     "once it has a factor left out"),  # of 1 and of 1 - gamma the features with a gamma so small do not tell
     (lambda gamma, beta, tolerance, u: u * np.abs(beta / gamma) > tolerance, "gamma and beta are both 0"),
 ])
 @pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")

@@ -37,8 +37,8 @@ def pair(size, both=np.add):
     """An answer to adjoint-pair with another size of a sum, of its two factors."""
     def candidate(jvp, vjp, v, dy):
         Jv, JTdy = jvp(v), vjp(dy)
-        a, b = np.vdot(dy, Jv), np.vdot(JTdy, v)
-        return float(abs(a - b) / both(size(dy, Jv), size(JTdy, v)))
+        gap, of_both = abs(np.vdot(dy, Jv) - np.vdot(JTdy, v)), both(size(dy, Jv), size(JTdy, v))
+        return float(gap / of_both) if of_both else 0.0
     return candidate
 
 
@@ -104,6 +104,15 @@ def mean_of_squares(x):
     return (x**2).mean(axis=-1, keepdims=True) - np.mean(x, axis=-1, keepdims=True) ** 2
 
 
+def piling_up(f, x, h):
+    gradient, up, down = np.zeros_like(x), x.copy(), x.copy()
+    for i in np.ndindex(x.shape):
+        up[i] += h
+        down[i] -= h
+        gradient[i] = (f(up) - f(down)) / (2 * h)
+    return gradient
+
+
 def in_place(f, args, dy, grads, rng):
     for k, v in enumerate(directions := normal(args, rng)):
         args[k] = args[k] + 1e-30j * v
@@ -157,6 +166,19 @@ def test_better_no_diagnosis_than_a_false_one(id, candidate):
     ("best-step", lambda q, u, length: length * np.cbrt(u / 2), "right at order 2"),
     ("best-step", lambda q, u, length: length * (u / q) ** (1 / q + 1), "1 more"),
     ("best-step", lambda q, u, length: length * (u / (q + 1)) ** (1 / (q + 1)), "by order + 1"),
+    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sizes(a, b)), "your result is 0 / 0"),
+    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sizes(a, b) if sizes(a, b) else 1.0), "is 1 too large"),
+    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / abs(a.sum())), "one of the two sums alone"),
+    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sizes(a, a)), "of your first sum counts twice"),
+    ("one-direction", slopes(lambda args, rng: normal(args, np.random)), "with an equal rng gives other numbers"),
+    ("one-direction", slopes(normal, h=1e-320), "near 1e-30?"),
+    ("one-direction", lambda *a: slopes(normal)(*a)[1:] * 2, "from the same gradients"),
+    ("one-direction", slopes(lambda args, rng: [normal(args, rng)[0], 0 * args[1], 0 * args[2]]), "first argument moves"),
+    ("central-difference", piling_up, "Your moves pile up"),
+    ("central-difference", lambda f, x, h: quotients(f, x, h, np.ndindex(x.shape[:2])), "two indices"),
+    ("complex-safe-variance", lambda x: centred(x).mean(axis=-1, keepdims=True) ** 2, "You square a mean of deviations"),
+    ("best-step", lambda q, u, length: length * u ** (1 / (q + 1)) / q, "divides outside the power"),
+    ("best-step", lambda q, u, length: length * (u / q) ** (1 / (q + 2)), "a whole number one too large"),
     ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sum(min(np.linalg.norm(t), abs(t.sum())) for t in (a, b))),
      "the smaller of two"),
     ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / max(np.linalg.norm(a), abs(a.sum()))), "the first sum alone"),

@@ -161,7 +161,9 @@ def with_dx(dx):
     (lambda dy, k: k.rstd * (k.gamma * dy - (k.gamma * dy).mean(-1, keepdims=True)), "dx"),  # missing-projection
     (MUTANT["batch-axis"], "rows"), (MUTANT["y-for-xhat"], "xhat"), (MUTANT["gamma-missing-first"], "gamma"),
     (lambda dy, k: J(k.gamma * dy, k) / dy.shape[-1], "D"), (lambda dy, k: J(J(dy, k), k), None),
-    (lambda dy, k: (np.abs(k.gamma) + 1) * J(np.exp(k.gamma) * dy, k), None)])
+    (lambda dy, k: (np.abs(k.gamma) + 1) * J(np.exp(k.gamma) * dy, k), "With gamma = 1: Read off"),
+    (lambda dy, k: k.rstd * J(dy, k), "With gamma = 1: Your dx is that of a known mistake: dx is divided by the variance"),
+    (lambda dy, k: J(dy, k) / k.rstd, "With gamma = 1: Your dx is that of a known mistake: the division by s")])
 def test_a_killed_survivor_is_told_by_its_terms(dx, words):
     def first(dy, cache):
         found = dx(dy, cache)
@@ -169,6 +171,19 @@ def test_a_killed_survivor_is_told_by_its_terms(dx, words):
 
     diagnosis = check("survivor", with_dx(first)).diagnosis
     assert diagnosis is None if words is None else words in str(diagnosis) and "may be" not in str(diagnosis), diagnosis
+
+
+def test_a_survivor_with_wrong_sums_is_blamed_for_the_sums_alone():
+    report = check("survivor", lambda dy, cache: (J(dy, cache), (dy * cache.xhat).sum(axis=0), dy.sum(axis=0)))
+    assert "over the first axis only" in str(report.diagnosis) and "your dx" not in str(report.diagnosis).lower(), report
+
+
+def test_a_dx_of_0_is_said_to_be_0():
+    assert "your dx is 0" in check("survivor", with_dx(lambda dy, cache: 0 * dy)).failed[1]
+
+
+def test_a_test_that_turns_its_verdict_round_is_told():
+    assert "changed places" in str(check("write-the-test", lambda backward: not rms_test()(backward)).diagnosis)
 
 
 def columns(*terms):

@@ -294,7 +294,8 @@ def columns(order, sign=1):
     ("write-the-test", lambda backward: True, "may be", "accepts everything"),
     ("same-output", lambda x: x.copy(), None, ""),
     ("lost-in-y", sign_kept, "known", "signs of gamma and beta differ"),
-    ("lost-in-y", lambda gamma, beta, tol, u: (gamma == 0) | (u * abs(beta) < tol * abs(gamma)), None, ""),
+    ("lost-in-y", lambda gamma, beta, tol, u: (gamma == 0) | (u * abs(beta) < tol * abs(gamma)), "slip",
+     "a comparison turned round"),
     ("survivor", no_projection, "one of", "Your dx is that of"),
     ("read-the-mistake", columns((1, 2, 0)), "relation", "another order"),
     ("read-the-mistake", columns((0, 1, 2), -1), "known", "have the other sign"),
@@ -341,7 +342,7 @@ def test_what_is_none_of_them_is_not_named(answer):
 
 @pytest.mark.parametrize("error, array, words", [
     (1e-7, np.float64(np.float32(0.1)), "has no more"), (1e-7, 0.1, "a step in float32"), (1e-3, 0.1, ""),
-    (1e-7, np.float32(0.1), ""), (1e-11, 0.1, "")])
+    (1e-7, np.float32(0.1), "is float32"), (1e-10, 0.1, "difference quotient"), (1e-12, 0.1, "")])
 def test_a_small_error_says_whose_size_it_has(error, array, words):
     said = of_small_error(error, np.asarray(array))
     assert words in said and bool(words) == bool(said)

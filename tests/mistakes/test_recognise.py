@@ -197,3 +197,38 @@ def test_expressions_agree_however_they_are_written():
     sympy = pytest.importorskip("sympy")
     x, n = sympy.Symbol("x"), sympy.Symbol("n", integer=True)
     assert agree(n * x * (x + 1), n * x**2 + n * x) and not agree(n * x * (x + 1), n * x**2 + x)
+
+
+# ---- Slips -----------------------------------------------------------------------------------------------
+
+def spread(x, eps):
+    c = x - x.mean(axis=-1, keepdims=True)
+    s = np.sqrt((c * c).mean(axis=-1, keepdims=True) + eps)
+    return c / s, 2 * x.std(axis=-1)
+
+
+@pytest.mark.parametrize("x, kind, words", [
+    (lambda x, eps: (spread(x, eps)[0], 2 * x.std(axis=0)), "slip", "the first axis in place of the last"),
+    (lambda x, eps: (spread(x, eps)[0], 2 * x.std(axis=-1, ddof=1)), "slip", "D - 1 where D belongs"),
+    (lambda x, eps: (spread(x, 1e-5)[0], spread(x, eps)[1]), "slip", "eps fixed at 1e-5"),
+    (lambda x, eps: (spread(x, 0)[0], spread(x, eps)[1]), "slip", "a term left out, or no eps"),
+    (lambda x, eps: (x / np.sqrt(x.var(axis=-1, keepdims=True) + eps), spread(x, eps)[1]), "slip", "x itself where another"),
+    (lambda x, eps: ((x + m(x)) / np.sqrt(((x + m(x)) ** 2).mean(axis=-1, keepdims=True) + eps), spread(x, eps)[1]),
+     "slip", "a sign turned"),
+    (lambda x, eps: spread(x, eps)[::-1], "slip", "two results exchanged"),
+    (lambda x, eps: (np.sqrt(np.abs(x)), spread(x, eps)[1]), None, "None"),
+])
+def test_a_slip_is_told_by_its_kind(monkeypatch, x, kind, words):
+    rows = np.random.default_rng(2).standard_normal((3, 4)) + 2
+
+    def judge(found, right, **_):
+        for a, b in zip(found, right):
+            expect_close(a, b, 1e-12)
+
+    check = each("rows", lambda rng: Call({"x": rows, "eps": 0.3}, right=spread(rows, 0.3)), judge)
+    found = told(monkeypatch, x, (), (check,), spread)
+    assert (found.kind if found else None) == kind and words in str(found), found
+
+
+def m(a):
+    return a.mean(axis=-1, keepdims=True)

@@ -199,7 +199,7 @@ EXERCISES = (
          "The unit roundoff has no part in your answer. How large is the rounding error of y?",
          "2.0**-24 * np.abs(beta)", "Your unit roundoff is that of float32, whatever the caller passes."),
         ("u * np.abs(beta) > tolerance * np.abs(gamma)", "u * np.abs(gamma) > tolerance * np.abs(beta)",
-         "beta and gamma have changed places in your comparison. Which of them makes y inaccurate?",
+         "Gamma stands where beta belongs in your comparison, and beta where gamma does. Which of them makes y inaccurate?",
          "np.abs(beta) > np.abs(gamma)", "Neither u nor the tolerance has a part in your answer. How large is the rounding error?",
          "u > tolerance * np.abs(gamma)",
          "The size of beta has no part in your answer. How large is the rounding error of y?",

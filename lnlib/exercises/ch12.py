@@ -10,7 +10,7 @@ from ..layernorm import layer_norm_backward, layer_norm_forward
 from ..mistakes import Diagnosis, Mistake, changes
 from ..sharded import GATHER, SUM, cut, features, rows, simulate, widths
 from . import Call, Check, Exercise, Mismatch, Ran, each, expect, expect_array, expect_number, expect_parts
-from .run import plainly, reply
+from .run import Raised, plainly, reply
 
 _U = 2.0**-24
 
@@ -54,6 +54,7 @@ def _is_whole(found, x, merges):
     size of both (a bound of the page). Of the squares, each merge rounds d three times, which counts twice, and five
     times more; 16 u, all terms being positive."""
     count, *numbers = expect_parts(found, 4, "numbers: count, mean, residual and squares")
+    expect_number(count, "the count", "iu", "an int")
     expect(count == len(x), f"the count is {count}, expected {len(x)}")
     for name, number in zip(("mean", "residual", "squares"), numbers):
         expect_array(number, (), "float32", name)
@@ -89,6 +90,47 @@ def _several(title, offset, *counts):
         return Call({"groups": [_group(x[part]) for part in widths(*counts)]}, x=x)
 
     return each(title, ask, lambda found, x, groups: _is_whole(found, x, len(groups)), call=_one_by_one)
+
+
+def _of_a_merge(answer):
+    """The :class:`~lnlib.mistakes.Diagnosis` of what the mean and the squares of two groups hold, by a fit."""
+    for counts in ((96, 32), (32, 96)):
+        draws = np.random.default_rng(12).uniform(1, 2, (6, 2, 2)).astype(np.float32)
+        groups = [[(n, mean, np.float32(0), squares) for n, (mean, squares) in zip(counts, draw)] for draw in draws]
+        found = [expect_parts(reply(plainly, answer, {"a": a, "b": b})[0], 4) for a, b in groups]
+        means, squares = draws.astype(float).transpose(2, 1, 0)
+        distance = means[1] - means[0]
+        # Float32 keeps 1e-7 of what is drawn, and distances of 0.01 are drawn at least.
+        way = [float(mean) + float(residual) - first for (_, mean, residual, _), first in zip(found,
+            means[0])] / distance
+        held = np.linalg.lstsq(np.stack([*squares, distance**2], -1), [float(group[3]) for group in found],
+            rcond=None)[0]
+        held = np.round(held, 4)
+        start = f"Of groups of {counts[0]} and {counts[1]} numbers your"
+        if np.ptp(way) < 1e-4 < abs(way[0] - counts[1] / 128):
+            says = (f"{start} mean lies {way[0]:.3g} of the way from the first's to the second's. Which of them is "
+                    "it nearer to?")
+        elif abs(held[:2] - 1).max() > 1e-4:
+            says = (f"{start} squares hold {held[0]:.4g} and {held[1]:.4g} times those of the two. Are sums added, "
+                    "or means?")
+        elif abs(held[2] / 24 - 1) > 1e-4:
+            says = (f"{start} squares hold {held[2]:.4g} times the squared distance of their means. Which numbers "
+                    "are farther from the mean now?")
+        else:
+            continue
+        return Diagnosis("relation", (), says, (f"goes {way} of the way, squares hold {held}",))
+    return _lost_far_from_zero(answer)
+
+
+def _lost_far_from_zero(answer):
+    """What is said of a merge that is right near zero, if it rounds too much elsewhere."""
+    x = (1e4 + np.random.default_rng(13).standard_normal(1000)).astype(np.float32)
+    _, mean, residual, _ = reply(plainly, answer, {"a": _group(x[:300]), "b": _group(x[300:])})[0]
+    if abs(float(mean) + float(residual) - x.mean(dtype=float)) < 8 * _U * x.std(dtype=float):
+        return None
+    return Diagnosis("relation", (), "Your merge is right near zero, and loses digits of the mean far from it. "
+                     "Which of your numbers are as large as the mean, and rounded as it is?",
+                     ("mean and squares hold what they should, near zero",))
 
 
 # ---- Three planted mistakes ---------------------------------------------------------------------------
@@ -300,9 +342,10 @@ def _on_ranks(answer, arguments):
     return Ran(np.array([expect_array(a, products.shape[1:], "float64", "what a rank returns") for a in results]), log)
 
 
-def _asked(rng, blocks, D, ranks, orders=("tree",)):
+def _asked(rng, blocks, D, ranks, orders=("tree",), scale=1):
     """Calls with the products of one set of rows, the last block short."""
-    products = rng.standard_normal((BLOCK * blocks - 17, D)) * np.exp2(rng.integers(-8, 8, (BLOCK * blocks - 17, 1)))
+    products = scale * rng.standard_normal((BLOCK * blocks - 17, D)) * np.exp2(rng.integers(-8, 8,
+        (BLOCK * blocks - 17, 1)))
     return [Call({"products": products, "ranks": n, "order": order}) for n in ranks for order in orders]
 
 
@@ -320,7 +363,14 @@ def _of_a_program(answer):
                 return end.value
             received = yield brought[-1]
 
-    result = reply(_on_ranks, watched, {"products": products, "ranks": 2, "order": "tree"})[0].results[0]
+    try:
+        result = reply(_on_ranks, watched, {"products": products, "ranks": 2, "order": "tree"})[0].results[0]
+    except (Mismatch, Raised):
+        if brought and brought[-1][0] is GATHER and np.ndim(brought[-1][1]) == 1:
+            return Diagnosis("known", (),
+                "Gathered vectors lie behind each other as one long vector. Which axis should "
+                             "count the ranks?", ("gathers a vector last",))
+        raise
     operation, array = brought[-1]
     # float32 rounds by 6e-8 of each sum; a sum that is wrong in more than its order is off by far more.
     if not np.allclose(result, products.sum(axis=0), rtol=1e-5, atol=1e-5):
@@ -385,6 +435,15 @@ def cuts_solution(N, D, ranks, alpha, beta, rate):
 
 
 _CUTS = "one process", "rows", "features"
+#: What memory (0), steps (1) and bytes (2) are counted in, and a question, where they are off.
+_COUNTED = {
+    (0, "one process"): ("bytes for each element", "Which arrays do both passes read and write?"),
+    (0, "rows"): ("of 1000 rows", "How many has the busiest rank?"),
+    (0, "features"): ("of 1500 features", "How many has the busiest rank?"),
+    1: ("steps", "How many has a gather, how many a sum, and how many of them are there?"),
+    (2, "one process"): ("bytes that are sent", "To whom?"),
+    (2, "rows"): ("bytes for each feature", "How wide are the sums, and how often does a part of them pass?"),
+    (2, "features"): ("bytes for each row", "Whose messages does a rank receive, and how wide are they?")}
 
 
 def _as_modelled(found, **call):
@@ -395,6 +454,31 @@ def _as_modelled(found, **call):
         # 1e-9: the arithmetic of the model rounds a few times in float64.
         expect(abs(mine - right) <= 1e-9 * right, f"{name}: found {mine:.4g} s, and the model says {right:.4g} s; "
                f"fastest is then {_CUTS[int(np.argmin(wanted))]}, and by your times {_CUTS[int(np.argmin(found))]}")
+
+
+def _of_the_times(answer):
+    """The :class:`~lnlib.mistakes.Diagnosis` of the first memory, steps or bytes that are not the model's."""
+    N, D, ranks = 1000, 1500, 7
+
+    def seconds(function, *rates):
+        return np.array([expect_number(n) for n in expect_parts(reply(plainly, function, dict(zip(
+            ("N", "D", "ranks", "alpha", "beta", "rate"), (N, D, ranks, *rates))))[0], 3)])
+
+    mine, right = ([seconds(f, 0, 0, 1.0), seconds(f, 1, 0, 1e30), seconds(f, 0, 1, 1e30)]
+                   for f in (answer, cuts_solution))
+    factors = (np.array(mine) / np.maximum(right, 1e-12))[np.array(right) > 1e-12]
+    whole = mine[0] / 3 + 5 * mine[1] + 7 * mine[2]
+    if np.ptp(factors) < 1e-9 or not np.allclose(seconds(answer, 5, 7, 3), whole, rtol=1e-9, atol=0):
+        return None  # all in another unit, or no such sum
+    per = (N * D, 20 * D, 20 * N), (1, 1, 1), (1, D, N)
+    for name, *parts in zip(_CUTS, *mine, *right, *per):
+        for k, (found, wanted, unit) in enumerate(zip(parts[:3], parts[3:6], parts[6:])):
+            if abs(found - wanted) > 1e-6 * abs(wanted):
+                what, question = _COUNTED[k if k == 1 else (k, name)]
+                where = "" if name == "one process" else f" on {ranks} ranks"
+                return Diagnosis("relation", (),
+                    f"Your time of {name} counts {round(found / unit, 4):g} {what}{where}. {question}",
+                                 (f"found {found:.6g}, the model has {wanted:.6g}",))
 
 
 def _case(title, N, D, ranks, alpha, beta, rate):
@@ -423,10 +507,12 @@ EXERCISES = (
                   Call({"a": a, "b": b}, x=x) for x in [(9 + rng.standard_normal(40)).astype(np.float32)]
                   for a, b, x in ((_group(x), _EMPTY, x), (_EMPTY, _group(x), x), (_EMPTY, _EMPTY, x[:0]))],
                   lambda found, x, **_: _is_whole(found, x, 1)),
+              _pair("an outlier beside one number", 1e3, 100_000, 2, outlier=-1),
               _several("sixty groups one after the other", 1e6, *(10 + 7 * k % 90 for k in range(60)))),
-             mistakes=changes(
+             _of_a_merge, changes(
         ("a[0] < b[0]", "a[0] > b[0]",
-         "The smaller group is the pivot. How far from it may the mean of all lie, in sigma?",
+         "The pivot is the smaller of these two groups. How far from it may the mean of all lie, in sigma?",
+         "a[3] < b[3]", "The group with the larger squares is the pivot. Is it the one with more numbers?",
          "False", "The first group is always the pivot. What if it is one outlier, and the second has all the rest?"),
         ("(mean_b - mean) + (residual_b - residual_a)", "(mean_b - mean)",
          "The distance forgets the residuals. Where does the mean of each group lie?",
@@ -449,7 +535,9 @@ EXERCISES = (
          " + distance * moved * count_b", "The distance counts with the wrong count. Try it on two groups of one number each "
          "and on one number beside three.",
          " + moved * moved * count_a",
-         "Only the larger group's numbers are farther from the mean now. And those of the smaller?",
+         "The distance counts too little in the squares. Which numbers are farther from the mean now?",
+         " + distance * distance",
+         "The squared distance is added once. How many numbers have moved away from the mean?",
          " + distance * moved * count_a / count",
          "The squared distance is divided by the count of all twice. Try it on two groups of one number each.",
          " + distance * moved",
@@ -461,12 +549,16 @@ EXERCISES = (
         ("    if count_b == 0:\n        return a\n", "",
          "Two groups of no numbers divide 0 by 0. What should come of nothing and nothing?")) + (
         Mistake("", _LARGER, changes=((_SQUARES, _OF_DISTANCE), ("* " + _MOVED + "\n", "* np.float32(count_a / count)\n"))),
+        Mistake("", "Your groups' squares are averaged. Are they means, or sums?", changes=((
+            "squares_a + squares_b", "(squares_a * count_a + squares_b * count_b) / np.float32(count)"),)),
         Mistake("", _HALF, changes=((_SQUARES, _OF_DISTANCE), ("* " + _MOVED + "\n", "* np.float32(1 / 2)\n"))),
         Mistake("", _ROUNDED, changes=(_RETURNED,)),
         Mistake("", _ROUNDED, changes=(_RETURNED, (" + (residual_b - residual_a)", ""))))),
     Exercise("planted-mistakes", 20, "test", whats_wrong_solution, tuple(map(_named, LAYERS)), _of_a_test),
     Exercise("same-bits", 15, "implement", same_bits_solution,
-             (each("the sum over all rows", lambda rng: _asked(rng, 9, 5, (1, 3, 4)), _is_sum, call=_on_ranks),
+             # Small numbers, so that a sum rounded to some decimals is none.
+             (each("the sum over all rows", lambda rng: _asked(rng, 9, 5, (1, 3, 4), scale=2.0**-40), _is_sum,
+                   call=_on_ranks),
               Check("the same bits for any number of ranks", lambda rng: _asked(rng, 12, 48, (1, 2, 3, 4, 5, 8)),
                     _same_everywhere, call=_on_ranks),
               Check("the same bits in every order of the library",
@@ -478,17 +570,27 @@ EXERCISES = (
          "parts = yield GATHER, products\n    return parts.sum(axis=0)",
          "All rows travel. How many numbers a block would do?",
          "parts = yield GATHER, np.reshape(blocks, (-1, D))\n    return parts.mean(axis=0)",
-         "Blocks are averaged in your program. Does dgamma get smaller with more of them?"),
+         "Blocks are averaged in your program. Does dgamma get smaller with more of them?",
+         "yield SUM, products.sum(axis=0)\n    return products.sum(axis=0)",
+         "A rank's own sum is returned. What does yield give back?"),
+        ("return parts.sum(axis=0)", "return parts.sum(axis=1)",
+         "Each block is summed over its features. Which axis has the blocks?",
+         "return parts[0]", "The first block's sum is returned. What of the others?"),
+        ("].sum(axis=0)", "].mean(axis=0)", "Each block is averaged over its rows. Does dgamma grow with more rows?"),
+        ("np.reshape(blocks, (-1, D))", "np.array(blocks)",
+         "A rank without rows brings an array without columns. Which shape must it have?"),
+        ("    parts = yield", "    if not blocks:\n        return np.zeros(D)\n    parts = yield",
+         "A rank without rows ends before the message. For whom do the others wait?"),
         ("range(0, len(products), 64)]", "range(0, len(products) // 64 * 64, 64)]",
          "Rows after the last whole block are lost."))),
     Exercise("which-cut", 15, "derive measure", cuts_solution,
              (_case("a batch", 8192, 4096, 8, 2e-6, 1e-10, 1e10), _case("one long row", 1, 65536, 4, 2e-6, 1e-10, 1e10),
               _case("a small batch", 16, 64, 4, 2e-6, 1e-10, 1e10),
               _case("fewer rows than ranks", 3, 16384, 8, 2e-6, 1e-10, 1e10),
-              _case("uneven shards, a slow network", 1000, 1000, 7, 5e-5, 1e-9, 2e10)), mistakes=changes(
+              _case("uneven shards, a slow network", 1000, 1000, 7, 5e-5, 1e-9, 2e10)), _of_the_times, changes(
         ("math.ceil(N / ranks)", "N / ranks",
          "Rows are shared out evenly, in fractions. How many has the busiest rank?",
-         "N // ranks", "The rank with the fewest rows sets your time. For whom do the others wait?"),
+         "N // ranks", "The busiest rank has too few rows in your time. For whom do the others wait?"),
         ("math.ceil(D / ranks)", "D / ranks",
          "Features are shared out evenly, in fractions. How many has the busiest rank?"),
         ("math.ceil(math.log2(ranks))", "math.log2(ranks)", "Your number of steps is no whole number.",
@@ -503,15 +605,16 @@ EXERCISES = (
         ("math.ceil(D / ranks)) + 2 * steps", "math.ceil(D / ranks)) + steps",
          "Features send one message in your model. How many passes are there?"),
         ("2 * (ranks - 1) / ranks * 16", "(ranks - 1) / ranks * 16",
-         "The sum's bytes pass once. It is scattered, and then?",
+         "Half of the sum's bytes are missing. Of which gradients is it, how wide are they, and how often does a "
+         "part pass?",
          "2 * (ranks - 1) * 16", "Each rank would receive the whole message of all others. Which part of a sum does a rank add up?"),
-        ("* 16 * D", "* 8 * D", "One sum of D numbers is sent. Which gradients are there, and how wide are their numbers?"),
         ("(ranks - 1) * 72", "72", "Each rank receives the message of one other.",
          "ranks * 72", "Your ranks receive their own message, too. Does it travel?",
          "(ranks - 1) * 32", "Only the forward message travels. What does dx need to know of the whole row?",
          "(ranks - 1) * 36", "Half of the bytes are missing. How wide are the numbers that travel?"),
         ("return one, by_rows, by_features", "return one, by_features, by_rows",
-         "The times of rows and features are exchanged. Which of the two is asked for first?")) + (
+         "The times of rows and features are exchanged. Which of the two is asked for first?",
+         "return by_rows, by_features, one", "The time of one process comes last. Which is asked for first?")) + (
         # Where the ranks divide both, all of N and D may be exchanged or only those in messages.
         Mistake("", _EXCHANGED, changes=(("* 16 * D", "* 16 * N"), ("* 72 * N", "* 72 * D"))),
         Mistake("", _EXCHANGED, changes=(("N, D, ranks", "D, N, ranks"),)))),

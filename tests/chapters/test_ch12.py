@@ -124,8 +124,13 @@ MERGES = [
      "two equal groups near zero", "residual has dtype float64, expected float32"),
     (lambda a, b: (1000, *ch12.merged_solution(a, b)[1:]), "a small and a large group", "the count is 1000"),
     (changed("a[0] < b[0]", "False"), "the same, the outlier first", "first group is always the pivot"),
-    (changed("a[0] < b[0]", "a[0] > b[0]"), "an outlier alone in its group", "The smaller group is the pivot"),
+    (changed("a[0] < b[0]", "a[0] > b[0]"), "an outlier alone in its group", "smaller of these two groups"),
     (changed("count_b / count)", "0.5)"), "a small and a large group", "Both groups count half"),
+    # Groups of which the smaller has the larger mean, or the larger squares.
+    (changed("a[0] < b[0]", "a[1] < b[1]"), "an outlier alone in its group", "The pivot is the smaller of these"),
+    (changed("a[0] < b[0]", "a[3] < b[3]"), "an outlier beside one number", "The group with the larger squares"),
+    (lambda a, b: (float(a[0] + b[0]), *ch12.merged_solution(a, b)[1:]), "two equal groups near zero",
+     "the count has dtype"),
     (changed("return count, mean, residual_a + moved, squares", "return count, mean, residual_a - moved, squares"),
      "two equal groups near zero", "off by"),
     (changed("distance * moved * count_a", "distance * distance * count_a * count_b / count"), None, ""),
@@ -172,6 +177,28 @@ def second(p, q, n):
 
 def both(p, q, n):
     return p * q / n
+
+
+def averaged_means(a, b):
+    """Means and residuals by their shares, each rounded."""
+    n = a[0] + b[0]
+    if not n:
+        return a
+    mean, residual = (np.float32((a[0] * a[k] + b[0] * b[k]) / n) for k in (1, 2))
+    return n, mean, residual, a[3] + b[3] + (a[1] - b[1]) ** 2 * np.float32(a[0] * b[0] / n)
+
+
+@pytest.mark.parametrize("answer, words", [
+    (pivoted(lambda p, q, n: 2 * q / n, lambda p, q, n: p * q / n), "your mean lies 0.5 of the way"),
+    (pivoted(lambda p, q, n: q / n, lambda p, q, n: p * q), "your squares hold 3072 times the squared distance"),
+    (lambda a, b: (*ch12.merged_solution(a, b)[:3], ch12.merged_solution(a, b)[3] / np.float32(max(a[0] + b[0], 1))),
+     "your squares hold 0.0078 and 0.0078 times those of the two"),
+    # Half of the square of the distance of two equal groups, and one group's share of it.
+    (pivoted(lambda p, q, n: q / n, lambda p, q, n: p * q / n / 2), "The distance counts too little"),
+    (averaged_means, "loses digits of the mean far from it")])
+def test_what_a_merge_holds_is_read_off(answer, words):
+    said = str(check("merge-groups", answer).diagnosis)
+    assert words in said and len(said.split()) <= 30, said
 
 
 ROUNDED = "The mean of the whole is rounded to one number"
@@ -375,6 +402,21 @@ def no_shape(products):
     return (yield GATHER, np.array([b.sum(axis=0) for b in blocks_of(products)])).sum(axis=0)
 
 
+def own_sum_as_a_vector(products):
+    return (yield GATHER, products.sum(axis=0)).sum(axis=0)
+
+
+def leaves_early(products):
+    if not len(products):
+        return np.zeros(products.shape[1])
+    return (yield GATHER, np.array([b.sum(axis=0) for b in blocks_of(products)])).sum(axis=0)
+
+
+def rounded_sums(products):
+    """The same bits by chance: most sums of a library's orders round to the same decimals."""
+    return np.round((yield SUM, products.sum(axis=0)), 9)
+
+
 ANYWHERE, ORDERS, EMPTY = ("the same bits for any number of ranks", "the same bits in every order of the library",
                            "ranks without rows")
 PROGRAMS = [
@@ -395,6 +437,13 @@ PROGRAMS = [
      "has dtype float32"),
     (solution_with("same-bits", ("np.reshape(blocks, (-1, D))", "products")),
      "one number a feature and block is sent", "All rows travel"),
+    (solution_with("same-bits", ("return parts.sum(axis=0)", "return parts[0]")), "the sum over all rows",
+     "first block's sum"),
+    (solution_with("same-bits", ("].sum(axis=0)", "].mean(axis=0)")), "the sum over all rows",
+     "averaged over its rows"),
+    (own_sum_as_a_vector, "the sum over all rows", "one long vector"),
+    (leaves_early, EMPTY, "ends before the message"), (no_shape, EMPTY, "without columns"),
+    (rounded_sums, "the sum over all rows", "off by"),
 ]
 
 
@@ -452,7 +501,7 @@ def cuts(*changes):
 TIMES = [
     (as_array, None, ""), (lambda *a: [np.float64(t) for t in as_array(*a)], None, ""),
     (cuts(("math.ceil(math.log2(ranks))", "len(bin(ranks - 1)) - 2")), None, ""),
-    (cuts(("math.ceil(N / ranks)", "N // ranks")), "one long row", "rank with the fewest rows"),
+    (cuts(("math.ceil(N / ranks)", "N // ranks")), "one long row", "has too few rows in your time"),
     (cuts(("math.ceil(math.log2(ranks))", "ranks")), "a batch", "rows: found"),
     (cuts(("math.ceil(math.log2(ranks))", "math.floor(math.log2(ranks))")), "uneven shards, a slow network", "rows: found"),
     (cuts(("20 * rows", "12 * rows")), "a batch", "one process: found"),
@@ -462,7 +511,17 @@ TIMES = [
     (cuts(("return one, by_rows, by_features", "return 1e6 * one, 1e6 * by_rows, 1e6 * by_features")), "a batch", "one process"),
     (cuts(("(ranks - 1) * 72 * N", "(ranks - 1) * 72 * N / ranks")), "a batch", "features: found"),
     (cuts(("2 * (ranks - 1) / ranks * 16 * D", "32 * D")), "a batch", "rows: found"),
-    (cuts(("* 16 * D", "* 8 * D")), "a batch", "One sum of D numbers"),
+    (cuts(("* 16 * D", "* 8 * D")), "a batch", "Half of the sum's bytes"),
+    # What is counted is read off the times: memory, steps and bytes.
+    (cuts(("20 * rows", "16 * rows")), "a batch", "one process counts 16 bytes for each element"),
+    (cuts(("N / ranks), D) + 2 * steps", "N / ranks), D) + 4 * steps")), "a batch",
+     "rows counts 12 steps on 7 ranks"),
+    (cuts(("(ranks - 1) * 72", "(ranks - 1) * 64")), "a batch", "features counts 384 bytes for each row on 7 ranks"),
+    (cuts(("math.ceil(D / ranks)", "(D // ranks)")), "uneven shards, a slow network", "counts 214 of 1500 features"),
+    (cuts(("steps * alpha\n               + 2 * (ranks", "steps * 0\n               + 2 * (ranks")), "a batch",
+     "rows counts 0 steps"),
+    (cuts(("20 * rows * features / rate", "20 * rows * features * rate")), "a batch", "the model says"),
+    (cuts(("math.ceil(N / ranks)", "round(N / ranks)")), "one long row", "has too few rows in your time"),
     (cuts(("math.ceil(D / ranks)", "D // ranks")), "uneven shards, a slow network", "features: found"),
     (lambda *a: "rows", "a batch", "expected 3"),
     (lambda *a: (None, None, None), "a batch", "None"),

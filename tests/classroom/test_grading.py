@@ -544,7 +544,8 @@ def drawn():
     return tasks.draw(tasks.chapters(), _SEED)
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [0, 6])
 def test_odd_results_get_no_points_in_any_task_and_cost_nothing_else(first, drawn):
     for task in drawn:
         odd = itertools.cycle(_ODD[first:] + _ODD[:first])

@@ -15,7 +15,7 @@ def numba():
     return pytest.importorskip("numba")
 
 
-@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("parallel", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_kernels_do_what_is_counted(numba, parallel):
     copy, triad, multiply_add = rates.kernels(parallel)
     a, b, c = np.zeros(1001, np.float32), np.arange(1001, dtype=np.float32), np.ones(1001, np.float32)

@@ -112,8 +112,9 @@ NO_PADDING = {"padded-lanes"}  # D is a power of two
         "dgamma-averaged", "dgamma-over-features", "dgamma-from-centred", "parameters-swapped", "dgamma-from-dx",
         "dbeta-from-dx"}),
     ("all-with-unit-affine", GAMMA | EPS | DGAMMA_HAS_GAMMA | KEEPS_AXIS | NO_PADDING),
-    ("one-large-shape", EPS | ONLY_3D | KEEPS_AXIS | FULL_BLOCKS | NO_PADDING | {
-        "missing-mean", "mean-twice", "centred-once", "projection-halved", "ddof-mismatch", "sample-variance"}),
+    pytest.param("one-large-shape", EPS | ONLY_3D | KEEPS_AXIS | FULL_BLOCKS | NO_PADDING | {
+        "missing-mean", "mean-twice", "centred-once", "projection-halved", "ddof-mismatch", "sample-variance"},
+                 marks=pytest.mark.slow),
     ("broadcasting-relative-error", ONLY_3D | KEEPS_AXIS),
     ("small-random", KEEPS_AXIS | NO_PADDING),
 ])

@@ -125,6 +125,7 @@ def of_wild(name):
     return next(bug for bug in WILD if bug.name == name)
 
 
+@pytest.mark.slow
 def test_bugs_from_the_wild_are_found_named_and_shrunk_by_default():
     """One that only one row shows, one that needs more than a tile of 32, and one that rows far from zero show."""
     for name, most in (("paddle-one-row", 8), ("pytorch-half-of-a-warp", 33), ("onnxruntime-one-pass", 8)):

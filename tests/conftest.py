@@ -76,14 +76,24 @@ def browser():
 
 
 @pytest.fixture(scope="module")
+def visits(browser):
+    """A context of it, for visits that leave nothing behind."""
+    context = browser.new_context()
+    yield context
+    context.close()
+
+
+@pytest.fixture(scope="module")
 def address(site):
     """Where a server on this machine shows the site."""
     with served(site) as address:
         yield address
 
 
-#: What takes long and files of tests share: the compiled functions of lnlib.cpu, and the built site.
+#: What takes long and files of tests share: the compiled functions of lnlib.cpu, the notebooks that run in a browser,
+#: and the built site.
 SHARED = {"cpu": r"^from lnlib(\.cpu)? import .*\b(cpu|kernels)\b|^import differential|skip..lnlib\.cpu",
+          "lite": r"^def \w+\((.*\b)?lite\b",
           "site": r"^def (test_\w+\(.*\b|\w+\()(site|address)\b"}
 
 
@@ -121,13 +131,14 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Two processes share the tests file by file, for a file's fixtures; all that compile lnlib.cpu go to one."""
+    """Two processes share the tests file by file, for a file's fixtures; all that compile lnlib.cpu go to one, and so do
+    those that need the notebooks built for a browser."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             path = nodeid.partition("::")[0]
-            return "cpu" if shared(path) == "cpu" else path
+            return shared(path) if shared(path) in ("cpu", "lite") else path
 
     config.option.loadscopereorder = False
     return ByGroup(config, log)

@@ -37,34 +37,45 @@ CUT = """() => [...document.querySelectorAll('article :is(pre, .ln-cells, mjx-co
     .map(e => e.textContent.slice(0, 60))"""
 
 
+NO_FORMULA_IS_RAW = "document.querySelectorAll('.math:not(:has(mjx-container)), mjx-merror').length === 0"
+IMAGES_ARE_THERE = "[...document.images].every(i => i.complete && i.naturalWidth > 0)"
+
+
 @pytest.mark.parametrize("name", PAGES)
-def test_page_on_a_phone_from_a_server(browser, address, site, name):
-    with Visit(browser, f"{address}/book/{name}.html", width=360, theme="dark") as visit:
+def test_page_from_disk(visits, site, name):
+    """One visit a page, for loading it takes seconds: every other page dark, for axe on a phone, the rest light, for axe
+    on a wide screen. What is missing or elsewhere fails from disk first."""
+    dark = PAGES.index(name) % 2 == 0
+    with Visit(visits, (site / f"book/{name}.html").as_uri(), width=360, theme="dark" if dark else "light") as visit:
         page = visit.page
-        visit.stays_at(address)
+        visit.stays_at("file:")
+        assert page.evaluate(IMAGES_ARE_THERE) and page.evaluate(NO_FORMULA_IS_RAW)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         # What is wider than the phone scrolls in its own box.
         assert page.evaluate(TOO_WIDE) == []
         assert page.evaluate(NO_CUE) == []
-        assert page.evaluate("document.querySelectorAll('.math:not(:has(mjx-container)), mjx-merror').length") == 0
         assert not name.startswith("api") or page.evaluate("document.querySelectorAll('*').length") < 10_000
-        assert PAGES.index(name) % 2 or violations(page) == []  # axe takes seconds: a page in one theme, the next in the other
+        assert not dark or violations(page) == []
         for width in (360, 480, 700, 701, 820, 1024, 1440):  # the narrow drawings end at 700
             page.set_viewport_size({"width": width, "height": 900})
             assert small_type(page, site / "_images") == [], width
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(IMAGES_ARE_THERE)
+        page.set_viewport_size({"width": 1200, "height": 900})
+        assert dark or violations(page) == []
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.emulate_media(media="print")
+        page.set_viewport_size({"width": 703, "height": 1000})  # A4 between margins of 12 mm
+        assert page.evaluate(CUT) == []
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_page_from_disk(browser, site, name):
-    with Visit(browser, (site / f"book/{name}.html").as_uri()) as visit:
-        visit.stays_at("file:")
-        assert visit.page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
-        assert PAGES.index(name) % 2 == 0 or violations(visit.page) == []
-        visit.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-        visit.page.emulate_media(media="print")
-        visit.page.set_viewport_size({"width": 703, "height": 1000})  # A4 between margins of 12 mm
-        assert visit.page.evaluate(CUT) == []
+@pytest.mark.parametrize("name", ["index", CHAPTERS[0].stem, "11-fused-on-the-cpu", "api-numerics", "for-instructors"])
+def test_page_from_a_server(visits, address, name):
+    """One of each kind; those with interactive figures are in test_interactive.py. What differs is what needs a server."""
+    with Visit(visits, f"{address}/book/{name}.html", width=360, theme="dark") as visit:
+        visit.stays_at(address)
+        assert visit.page.evaluate(IMAGES_ARE_THERE) and visit.page.evaluate(NO_FORMULA_IS_RAW)
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 def test_the_page_with_most_formulas_is_quick(browser, site, address, record_property):

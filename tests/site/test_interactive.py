@@ -31,12 +31,13 @@ def test_every_figure_has_a_page_and_an_alternative():
 
 # ---- What the scripts compute -----------------------------------------------------------------------
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def scripts(browser):
-    """A page that holds one figure and nothing else."""
+    """A page that holds one figure and nothing else, each time anew."""
     page = browser.new_page(reduced_motion="reduce")  # no movement of 200 ms to wait for
 
     def load(name):
+        page.goto("about:blank")  # where no script has run
         page.set_content(f'<div data-ln-figure="{name}" data-ln-label="x"></div>')
         page.add_style_tag(path=STATIC / "ln.css")
         for script in SCRIPTS[name]:
@@ -437,20 +438,23 @@ def luminance(colour):
 
 
 @figures
-@pytest.mark.parametrize("theme", ("light", "dark"))
-def test_figure_on_its_page(browser, address, name, theme):
-    with Visit(browser, f"{address}/book/{PAGES[name]}.html", width=360, theme=theme) as visit:
+def test_figure_on_its_page(visits, address, name):
+    with Visit(visits, f"{address}/book/{PAGES[name]}.html", width=360) as visit:
         page = visit.page
         page.wait_for_selector(".ln-started")
         visit.stays_at(address)
         assert page.evaluate("""() => [...document.querySelectorAll('.ln-live *')].every(e =>
             e.closest('.ln-handles') || e.closest('caption') || e.getBoundingClientRect().right <= innerWidth)""")
         assert not page.locator(".ln-static").is_visible() and page.locator(".ln-picture svg").is_visible()
-        texts = page.evaluate(COLOURS)
-        assert len(texts) > 20
-        for text, ground, words in texts:
-            light, dark = sorted((luminance(text), luminance(ground)), reverse=True)
-            assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground, words)  # WCAG 2.1, 1.4.3
+        page.add_style_tag(content="* { transition: none !important; }")
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            page.wait_for_selector(f"html[data-theme={theme}]", state="attached")
+            texts = page.evaluate(COLOURS)
+            assert len(texts) > 20
+            for text, ground, words in texts:
+                light, dark = sorted((luminance(text), luminance(ground)), reverse=True)
+                assert (light + 0.05) / (dark + 0.05) >= 4.5, (theme, text, ground, words)  # WCAG 2.1, 1.4.3
         # Focus can be seen, and every control says what it is.
         control = page.locator(".ln-live input").first
         control.focus()

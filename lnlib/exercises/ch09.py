@@ -188,7 +188,7 @@ EXERCISES = (
          "np.abs(cache.rstd * cache.gamma * dy).max() / np.abs(dx).max()",
          "Largest elements are compared. Size is a norm, the root of a sum of squares.",
          "np.abs(cache.rstd * cache.gamma * dy).mean() / np.abs(dx).mean()",
-         "Mean absolute values are compared. Size is a norm, the root of a sum of squares.",
+         "Sums or means of absolute values are compared. Size is a norm, the root of a sum of squares.",
          "(np.linalg.norm(cache.rstd * cache.gamma * dy) / size) ** 2",
          "Your kappa is a quotient of squares. Which root does a norm have?",
          "np.linalg.norm(cache.rstd * cache.gamma * dy, 2) / np.linalg.norm(dx, 2)",
@@ -215,7 +215,9 @@ EXERCISES = (
          "Your error is the chapter's line with n = 3. The exercise asks for -log10(kappa u)."),
         ("max(0.0, -np.log10(kappa * u))", "float(int(max(0.0, -np.log10(kappa * u))))",
          "The digits are cut to a whole number. The exercise asks for a float."),
-        ("max(0.0, -np.log10(kappa * u))", "-np.log10(kappa * u)",
+        ("max(0.0, -np.log10(kappa * u))", "abs(np.log10(kappa * u))",
+         "Your digits lose their sign. How many are left where kappa u is above 1?",
+         "-np.log10(kappa * u)",
          "The number of digits may come out negative. How many are left where all are lost?")))),
     Exercise("constant-rows", 15, "derive, implement", safe_backward_solution,
              (*_DX.layers()[:3],
@@ -262,7 +264,9 @@ EXERCISES = (
                     lambda rng: Call({"terms": np.float32([[2**24], [1], [1], [1]])}), _in_pairs)), mistakes=changes(
         ("np.concatenate([pairs, terms[2 * half:]])", "pairs",
          "Where the number of rows is odd, the last one is lost."),
-        ("while len(terms) > 1", "if len(terms) > 1", "Rows are paired once. What becomes of the other pairs?"),
+        ("[pairs, terms[2 * half:]]", "[pairs, 2 * terms[2 * half:]]", "The row without a partner counts twice."),
+        ("while len(terms) > 1", "while len(terms) > 2", "Two rows are left at the end, and one of them is returned.",
+         "if len(terms) > 1", "Rows are paired once. What becomes of the other pairs?"),
         ("while len(terms) > 1:", "terms = terms.T\n    while len(terms) > 1:",
          "The numbers of each row are added to each other. Along which axis do the rows lie?",
          "terms = terms.astype(np.float16)\n    while len(terms) > 1:",
@@ -284,9 +288,11 @@ EXERCISES = (
          "The rows are added in float64 and rounded once. The exercise asks for partial sums in float32."),
         ("pairs = terms[:half] + terms[half:2 * half]",
          "terms[:half] += terms[half:2 * half]\n        pairs = terms[:half]",
-         "The sums are written into terms, which belongs to the caller.")) + (
+         "The sums are written into terms, which belongs to the caller.")) + tuple(
         Mistake("", "NumPy adds one row to each of two, so that it counts twice. Which row has no partner?", changes=(
-            ("terms[half:2 * half]", "terms[half:]"), ("np.concatenate([pairs, terms[2 * half:]])", "pairs"))),)),
+            *rows, ("np.concatenate([pairs, terms[2 * half:]])", "pairs"))) for rows in (
+                [("terms[half:2 * half]", "terms[half:]")],
+                [("terms[:half]", "terms[::2]"), ("terms[half:2 * half]", "terms[1::2]")]))),
     Exercise("rows-until", 10, "derive", rows_until_solution,
              # The first is small enough for 2**n, should the two sums have changed places.
              (each("by theory", _cases((0.01, 2.0**-8, False), (1e-5, _U, False), (0.05, 2.0**-8, False),
@@ -310,7 +316,10 @@ EXERCISES = (
         ("0.42 * u", "u", "Every rounding is counted at its worst, u. What is a typical one?",
          "0.42 * 2**-24", "The u of float32 is used, whatever u is given.",
          "0.42 * 2**-8", "The u of bfloat16 is used, whatever u is given."),
-        ("np.exp2(roundings)", "np.power(10.0, roundings)",
+        ("np.exp2(roundings)", "roundings", "These are the levels of a tree. How many rows do so many levels add?",
+         "np.exp2(np.sqrt(roundings))",
+         "The levels are their own root in your tree. Which square undoes the line's root?",
+         "np.power(10.0, roundings)",
          "From levels to rows it goes by powers of ten. By what does the number of rows grow from level to level?",
          "np.log2(roundings)",
          "The logarithm is taken again. The line has log2 N levels; what is N?",

@@ -55,6 +55,10 @@ def says_little(mine):
                or is_numbers(result) and not np.any(result) for result, _ in mine)
 
 
+def _is_names(result):
+    return isinstance(result, (list, tuple, set)) and all(isinstance(name, str) for name in result)
+
+
 def recognise(answer, message, solution, mistakes, replies, message_of, passes_before, everywhere):
     """The :class:`Diagnosis` of an answer, which fails a check that says ``message`` of it, or None.
 
@@ -66,7 +70,10 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
     wrong = {mistake: mistake.of(solution) for mistake in mistakes}
     found = matches(mine, right, wrong, replies, message_of)
     because = [f"replies as {_change(mistake)}, to all {len(mine)} calls" for mistake in found]
-    little = says_little(mine)
+    little, few = says_little(mine), all(_is_names(result) for result, _ in mine)
+    if few and found:  # few names have many causes: one that gives them in one check alone is not it
+        answered = list(everywhere(answer))
+        found = [mistake for mistake in found if agree(answered, list(everywhere(wrong[mistake])))]
     if len(found) > 1 or little:
         passing = [mistake for mistake in found if passes_before(wrong[mistake])]
         because += [f"refuted by an earlier check: {_change(m)}" for m in found if m not in passing]
@@ -82,7 +89,7 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
     if not says and not little and (slip := _slip(answer, mine, right, solution, replies, message_of, everywhere)):
         return slip
     # What a message says of the numbers says nothing where these could be compared, and were not the same.
-    if not found and not (mine and re.search(r"off by|found -?\d", message)):
+    if not found and not (mine and (few or re.search(r"off by|found -?\d", message))):
         found = [m for m, function in wrong.items() if message_of(function) == message and passes_before(function)]
         because += [f"the failed check says the same of {_change(mistake)}" for mistake in found]
     if mine and all(isinstance(result, (bool, np.bool_)) for result, _ in mine):

@@ -86,6 +86,10 @@ def recentred_errs_by_nothing(row, digits, eps=1e-5):
     # The spacing above 1, and thresholds that are off by a factor below 3.
     ("survivors", survivors(least=2**-23), "near the threshold", "2**-23"),
     ("survivors", survivors(ddof=1), "near the threshold", "divided by D - 1"),
+    # What few names have in common in one check is no cause.
+    ("survivors", survivors(energy=lambda var, eps: var), "eps hides a wrong variance", "the variance itself"),
+    ("survivors", survivors(energy=lambda var, eps: 256 * var / eps), "eps hides a wrong variance", "sum of squares"),
+    ("survivors", survivors(factor=0.1), "eps hides a wrong variance", "None"),
     ("survivors", survivors(factor=0.5), "near the threshold", ""),
     ("survivors", survivors(factor=1.8), "near the threshold", ""),
     # Ratios above 1.5 make the smaller loss that of the mean, as an energy upside down does.
@@ -95,6 +99,9 @@ def recentred_errs_by_nothing(row, digits, eps=1e-5):
     ("safe-eps", lambda dtype, gain: max(float(np.finfo(dtype).tiny), gain**-2), "eps is a normal number",
      "no bfloat16"),
     ("safe-eps", lambda dtype, gain: 1.0, "no larger than needed", ""),
+    ("safe-eps", lambda dtype, gain: FORMATS[dtype].smallest_normal if gain > 1e3 else gain**-2,
+     "eps is a normal number",
+     ""),
     # A float16 whose own root is 30.0, although 1/sqrt(eps) is more.
     ("safe-eps", lambda dtype, gain: np.float16(ch08.safe_eps_solution(dtype, gain)) if dtype == "float16"
      else ch08.safe_eps_solution(dtype, gain), "the gain is limited", "rounded to the format, down at times"),
@@ -121,7 +128,7 @@ def recentred_errs_by_nothing(row, digits, eps=1e-5):
     ("rescue", rescue(lambda row: 2.0 ** -int(np.frexp(np.abs(row).max())[1])), "eps is scaled with the row",
      "scaled up"),
     ("rescue", rescue(lambda row: 2.0 ** -max(int(np.frexp(row.max())[1]), 0)), "the largest number is negative",
-     "largest positive number"),
+     "size sets the scale"),
     ("rescue", lambda row, eps=1e-5: normalise(row.astype(np.float64), eps=eps), "rows whose squares overflow", ""),
     ("rescue", lambda row, eps=1e-5: normalise(row.astype(np.float64), eps=eps).astype(row.dtype),
      "float64 rows whose squares overflow", ""),

@@ -335,6 +335,13 @@ def halves(terms):
     return terms[0]
 
 
+def neighbours(terms):
+    """Wrong where one half has one row and the other two; else an error."""
+    while len(terms) > 1:
+        terms = terms[::2] + terms[1::2]
+    return terms[0]
+
+
 def in_blocks(terms, block):
     half = len(terms) // 2
     if len(terms) <= block:
@@ -387,6 +394,7 @@ def rows_of(sequence=lambda roundings: 2 * roundings, pairs=np.exp2, t=0.42):
     ("sum-in-pairs", lambda terms: terms.sum(axis=0, dtype=float), "every row counts", "dtype float64"),
     ("sum-in-pairs", lambda terms: terms.sum(), "every row counts", "shape"),
     ("sum-in-pairs", lambda terms: terms.sum(axis=1), "every row counts", "Along which axis"),
+    ("sum-in-pairs", lambda terms: neighbours(terms), "every row counts", "so that it counts twice"),
     ("sum-in-pairs", lambda terms: halves(terms), "every row counts", "so that it counts twice"),
     ("sum-in-pairs", lambda terms: np.float32(len(terms)) * terms[0], "every row counts", "rows of whole numbers"),
     ("sum-in-pairs", lambda terms: recursive(terms) if len(terms) < 5 else terms.sum(axis=0), "131069 rows", "off by"),

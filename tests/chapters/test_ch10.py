@@ -108,6 +108,13 @@ def peak(statistics=(1, 2), parameters=2, large=3, xhat=1):
     ("free-operations", lambda m, size: max(0, m.flops / m.copy - 4 / size), "memory is slow", "less the intensity"),
     ("half-length", lambda n1, t1, n2, t2: int(round(t1 * (n2 - n1) / (t2 - t1) - n1, 6)), "from two calls",
      "cut to a whole number"),
+    ("free-operations", lambda m, size: max(0, 2 * size * m.flops / m.copy - 12), "memory is slow",
+     "2 numbers moved for an element, and 12 operations done anyway"),
+    # A wrong cut and a wrong quotient have this in common.
+    ("free-operations", lambda m, size: min(0, 2 * size * m.flops / m.copy - 8), "memory is slow", "nothing is free"),
+    ("free-operations", lambda m, size: max(0, m.flops / m.copy / size - 8), "memory is slow", "nothing is free"),
+    ("rms-norm-cost", lambda rows, D, size: (3 * rows * D + 4 * rows + D, *rms()(rows, D, size)[1:]),
+     "a large array, per element", "operations are 1 too few for each element"),
     ("half-length", lambda n1, t1, n2, t2: (t2 - t1) / (n2 - n1), "from two calls", "the time of an element"),
     ("half-length", lambda n1, t1, n2, t2: t2 * (n2 - n1) / (t2 - t1) - n1, "from two calls", "belongs to t2"),
 ])

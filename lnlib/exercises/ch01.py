@@ -35,8 +35,10 @@ def same_output_solution(x):
     return 3 * x + 1
 
 
-def _row(rng):
-    return Call({"x": rng.standard_normal(8)})
+def _rows(rng):
+    """A row and its mirror image: means of either sign."""
+    x = rng.standard_normal(8)
+    return [Call({"x": x}), Call({"x": -x})]
 
 
 def _same_xhat(other, x):
@@ -46,7 +48,9 @@ def _same_xhat(other, x):
            "xhat of your row is that of x with the other sign. By which factors may a row be multiplied?")
     expect(np.allclose(found, expected, 0, 1e-3) or not np.allclose(np.sort(found), np.sort(expected), 0, room),
            "your row has the numbers of a right one in other places. Mean and sigma do not see that; does xhat?")
-    expect_close(found, expected, room, "xhat of your row")
+    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    expect(error <= room, f"xhat of your row is off by {error:.1e} (relative L2 error; {room:.0e} is allowed): your row is not "
+                          "x times one positive number plus another number, the same two for all of x")
 
 
 def _row_and_room(other, x):
@@ -159,9 +163,9 @@ EXERCISES = (
         ("sigma**2 * (1 / radius**2 - 1)", "1 / radius**2 - 1",
          "Your eps does not depend on sigma. If x is in metres, in which unit is the eps of layer norm?"))),
     Exercise("same-output", 5, "derive", same_output_solution,
-             (each("the same xhat", _row, _same_xhat),
-              each("shifted and scaled", _row, _shifted_and_scaled),
-              unchanged("x is left alone", _row)), mistakes=changes(
+             (each("the same xhat", _rows, _same_xhat),
+              each("shifted and scaled", _rows, _shifted_and_scaled),
+              unchanged("x is left alone", _rows)), mistakes=changes(
         ("3 * x + 1", "3 * x",
          "Your row is scaled, and that is all. Which other change of a row does layer norm not see?",
          "x + 1", "Your row is shifted, and that is all. Which other change of a row does layer norm not see?"))),

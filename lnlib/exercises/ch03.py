@@ -51,9 +51,10 @@ _KAPPA_RTOL = 1e-8
 
 def _kappa_of(kappa):
     def ask(rng):
-        x = 5 + 3 * rng.standard_normal(7)
-        gamma = rng.uniform(0.5, 2, 7) * rng.choice([-1, 1], 7)
-        return Call({"kappa": kappa, "xhat": layer_norm_forward(x, gamma, gamma)[1].xhat, "gamma": gamma}, x=x)
+        """Of x = (a, b, c) with b in the middle, xhat**3 lies along xhat: as few numbers as can be."""
+        for x in 5 + 3 * rng.standard_normal(7), np.array([2.0, 5.0, 8.0]):
+            gamma = rng.uniform(0.5, 2, len(x)) * rng.choice([-1, 1], len(x))
+            yield Call({"kappa": kappa, "xhat": layer_norm_forward(x, gamma, gamma)[1].xhat, "gamma": gamma}, x=x)
 
     def judge(dy, x, gamma, **_):
         def found(dy, eps=1e-5):

@@ -1,5 +1,6 @@
 """Exercises of chapter 11, layer norm fused on the CPU."""
 
+import itertools
 from functools import partial
 from typing import Callable, NamedTuple
 
@@ -177,7 +178,8 @@ def _one_pass(title, ask, inputs, output):
 
     def judge(ran, **_):
         log, watched = ran.log
-        expect(log == sorted(log),
+        rows = [row for row, _ in itertools.groupby(log)]
+        expect(len(rows) == len(set(rows)),
                "your loops come back to a row after another one; finish a row before the next begins")
         result = watched[output]
         missing = int((result.written == 0).sum())

@@ -18,8 +18,10 @@ def expect(condition, message):
 
 
 def expect_parts(found, number, what="arrays"):
-    """Return ``found`` if it is a tuple or list of ``number`` things, else raise :class:`Mismatch`."""
-    expect(isinstance(found, (tuple, list)) and len(found) == number,
+    """Return ``found`` if it is a tuple or list of ``number`` things, or an array of ``number`` numbers, else raise
+    :class:`Mismatch`."""
+    expect(isinstance(found, (tuple, list)) and len(found) == number
+           or isinstance(found, np.ndarray) and found.shape == (number,),
            f"found {type(found).__name__}, expected {number} {what}, separated by commas, after return")
     return found
 

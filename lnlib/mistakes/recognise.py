@@ -51,8 +51,12 @@ def matches(mine, right, wrong, replies, fails):
 
 def says_little(mine):
     """Whether a wrong answer of another kind may well reply the same: True and False, zeros, or errors only."""
-    return all(isinstance(result, (bool, np.bool_)) or isinstance(result, Failure) and not result.telling
-               or is_numbers(result) and not np.any(result) for result, _ in mine)
+    def little(result):
+        if isinstance(result, (tuple, list)):
+            return all(map(little, result))
+        return (isinstance(result, (bool, np.bool_)) or isinstance(result, Failure) and not result.telling
+                or is_numbers(result) and not np.any(result))
+    return all(little(result) for result, _ in mine)
 
 
 def _is_names(result):

@@ -114,6 +114,7 @@ def recentred_errs_by_nothing(row, digits, eps=1e-5):
     ("safe-eps", lambda dtype, gain: stored_eps(dtype, gain) * (1 + 4 * FORMATS[dtype].u),
      "no larger than needed", ""),
     ("largest-sigma", lambda D, F=65504.0: (F / D) ** 0.5, "squares added first", ""),
+    ("largest-sigma", lambda D, F=65504.0: np.sqrt([F / D, F]), None, ""),
     ("largest-sigma", lambda D, F=65504.0: (0.9 * (F / D) ** 0.5, F**0.5), "squares added first", "is still finite"),
     ("largest-sigma", lambda D, F=65504.0: (1.1 * (F / D) ** 0.5, F**0.5), "squares added first", "has overflowed already"),
     ("largest-sigma", lambda D, F=65504.0: ((F / D) ** 0.5, 0.9 * F**0.5), "squares divided first", "is still finite"),

@@ -207,6 +207,7 @@ IN_STEPS = "row after row, x read twice, y written once"
     (of_rows(BACKWARD, (TOTAL, TOTAL.removesuffix(" * x[i, j]")), ("total * r", "total")), "dx and dgamma",
      "Your mean is that of g"),
     (of_rows(BACKWARD, ("+= upstream * xhat", "+= 0")), "dx and dgamma", "Your dgamma is zero"),
+    (of_rows(BACKWARD, ("range(x.shape[0])", "range(x.shape[0] - 1, -1, -1)")), None, ""),
     # A number that is read twice in one step is one trip to memory.
     (of_rows(FORWARD, ("x[i, j] ** 2", "x[i, j] * x[i, j]")), None, ""),
     (of_rows(BACKWARD, ("upstream, xhat = dy[i, j], x[i, j] * r", "xhat = x[i, j] * r"),

@@ -111,6 +111,18 @@ def test_a_kept_axis_is_named_only_where_a_shape_lacks_its_last():
     assert "could not be broadcast" in other and "keepdims" not in other
 
 
+def along_a_cube(kappa, xhat, gamma):
+    """Of three numbers with one in the middle nothing is left of xhat**3 but rounding."""
+    basis = np.stack([np.ones(len(xhat)), xhat], axis=1)
+    g = xhat**3 - basis @ np.linalg.lstsq(basis, xhat**3, rcond=None)[0]
+    return (g / np.linalg.norm(g) + np.sqrt((kappa**2 - 1) / len(xhat))) / gamma
+
+
+def digits_by_a_naive_sigma(x):
+    ratio = abs(x.mean()) / np.sqrt((x * x).mean() - x.mean() ** 2)
+    return tuple(-np.log10(np.clip([2.0**-24 * ratio**2, 2.0**-24 * ratio], 2.0**-24, 1)))
+
+
 def along_xhat(kappa, xhat, gamma):
     rest = xhat**2 - (xhat**2).mean()
     rest -= xhat * (rest @ xhat) / (xhat @ xhat)
@@ -137,6 +149,9 @@ def all_of_lstsq(dx, dy, cache):
     ("eps-for-radius", lambda sigma, radius: np.float32((sigma / radius) ** 2 - sigma**2), 0, "leaves float64"),
     ("eps-for-radius", lambda sigma, radius: (sigma / radius) ** 2, 0, "expected 0.9: off by 2e-01"),
     ("same-output", lambda x: 1 * x, 1, "x itself"),
+    ("same-output", lambda x: x.mean() * x + 1, 0, "with the other sign"),
+    ("same-output", lambda x: np.linspace(0.5, 1.5, len(x)) * x + 1, 0, "the same two for all of x"),
+    ("dy-with-kappa", along_a_cube, 0, "next to nothing of your g comes through"),
     ("dy-with-kappa", along_xhat, 2, "eps > 0 lets a little of xhat through"),
     ("dy-with-kappa", lambda kappa, xhat, gamma: along_xhat(2 * kappa, xhat, gamma), 0, ", not 3"),
     ("jacobian-matrix", lambda x, eps: np.eye(len(x)) / np.sqrt(x.var() + eps), 0, "J is off by"),
@@ -183,11 +198,11 @@ def test_ids_are_unique(monkeypatch):
         exercises()
 
 
-@pytest.mark.parametrize("found", [None, 1.0, np.ones(2), (1,), [1, 2, 3]])
+@pytest.mark.parametrize("found", [None, 1.0, np.ones((2, 3)), np.ones(3), (1,), [1, 2, 3]])
 def test_expect_parts_wants_a_tuple_of_the_right_length(found):
     with pytest.raises(Mismatch, match="expected 2 arrays"):
         expect_parts(found, 2)
-    assert expect_parts([1, 2], 2) == [1, 2]
+    assert expect_parts([1, 2], 2) == [1, 2] == expect_parts(np.array([1, 2]), 2).tolist()
 
 
 def test_a_mistake_that_an_earlier_check_stops_is_not_named():
@@ -293,6 +308,10 @@ def columns(order, sign=1):
     ("probe-for-eps", lambda eps: (np.arange(4.0), np.zeros(4), np.ones(4), np.arange(4.0)), "may be", "gamma is 0"),
     ("write-the-test", lambda backward: True, "may be", "accepts everything"),
     ("same-output", lambda x: x.copy(), None, ""),
+    # Zeros that another mistake returns as well, which earlier checks refute.
+    ("backward-parameters", lambda dy, xhat: tuple(sum(a.reshape(-1, a.shape[-1])) if a.size else 0.0
+                                                   for a in (dy * xhat, dy)), None, ""),
+    ("digits-left", digits_by_a_naive_sigma, None, ""),
     ("lost-in-y", sign_kept, "known", "signs of gamma and beta differ"),
     ("lost-in-y", lambda gamma, beta, tol, u: (gamma == 0) | (u * abs(beta) < tol * abs(gamma)), "slip",
      "a comparison turned round"),

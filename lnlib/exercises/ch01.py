@@ -122,6 +122,16 @@ _AXES_KEPT = Mistake("", "The axes that are averaged over keep their lengths in 
                          ("(N, groups, 1, 1, 1)", "(1, 1, C // groups, H, W)")))
 
 
+def _averaged_over(found, shape, groups):
+    """What a shape says of the axes, in words; nothing where an axis of length 1 leaves it open, or no axes fit."""
+    N, C, H, W = shape
+    axes = (dict(N=N, C=C, H=H, W=W) if len(found) == 4
+            else {"N": N, "groups": groups, "channels of a group": C // groups, "H": H, "W": W})
+    if 1 in shape or any(length not in (1, whole) for length, whole in zip(found, axes.values())):
+        return ""
+    return ", a mean over " + (" and ".join(a for a, length in zip(axes, found) if length == 1) or "nothing")
+
+
 def _shape_of(kind):
     def ask(rng):
         return [Call({"kind": kind, "shape": shape, "groups": groups})
@@ -132,7 +142,8 @@ def _shape_of(kind):
         expect(found is not None and len(found) == len(expected),
                f"for {kind!r} found {found}, expected a tuple of {len(expected)} lengths: "
                "with keepdims every axis stays")
-        expect(tuple(found) == expected, f"for {kind!r}, x of shape {shape} and {groups} groups found {found}")
+        expect(tuple(found) == expected, f"for {kind!r}, x of shape {shape} and {groups} groups found {found}"
+               + _averaged_over(found, shape, groups))
     return each(f"{kind} norm", ask, judge)
 
 
@@ -197,7 +208,7 @@ EXERCISES = (
          "All groups of a row are divided by the sigma of the whole row. Which numbers may a group see?"),
         ("return (c /", "return (parts /",
          "Each group is divided by its sigma, and keeps its mean. Which of the three moves is missing?"),
-        ("np.sqrt(var + eps)", "np.sqrt(var)", "Your result does not depend on eps. On which rows does that show?",
+        ("np.sqrt(var + eps)", "np.sqrt(var)", "Your numbers are those of eps = 0. Where does eps stand, and is it as large as the caller's?",
          "np.sqrt(var + 1e-5)", "Your eps is 1e-5, whatever the caller passes.",
          "(np.sqrt(var) + eps)", "In your answer eps is added after the root. What is its unit then?",
          "(var + eps)", "Each group is divided by its variance. If x is in metres, in which unit is your result?"))
@@ -233,6 +244,7 @@ EXERCISES = (
          "For group norm you average over the groups, and keep the places in a group. Who shares a mean in a group?",
          '"group": (N, 2, 1, 1, 1)', "For group norm you have two means, whatever groups is.",
          '"group": (N, 1, 1, 1, 1)', "For group norm all groups share one mean. Which kind does that already?",
+         '"group": (1, groups, 1, 1, 1)', "For group norm all images share their means. May one image change another's?",
          '"group": (N, groups, 1, H, W)', "For group norm you average over the channels of a group at each pixel, as "
          "if the image were a sequence. Who shares a mean in a group?",
          '"group": (N, groups, 1, 1)',

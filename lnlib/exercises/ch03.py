@@ -49,6 +49,14 @@ def dy_with_kappa_solution(kappa, xhat, gamma):
 _KAPPA_RTOL = 1e-8
 
 
+def _in_parts(g, xhat):
+    """What g is made of, in words."""
+    one = np.ones(len(g))
+    along = [g @ v / (v @ v) * v for v in (one, xhat)]
+    rest, *parts = (np.linalg.norm(v) for v in (g - sum(along), *along))
+    return "; for each 1 in other directions your g has {:.3f} along 1 and {:.3f} along xhat".format(*(a / rest for a in parts))
+
+
 def _kappa_of(kappa):
     def ask(rng):
         """Of x = (a, b, c) with b in the middle, xhat**3 lies along xhat: as few numbers as can be."""
@@ -56,7 +64,7 @@ def _kappa_of(kappa):
             gamma = rng.uniform(0.5, 2, len(x)) * rng.choice([-1, 1], len(x))
             yield Call({"kappa": kappa, "xhat": layer_norm_forward(x, gamma, gamma)[1].xhat, "gamma": gamma}, x=x)
 
-    def judge(dy, x, gamma, **_):
+    def judge(dy, x, xhat, gamma, **_):
         def found(dy, eps=1e-5):
             return reference.kappa(reference.layer_norm(x, gamma, gamma, dy, eps=eps), dy, gamma)
 
@@ -67,8 +75,9 @@ def _kappa_of(kappa):
         expect(right(dy) or not right(dy / gamma), "what you return is a good g; which dy has this g?")
         expect(found(dy) < 1e5 * kappa, f"kappa is {found(dy):.0e}: next to nothing of your g comes through. Which part of it "
                                         "should?")
-        expect(right(dy), f"kappa is {found(dy):.6g}, not {kappa:g}" + (
-            "; with eps = 0 it would be, but eps > 0 lets a little of xhat through" if right(dy, 0) else ""))
+        expect(right(dy), f"kappa is {found(dy):.{6 if abs(found(dy) / kappa - 1) > 1e-5 else 12}g}, not {kappa:g}" + (
+            "; with eps = 0 it would be, but eps > 0 lets a little of xhat through" if right(dy, 0) else
+            _in_parts(gamma * dy, xhat)))
     return each(f"kappa = {kappa:.0f}", ask, judge, unchanged=True)
 
 
@@ -81,17 +90,18 @@ _SIGNS = ("Where the signs of gamma and beta differ, nothing counts as lost in y
           "Does rounding care for signs?")
 _NO_BETA = "Your answer compares gamma with the tolerance, whatever beta is. How large is the rounding error of y?"
 
+# Enough of them to tell one rule from another: ratios of many sizes, and the same ratio of large and of small numbers.
 # u * |beta / gamma| is a factor 6 or more away from the tolerance. The error over 64 rows is at least a third of it
 # (up to 1, where nothing of xhat is left), at most twice it, and a few u more, so rule and measurement agree.
-_GAMMA = np.array([1, 0.01, -1e-4, 1e-6, 1e-8, -1e-8, 1e-6, 1, 0, 0])
-_BETA = np.array([-1.0, 1, 1, -1, 1, 1, 0, 1e5, 1, 0])
+_GAMMA = np.array([1, 0.01, -1e-4, 1e-6, 1e-8, -1e-8, 1e-6, 1, 0, 0, 1, 1, 1e-9, 3e-8, 100, 1e-6])
+_BETA = np.array([-1.0, 1, 1, -1, 1, 1, 0, 1e5, 1, 0, 0.01, 1e-7, 1e-9, 3e-8, 1e10, 1e6])
 
 
 def _lost_for(dtype, tolerance):
     def ask(rng):
-        order = rng.permutation(10)
+        order = rng.permutation(len(_GAMMA))
         gamma, beta = _GAMMA[order].astype(dtype), _BETA[order].astype(dtype)
-        xhat = rng.standard_normal((64, 10)).astype(dtype)
+        xhat = rng.standard_normal((64, len(_GAMMA))).astype(dtype)
         y = gamma * xhat + beta
         with np.errstate(divide="ignore", invalid="ignore"):
             again = (y - beta) / gamma
@@ -100,11 +110,11 @@ def _lost_for(dtype, tolerance):
         return Call({"gamma": gamma, "beta": beta, "tolerance": tolerance, "u": np.finfo(dtype).eps / 2}, error=error)
 
     def judge(found, gamma, beta, error, **_):
-        found = expect_array(found, (10,), "bool")
+        found = expect_array(found, gamma.shape, "bool")
         wrong = [f"gamma = {gamma[i]:g}, beta = {beta[i]:g}: the error is {error[i]:.0e}, and you say "
                  f"{'lost' if found[i] else 'not lost'}" for i in np.flatnonzero(found == (error <= tolerance))]
         # All of them: two answers of which the same is said have the same features wrong.
-        expect(not wrong, f"an error of {tolerance:.0e} is allowed; wrong are {len(wrong)} of 10 features. "
+        expect(not wrong, f"an error of {tolerance:.0e} is allowed; wrong are {len(wrong)} of {len(found)} features. "
                           + "; ".join(wrong))
     return each(f"{dtype}, tolerance {tolerance:.0e}".replace("e-0", "e-"), ask, judge, unchanged=True)
 
@@ -158,6 +168,8 @@ EXERCISES = (
         ("(dy * xhat).sum(axis=leading)", "dy.sum(axis=leading) * xhat.sum(axis=leading)",
          "Your dgamma is a product of two sums. Is it the sum of the products?",
          "xhat.sum(axis=leading)", "Your dgamma is the same for every dy. What if dy is 0?"),
+        ("return (dy * xhat).sum(axis=leading), dy.sum(axis=leading)",
+         "return tuple(a.reshape(-1, dy.shape[-1])[0] for a in (dy * xhat, dy))", "Only your first row counts."),
         (", dy.sum(axis=leading)", ", np.ones_like(dy).sum(axis=leading)",
          "Your dbeta is the same for every dy. What if dy is 0?"))),
     Exercise("dy-with-kappa", 20, "derive", dy_with_kappa_solution, tuple(map(_kappa_of, (3.0, 1.0, 1e4))),
@@ -228,6 +240,8 @@ EXERCISES = (
          "What z receives from its other uses counts twice in your answer. Does a get the whole of it, or b, or both?"),
         ("    return dx", "    _, dgamma, dbeta = layer_norm_backward(dy + dz_other, cache)\n    return dx",
          "Your dgamma or dbeta counts dz_other in. Do the other uses of z pass through gamma and beta?"),
+        ("    return dx", "    dz_other = layer_norm_backward(dz_other, cache)[0]\n    return dx",
+         "Both gradients go through the norm in your answer. Do the other uses see z before or after it?"),
         ("return dx + dz_other,", "return dx,",
          "In your answer what z receives from its other uses does not reach a."),
         ("dx + dz_other, dgamma", "dx, dgamma",

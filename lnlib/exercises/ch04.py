@@ -45,6 +45,7 @@ def _watched(answer, arguments):
 
 def _is_exact(ran, h, right, **_):
     # Half of h, or twice h where x moves under way, are other spellings.
+    expect(ran.log > 0, "you take f at x alone, which says nothing of a change")
     expect(h / 4 < ran.log < 4 * h, "the points at which you take f are not h away from x")
     expect_close(ran.results, right, 1000 * _U, "the gradient of (w * x * x).sum() + x.sum()**2")
 
@@ -67,7 +68,7 @@ def variance_solution(x):
 
 
 def _far_from_zero(rng):
-    return [Call({"x": rng.standard_normal((2, 3, 8)) + mean}, mean=mean) for mean in (1, 1e6)]
+    return [Call({"x": rng.standard_normal(shape) + mean}, mean=mean) for shape, mean in (((2, 3, 8), 1), ((3, 5), 1e6))]
 
 
 def _as_numpy(found, x, mean):
@@ -221,10 +222,11 @@ def _right_gradients(rng):
 def _wrong_gradients(rng):
     dy, cache, grads, call = _problem(rng)
     for k, name in enumerate(("dx", "dgamma", "dbeta")):
-        bad = [g.copy() for g in grads]
-        bad[k].flat[2] += 1e-6
-        # 1e-6 times a normal number, which is below 1e-5 once in a hundred thousand; rounding is 1e-14.
-        yield call(bad, gap=1e-11, words=f"one element of {name} is off by 1e-6 and nothing shows")
+        for at in (0, 2, 3, 4):
+            bad = [g.copy() for g in grads]
+            bad[k].flat[at] += 1e-6
+            # 1e-6 times a normal number, which is below 1e-5 once in a hundred thousand; rounding is 1e-14.
+            yield call(bad, gap=1e-11, words=f"one element of {name} is off by 1e-6 and nothing shows")
     yield call([0 * g for g in grads], gap=0, words="all gradients are zero and nothing shows")
     # Two gradients of one shape, and two rows of dx: one direction for both does not see them change places.
     yield call([grads[0], grads[2], grads[1]], gap=1e-6,
@@ -276,6 +278,12 @@ EXERCISES = (
         ("    for i in np.ndindex(x.shape):\n        shift = np.zeros_like(x)\n",
          "    shift = np.zeros_like(x)\n    for i in np.ndindex(x.shape):\n",
          "Your moves pile up: an element that was moved stays moved for the next ones."),
+        ("/ (2 * h)\n", "/ (2 * h)\n        return gradient\n",
+         "Only the first entry of what you return is filled. Where does your return stand?"),
+        ("        shift = np.zeros_like(x)\n        shift[i] = h\n"
+         "        gradient[i] = (f(x + shift) - f(x - shift)) / (2 * h)",
+         "        x = x.copy()\n        x[i] += h\n        above = f(x)\n        x[i] -= 2 * h\n"
+         "        gradient[i] = (above - f(x)) / (2 * h)", "An element is moved and never put back."),
         ("shift[i] = h", "shift[i] = h * x[i]", "Your step is h times the element itself. How far does an element of 0 move?"),
         ("np.ndindex(x.shape)", "np.ndindex(x.shape[:2])",
          "Your loops have two indices. What does x[i, j] move where x has three axes?"),
@@ -314,6 +322,12 @@ EXERCISES = (
          "c = x", "Nothing is subtracted before you square: that is the mean square.",
          "c = x.real - x.real.mean(axis=-1, keepdims=True)",
          "Only the real part of x enters. In which part is the step?"),
+        ("return (c * c).mean(axis=-1, keepdims=True)", "return np.abs((c * c).mean(axis=-1, keepdims=True))",
+         "An absolute value throws the imaginary part of the derivative away: it is not differentiable in the complex sense.",
+         "return (c * c).mean(axis=-1, keepdims=True).imag", "Only the imaginary part is returned. Where is the variance?",
+         "return (c * c).mean(axis=-1, keepdims=True) + 1e-5", "Your variance has an eps in it. Is it asked for here?",
+         "return (c * c).sum(axis=-1, keepdims=True) / len(x)",
+         "You divide by len(x). Which axis does that count, where x has several?"),
         ("return (c * c)", "return (c * c).real",
          "The real part alone is returned, and the derivative is in the other."))),
     Exercise("best-step", 10, "derive", best_step_solution,
@@ -328,6 +342,11 @@ EXERCISES = (
          "1 / length * ", "You divide by the length. If x is in metres, in which unit is your step?"),
         ("length * (u / order) ** (1 / (order + 1))", "(1 + order) * (u / order) ** (order / (order + 1))",
          "What you return is about the error at the best step. Where is the step?",
+         "length * (u / order) ** 1 / (order + 1)",
+         "A power goes before a division in Python: what is a ** 1 / 2?",
+         "length * u / order ** (1 / (order + 1))",
+         "Your power has order under it alone. Which quotient belongs under the root?",
+         "1e-5 * length", "Your step is the same for every rule and every u.",
          "length * u ** (1 / (order + 1)) / order",
          "Your order divides outside the power. Solve for h once more: what stands under the root?",
          "length * (12 * u) ** (1 / 3)",
@@ -382,6 +401,15 @@ EXERCISES = (
          "You compare means. Have both lists of products equally many terms?"),
         ("dy * jvp(v), vjp(dy) * v", "v * jvp(v), vjp(dy) * dy",
          "You multiply arrays of two spaces. Which of v and dy has the shape of J v?"),
+        ("abs(left.sum() - right.sum())", "abs(abs(left.sum()) - abs(right.sum()))",
+         "Two sums of opposite signs agree in your answer. Are they a pair?",
+         "(left.sum() - right.sum()) ** 2", "You square the difference. Has a square the unit of a sum?"),
+        ("abs(left.sum() - right.sum()) / size if size else 0.0", "left.sum() / right.sum() if size else 0.0",
+         "You return a ratio of the sums. What is it where the second cancels to 0, and what if both agree?",
+         "abs(1 - left.sum() / right.sum()) if size else 0.0",
+         "You compare by the ratio of the sums. What is it where the second cancels to 0?"),
+        ("max(abs(t.sum()), np.linalg.norm(t))", "np.abs(t).max()",
+         "The size of a sum is its largest term in your answer. How large do many such terms add up to?"),
         ("abs(left.sum() - right.sum())", "(left.sum() - right.sum())",
          "Your result can be negative. Which of two sums is larger says nothing about a pair."),
         (" / size if size else 0.0", " / (np.linalg.norm(dy) * np.linalg.norm(jvp(v)))",
@@ -406,6 +434,8 @@ EXERCISES = (
          "All rows of x move along one direction. Which rows of dx could then be exchanged?"),
         ("(g * v).sum() for", "(g * rng.standard_normal(g.shape)).sum() for",
          "The prediction is made along another direction than the one in which the arguments move.",
+         "abs((g * v).sum()) for", "Absolute values are added up in your prediction. Can a gradient's part be negative?",
+         "np.linalg.norm(g * v) for", "Norms are added up in your prediction. Is a slope a length, or a sum?",
          "g.sum() for", "The direction has no part in your prediction. Along what does it predict?"),
         ("rng.standard_normal(a.shape)", "rng.standard_normal()",
          "Each array moves as a whole, by one number. Which mistakes does such a direction not see?",

@@ -32,7 +32,7 @@ def _tried(title, id, survives, words):
 
     def judge(ran):
         nothing = not any(np.any(dx) for dx, *_ in ran.results)
-        expect(ran.log == survives, words + "; your dx is 0, for which both invariants hold" * nothing)
+        expect(ran.log == survives, words + "; here your dx is 0, for which both invariants hold" * nothing)
 
     return each(title, lambda rng: Call({}), judge, call=call)
 
@@ -245,17 +245,18 @@ EXERCISES = (
          "Your dx is right. It must be wrong in a way that shows only where gamma is not 1."))),
     Exercise("probe-for-eps", 15, "test", probe_solution,
              tuple(each(f"eps = {eps}", lambda rng, eps=eps: Call({"eps": eps}), _shows)
-                   for eps in (1.0, 1e-5, 1e-20, 100.0)), mistakes=changes(
-        # In this order: two fail at a small eps only, the third at every one, the last at a large one only.
+                   for eps in (1.0, 1e-5, 1e-20, 100.0, 1e-40)), mistakes=changes(
+        # In this order: three fail at a small eps only, the fourth at every one, the last at a large one only.
         ("np.sqrt(eps) * ", "",
          "Here sigma is too large. Does it become smaller as fast as the root of eps?",
+         "1e-10 * ", "Here sigma is too large. Does it become smaller as fast as the root of eps?",
          "1e-3 * ", "Here sigma is too large. Does it become smaller as fast as the root of eps?",
          "100 * np.sqrt(eps) * ",
          "Your sigma is much larger than the root of eps. How much does eps add to the variance then?",
          "eps * ", "Your sigma grows faster than the root of eps. In which unit is sigma, and in which is eps?"),
         ("np.array([1.0, 2.0, 3.0, 5.0])", "np.ones(4)",
          "Your dy is constant, and gamma too: what is dx then, with eps or without?"),
-        ("np.ones(4), np.zeros(4)", "np.zeros(4), np.zeros(4)", "Your gamma is 0, so nothing reaches x."),
+        ("np.ones(4), np.zeros(4)", "np.zeros(4), np.zeros(4)", "Your gamma is 0 or your dy is, so nothing reaches x."),
         ("np.array([1.0, -1.0, 1.0, -1.0])", "np.ones(4)",
          "Your x is constant, so that without eps the backward divides 0 by 0."))),
     Exercise("write-the-test", 25, "test", is_right_solution,
@@ -323,6 +324,9 @@ EXERCISES = (
          "    projection = xhat * (g * xhat).mean(axis=-1, keepdims=True)",
          "    mean_g = g.mean() * np.ones_like(g)\n    projection = xhat * (g * xhat).mean()",
          "Your means run over all rows. Does each row not have its own?",
+         "    mean_g = dy.mean(axis=-1, keepdims=True) * np.ones_like(g)\n"
+         "    projection = xhat * (dy * xhat).mean(axis=-1, keepdims=True)",
+         "Two of your columns are made from dy. What is g?",
          "    mean_g = g.mean(axis=0) * np.ones_like(g)\n    projection = xhat * (g * xhat).mean(axis=0)",
          "Your means run over the first axis. Along which do the features lie?",
          "    mean_g = g.sum(axis=-1, keepdims=True) * np.ones_like(g)\n"
@@ -335,5 +339,7 @@ EXERCISES = (
         ("(g, mean_g, projection)", "(g, -mean_g, -projection)",
          "Some of your numbers have the other sign. In the docstring, does it belong to a, b and c or to their terms?"),
         ("rcond=None)[0]", "rcond=None)[0].round(1)", "You round the numbers. Must they be tidy?",
+         "rcond=None)[0] / np.linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0][0]",
+         "You divide by the first number. Is it 1 for every dx?",
          "rcond=None)[0].round()", "You round the numbers. Must they be whole?"))),
 )

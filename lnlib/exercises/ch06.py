@@ -358,6 +358,8 @@ EXERCISES = (
          "    return all(np.array_equal(a, b) for a, b in zip(first, second))",
          "Your test wants the second call to return what the first did. Are their inputs the same? It is the first result "
          "that must stay what it was."),
+        ("    return all(np", "    return not all(np",
+         "True and False have changed places in your answer. What does it say of a right layer?"),
         ("    return all(np.array_equal(a, b) for a, b in zip(first, before))",
          "    return not any(np.shares_memory(a, b) for a, b in zip(first[2:3], first[3:]))"
          " and first[2].base is None and first[3].base is None",

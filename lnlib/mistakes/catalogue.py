@@ -300,7 +300,7 @@ _in_sums("dgamma-over-features", "dgamma is summed over the features: one number
 _in_sums("parameters-over-first-axis", "dgamma and dbeta are summed over the first axis only",
          _PARAMETERS - _TWO_D | _SHAPE, "Compare the shape of each gradient with that of its parameter.",
          lambda dgamma, dbeta, dy, cache: ((dy * cache.xhat).sum(axis=0), dy.sum(axis=0)))
-_in_sums("parameters-keep-an-axis", "dgamma and dbeta have shape (1, D), not (D,)",
+_in_sums("parameters-keep-an-axis", "dgamma and dbeta keep a leading axis, of length 1",
          _PARAMETERS - {"broadcasting-compare"} | _SHAPE,
          "Compare the shape of each gradient with that of its parameter.",
          lambda dgamma, dbeta, dy, cache: (dgamma[None], dbeta[None]))
@@ -412,6 +412,8 @@ ENTRIES = (
         "gamma-missing-mean": "gamma is forgotten in the term with the mean only",
         "gamma-missing-projection": "gamma is forgotten in the projection only",
         "gamma-missing-means": "gamma is forgotten in both means, and stands in the first term",
+        "rstd-cubed-in-projection": "two 1/s too many in the projection: s**3 was kept when x - mean became xhat, twice",
+        "gamma-again-in-projection": "gamma counts twice in the mean of the projection",
         "gamma-again": "the right dx is multiplied by gamma once more",
         "gamma-outside-mean": "gamma is pulled out of the first mean only",
         "gamma-outside-projection": "gamma is pulled out of the projection's mean only",

@@ -72,7 +72,8 @@ def _choices(dy, cache):
            statistics("sample-variance", r_sample, ratio * c * r_sample, c * r_sample),
            statistics("centred-for-xhat", r, c), statistics("centred-once", r, c, xhat),
            statistics("extra-rstd-in-projection", r, r * xhat, xhat),
-           statistics("y-for-xhat", r, gamma * xhat),
+           statistics("rstd-cubed-in-projection", r, r * r * xhat, xhat),
+           statistics("y-for-xhat", r, gamma * xhat), statistics("gamma-again-in-projection", r, xhat, gamma * xhat),
            statistics("projection-without-xhat", r, np.ones_like(xhat), xhat),
            statistics("exact-projection", r, xhat / row_mean(xhat * xhat), xhat))
     yield _powers(r, *_POWERS)
@@ -190,7 +191,8 @@ def _outside_bases(dy, cache):
     s = sigma + cache.eps
     inside = np.sqrt(sigma**2 + cache.eps)
     gamma = [] if cache.gamma is None else [[(("gamma-twice",), {"dy": cache.gamma * dy})]]
-    return _pairs(Base(dy, cache.gamma, 1 / s, c / sigma, c / s, row_mean, row_mean), [
+    base = Base(dy, cache.gamma, 1 / s, c / sigma, c / s, row_mean, row_mean)
+    return itertools.chain(_scaled_in_part(base), _pairs(base, [
         [(("only-s-replaced",), {"outer": c / s}),
          (("eps-inside",), {"r": 1 / inside, "outer": c / inside, "inner": c / inside}),
          (("eps-dropped",), {"r": 1 / sigma, "outer": c / sigma, "inner": c / sigma}),
@@ -199,7 +201,7 @@ def _outside_bases(dy, cache):
          (("sigma-for-s",), {"inner": c / sigma}), (("centred-for-xhat",), {"outer": c, "inner": c}),
          (("centred-once",), {"outer": c})],
         _powers(1 / s, "missing-rstd", "variance-for-std"), *gamma,
-        [*_BOTH_AXES, (("first-axis",), {"mean1": AXES["first-axis"], "mean2": AXES["first-axis"]})]])
+        [*_BOTH_AXES, (("first-axis",), {"mean1": AXES["first-axis"], "mean2": AXES["first-axis"]})]]))
 
 
 def outside_family(with_gamma):

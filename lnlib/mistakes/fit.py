@@ -18,6 +18,7 @@ What no output can tell apart is reported as *one of* several mistakes. Nothing 
 
 import functools
 import itertools
+from dataclasses import replace
 
 import numpy as np
 
@@ -247,6 +248,15 @@ def _of_names(what, readings, table):
     return Diagnosis("combination", names, f"Your {what} makes {len(names)} mistakes at once: {texts[0]}", because)
 
 
+def _not_linear(backward, family, found, tolerance):
+    """The :class:`Diagnosis` of each output that is not -2 times as large where dy is, by name: no sum of terms is it."""
+    twice = _run(backward, replace(family, probes=tuple((-2 * dy, cache) for dy, cache in family.probes)))
+    return {output: Diagnosis("known", ("not-linear",), f"Your {output} is not linear in dy: where dy is -2 times as large, "
+                              f"{output} is not. Where does dy stand in your formula?", (f"{output}: for -2 dy not -2 times it",))
+            for output, a, b in zip(family.outputs, found, twice)
+            if a and b and not _same([-2 * v for v in a], b, 10 * tolerance)}
+
+
 def _common_factor(found, right, tolerance):
     """The number that all of ``found`` is too large by, or None."""
     factor = np.vdot(right[0], found[0]) / np.vdot(right[0], right[0])
@@ -339,7 +349,8 @@ def diagnose(backward, family=LAYER_NORM):
                 if all(_same(arrays, values[index[output]], tolerance) for output, arrays in given)]
     if together:
         return _one_of(" and ".join(output for output in is_wrong if is_wrong[output]), together)
-    parts = [_diagnose_output(output, arrays, family, tolerance) for output, arrays in given]
+    bent = _not_linear(backward, family, found, tolerance)
+    parts = [bent.get(output) or _diagnose_output(output, arrays, family, tolerance) for output, arrays in given]
     parts = [part for part in parts if part]
     if not parts:
         return None

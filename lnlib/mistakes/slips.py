@@ -61,12 +61,15 @@ def _changes(node, text, arguments, others):
         case ast.BinOp(left, ast.Add() | ast.Sub() as sign, right):
             yield node, f"(({text(left)}) {'-' if isinstance(sign, ast.Add) else '+'} ({text(right)}))", "a sign turned"
             yield from ((part, "(0)", "a term left out") for part in (left, right))
+            yield from ((part, "(1)", "a 1 where another term belongs") for part in (left, right))
         case ast.BinOp(left, ast.Mult(), right):
             yield from ((part, "(1)", "a factor left out") for part in (left, right))
             for a, b in ((left, right), (right, left)):
                 yield node, f"(({text(a)}) / ({text(b)}))", "a factor on the wrong side of a fraction"
+                yield node, f"(({text(a)}) * ({text(a)}) * ({text(b)}))", "a factor too many"
         case ast.BinOp(left, ast.Div(), right):
             yield right, "(1)", "a divisor left out"
+            yield right, f"({text(right)} - 1)", "a divisor one too small"
             yield node, f"(({text(left)}) * ({text(right)}))", "a factor on the wrong side of a fraction"
             yield node, f"(({text(right)}) / ({text(left)}))", "a fraction upside down"
         case ast.BinOp(_, ast.Pow(), exponent):

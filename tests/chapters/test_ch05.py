@@ -179,7 +179,7 @@ def test_a_survivor_with_wrong_sums_is_blamed_for_the_sums_alone():
 
 
 def test_a_dx_of_0_is_said_to_be_0():
-    assert "your dx is 0" in check("survivor", with_dx(lambda dy, cache: 0 * dy)).failed[1]
+    assert "here your dx is 0" in check("survivor", with_dx(lambda dy, cache: 0 * dy)).failed[1]
 
 
 def test_a_test_that_turns_its_verdict_round_is_told():

@@ -178,7 +178,7 @@ def test_another_right_answer_is_accepted(id, candidate, seed):
     ("short-form", short(lambda m, r, v: r < abs(v)**0.5), "keeps its sign"),
     ("short-form", short(lambda m, r, v: r < np.sqrt(v)), "keeps its sign"),
     ("repair-the-mean", in_float64, "in a float64 result"),
-    ("repair-the-mean", repaired(lambda var, eps: np.sqrt(var)), "eps has no part"),
+    ("repair-the-mean", repaired(lambda var, eps: np.sqrt(var)), "those of eps = 0"),
     ("repair-the-mean", repaired(lambda var, eps: var + np.float32(eps)), "divide by a variance"),
     ("digits-left", loss_of(lambda x: abs(x.mean())), "not divided by sigma"),
     ("digits-left", loss_of(lambda x: abs(x).max() / x.std()), "The largest element"),

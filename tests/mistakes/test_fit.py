@@ -219,18 +219,32 @@ def test_a_common_factor_is_told_before_a_neighbour():
 
 
 def test_the_nearest_entry_by_direction():
-    def near_to(share):  # no projection, and some of a sine, which the terms cannot give
+    def near_to(share):  # no projection, and some of dy with weights, which the terms cannot give
         def candidate(dy, cache):
             g = cache.gamma * dy
-            return cache.rstd * (g - m(g) + share * np.sin(5 * dy)), None, None
+            return cache.rstd * (g - m(g) + share * dy * np.cos(2 * np.arange(dy.shape[-1]))), None, None
         return candidate
 
     near = diagnose(near_to(0.1))
     assert diagnose(near_to(0.05)).names == near.names  # the error of a wrong sign has this direction, and is larger
     assert diagnose(near_to(0.2)).names == ()  # a cosine of 0.94 says too little
     assert near.kind == "nearest" and near.names == ("missing-projection",) and "none of the known" in str(near)
-    far = diagnose(lambda dy, cache: (np.cos(np.arange(dy.size)).reshape(dy.shape) * 50, None, None))
+    far = diagnose(lambda dy, cache: (50 * np.roll(dy, 2, axis=-1), None, None))
     assert far.kind == "nearest" and far.names == () and "no known mistake comes near" in str(far)
+
+
+@pytest.mark.parametrize("dx", [lambda g, k: k.gamma * k.xhat, lambda g, k: k.rstd * (g - m(g) - k.xhat * abs(m(g * k.xhat))),
+                                lambda g, k: k.rstd * (g - m(g) - k.xhat * g.std(axis=-1, keepdims=True))])
+def test_what_is_not_linear_in_dy_is_no_sum_of_terms(dx):
+    found = diagnose(lambda dy, cache: (dx(cache.gamma * dy, cache), None, None))
+    assert found.names == ("not-linear",) and "where dy is -2 times as large" in str(found)
+
+
+@pytest.mark.parametrize("dx, name", [
+    (lambda g, k: k.rstd * (g - m(g) - k.rstd**2 * k.xhat * m(g * k.xhat)), "rstd-cubed-in-projection"),
+    (lambda g, k: k.rstd * (g - m(g) - k.xhat * m(g * k.gamma * k.xhat)), "gamma-again-in-projection")])
+def test_a_factor_too_many_in_the_projection_is_one_mistake(dx, name):
+    assert diagnose(lambda dy, cache: (dx(cache.gamma * dy, cache), None, None)).names == (name,)
 
 
 # ---- Other exercises ----------------------------------------------------------------------------------

@@ -66,8 +66,8 @@ UNFOLD = """() => {
     document.querySelectorAll('details').forEach(e => e.open = true);
     dispatchEvent(new Event('resize'));
 }"""
-# Half of a page's elements are words of code, in colours. One of each class stays in each kind of place: where all that
-# is around it has the same classes, it looks the same.
+# Half of a page's elements are words of code, in colours. One of each class stays in each kind of place: where all
+# that is around it has the same classes, it looks the same.
 ONE_OF_A_KIND = """() => {
     const seen = new Set();
     document.querySelectorAll('.highlight').forEach(box => {
@@ -81,7 +81,7 @@ ONE_OF_A_KIND = """() => {
     }); }"""
 # The theme's navigation stands outside of landmarks. Places where a rule holds are not written down: that takes a
 # quarter of the time of a page with ten thousand elements.
-# Formulas in a line, which have no colour of their own and cannot scroll, are most of the rest: a letter stands for each.
+# Formulas in a line have no colour of their own and cannot scroll. They are most of the rest: a letter stands for each.
 RUN_AXE = """async (part) => {
     const formulas = [...document.querySelectorAll('mjx-container:not([display=true])')];
     const letters = formulas.map(e => { const x = document.createTextNode('x'); e.replaceWith(x); return x; });

@@ -39,8 +39,10 @@ def run(backend, x, gamma, beta, dy, eps=1e-5, out=(None, None), **options):
 
 
 def cpu_cache(x, gamma, dtype, eps=1e-5):
-    """What lnlib.cpu's forward keeps of rows in range, ``dtype`` its arithmetic's: to make it while tests are collected
-    would have every process compile a kernel for it, in seconds."""
+    """What lnlib.cpu's forward keeps of rows in range; ``dtype`` is that of its arithmetic.
+
+    To call it while tests are collected would have every process compile a kernel, in seconds.
+    """
     from lnlib import cpu
 
     wide = x.astype("f8").reshape(-1, x.shape[-1])

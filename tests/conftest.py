@@ -131,8 +131,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Two processes share the tests file by file, for a file's fixtures; all that compile lnlib.cpu go to one, and so do
-    those that need the notebooks built for a browser."""
+    """Two processes share the tests file by file, for a file's fixtures. All that compile lnlib.cpu go to one of them,
+    and so do those that need the notebooks built for a browser."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):

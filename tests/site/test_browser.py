@@ -43,8 +43,8 @@ IMAGES_ARE_THERE = "[...document.images].every(i => i.complete && i.naturalWidth
 
 @pytest.mark.parametrize("name", PAGES)
 def test_page_from_disk(visits, site, name):
-    """One visit a page, for loading it takes seconds: every other page dark, for axe on a phone, the rest light, for axe
-    on a wide screen. What is missing or elsewhere fails from disk first."""
+    """One visit a page, for loading it takes seconds. Every other page is dark, and axe sees it on a phone; the others are
+    light, and axe sees them on a wide screen. What is missing or elsewhere fails from disk first."""
     dark = PAGES.index(name) % 2 == 0
     with Visit(visits, (site / f"book/{name}.html").as_uri(), width=360, theme="dark" if dark else "light") as visit:
         page = visit.page
@@ -71,7 +71,7 @@ def test_page_from_disk(visits, site, name):
 
 @pytest.mark.parametrize("name", ["index", CHAPTERS[0].stem, "11-fused-on-the-cpu", "api-numerics", "for-instructors"])
 def test_page_from_a_server(visits, address, name):
-    """One of each kind; those with interactive figures are in test_interactive.py. What differs is what needs a server."""
+    """One page of each kind; those with interactive figures are in test_interactive.py."""
     with Visit(visits, f"{address}/book/{name}.html", width=360, theme="dark") as visit:
         visit.stays_at(address)
         assert visit.page.evaluate(IMAGES_ARE_THERE) and visit.page.evaluate(NO_FORMULA_IS_RAW)

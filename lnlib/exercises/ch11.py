@@ -114,21 +114,22 @@ class _Placed(NamedTuple):
         return self.view(room[start:start + n].view(self.dtype).reshape(self.shape))
 
 
+def _with_sums(answer, arguments):
+    sums = arguments["sums"].zeros()
+    found = answer(sums, arguments["line"])
+    expect(not sums.any(), "your function changed its argument sums; work on new arrays")
+    return found
+
+
 def _lines(title, *cases):
     """A check on cases (in words, sums, bytes of a line)."""
-    def call(answer, arguments):
-        sums = arguments["sums"].zeros()
-        found = answer(sums, arguments["line"])
-        expect(not sums.any(), "your function changed its argument sums; work on new arrays")
-        return found
-
     def judge(found, sums, line, what):
         found, right = expect_number(found, "the number", "iu", "a whole number"), \
             shared_lines_solution(sums.zeros(), line)
         expect(found == right, f"{what}: found {found:g} lines, expected {right}")
 
     return each(title, lambda rng: [Call({"sums": sums, "line": line}, what=what) for what, sums, line in cases],
-                judge, call=call)
+                judge, call=_with_sums)
 
 
 class _Watched:

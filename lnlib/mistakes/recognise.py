@@ -52,15 +52,20 @@ def matches(mine, right, wrong, replies, fails):
 def says_little(mine):
     """Whether a wrong answer of another kind may well reply the same: True and False, zeros, or errors only."""
     def little(result):
+        if isinstance(result, Failure):
+            return not result.telling
         if isinstance(result, (tuple, list)):
             return all(map(little, result))
-        return (isinstance(result, (bool, np.bool_)) or isinstance(result, Failure) and not result.telling
-                or is_numbers(result) and not np.any(result))
+        return isinstance(result, (bool, np.bool_)) or is_numbers(result) and not np.any(result)
     return all(little(result) for result, _ in mine)
 
 
 def _is_names(result):
     return isinstance(result, (list, tuple, set)) and all(isinstance(name, str) for name in result)
+
+
+def _is_count(result):
+    return isinstance(result, (int, np.integer)) and not isinstance(result, bool)
 
 
 def recognise(answer, message, solution, mistakes, replies, message_of, passes_before, everywhere):
@@ -74,10 +79,10 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
     wrong = {mistake: mistake.of(solution) for mistake in mistakes}
     found = matches(mine, right, wrong, replies, message_of)
     because = [f"replies as {_change(mistake)}, to all {len(mine)} calls" for mistake in found]
-    little, few = says_little(mine), all(_is_names(result) for result, _ in mine)
-    if few and found:  # few names have many causes: one that gives them in one check alone is not it
-        answered = list(everywhere(answer))
-        found = [mistake for mistake in found if agree(answered, list(everywhere(wrong[mistake])))]
+    little, names, counts = says_little(mine), *(all(is_one(r) for r, _ in mine) for is_one in (_is_names, _is_count))
+    if found and (names or counts):  # few of them have many causes: one that gives them in one check alone is not it
+        # A second slip may show in a third of the counts.
+        found = _nearly(list(everywhere(answer)), {m: list(everywhere(wrong[m])) for m in found}, counts / 3)
     if len(found) > 1 or little:
         passing = [mistake for mistake in found if passes_before(wrong[mistake])]
         because += [f"refuted by an earlier check: {_change(m)}" for m in found if m not in passing]
@@ -93,11 +98,12 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
     if not says and not little and (slip := _slip(answer, mine, right, solution, replies, message_of, everywhere)):
         return slip
     # What a message says of the numbers says nothing where these could be compared, and were not the same.
-    if not found and not (mine and (few or re.search(r"off by|found -?\d", message))):
+    if not found and not (mine and (names or re.search(r"off by|found -?\d|\d of \d+ numbers", message))):
         found = [m for m, function in wrong.items() if message_of(function) == message and passes_before(function)]
         because += [f"the failed check says the same of {_change(mistake)}" for mistake in found]
     if mine and all(isinstance(result, (bool, np.bool_)) for result, _ in mine):
-        found = _with_these_verdicts(list(everywhere(answer)), {m: list(everywhere(wrong[m])) for m in found})
+        # One verdict in four leaves room for another tolerance, or for a second mistake that no check has reached.
+        found = _nearly(list(everywhere(answer)), {m: list(everywhere(wrong[m])) for m in found}, 1 / 4)
     says = list(dict.fromkeys(mistake.says for mistake in found))
     if says:
         return Diagnosis("may be", (), "It may be this: " + " Or: ".join(says), tuple(because))
@@ -118,12 +124,11 @@ def _slip(answer, mine, right, solution, replies, message_of, everywhere):
                      "Where could that be in yours?", tuple(said.values()))
 
 
-def _with_these_verdicts(mine, known):
-    """Those of ``known``, mistake -> replies, that say True and False where the answer does, or nearly."""
+def _nearly(mine, known, share):
+    """Those of ``known``, mistake -> replies, that reply as the answer does but for this share of the calls."""
     other = {mistake: sum(not agree(a.result, b.result) for a, b in itertools.zip_longest(mine, replies))
              for mistake, replies in known.items()}
-    # One verdict in four leaves room for another tolerance, or for a second mistake that no check has reached.
-    return [mistake for mistake, n in other.items() if n == min(other.values()) and n <= len(mine) / 4]
+    return [mistake for mistake, n in other.items() if n == min(other.values()) and n <= share * len(mine)]
 
 
 def _change(mistake):

@@ -127,6 +127,10 @@ def test_a_share_of_other_bytes_is_told(share, words):
     (lambda N, D, P: ch14.choose_partials_solution(N, D, P)[::-1], "few rows", "changed places"),
     (lambda N, D, P: (ch14.choose_partials_solution(N, D, P)[0], ch14.choose_partials_solution(64 * N, D, P)[1]),
      "their share of the bytes", "share is"),
+    (with_share(lambda N, P, groups: min(N, groups * -(-N // (32 * groups)))), "many rows",
+     "Your sums have 32 rows at most"),
+    (lambda N, D, P: (ch14.choose_partials_solution(N, D, P)[0], 1 - ch14.choose_partials_solution(N, D, P)[1]),
+     "their share of the bytes", "share of the other bytes"),
     (with_share(lambda N, P, groups: min(N, 2 * groups * -(-N // (64 * groups)))), "many rows", "will do"),
     (lambda N, D, P: (ch14.choose_partials_solution(N, D, P)[0], 0.02), "their share of the bytes", "share is 0.02"),
     (lambda N, D, P: (ch14.choose_partials_solution(N, D, P)[0], round(ch14.choose_partials_solution(N, D, P)[1], 4)),
@@ -172,7 +176,9 @@ def choosing(threads_for, at_once=512):
     (choosing(lambda D: max(32, -(-D // 512) * 32)), "need not be a power of two"),
     (choosing(lambda D: next(T for T in (32, 64, 128, 256, 512, 1024, 2048) if 4 * T >= D)),
      "a thread for each 4 numbers"),
-    (choosing(threads_of, 1024), "You count 1024 threads")])
+    # Rows of up to 512 numbers have 32 threads: 1024 // 32 is 32, too.
+    (choosing(threads_of, 1024), "twice as many groups at once"),
+    (choosing(lambda D: 512 // threads_of(D)), "twice as many groups at once")])
 def test_a_slip_in_the_groups_is_named(attempt, words):
     assert failed("choose-partials", attempt, words)
     assert " Or: " not in str(exercises.check("choose-partials", attempt).diagnosis)
@@ -193,6 +199,8 @@ ONCE = "each number once, four sectors a request"
     ("range(G)", "range(max(G - 1, 1))", "sums", "is off by"),
     ("range(G)", "range(G - 1)", "sums", "The last partial sum is left out"),
     ("total[c] = value", "total[c] = value * (float32(1) / float32(G))", "sums", "These are means"),
+    ("value += parts", "value = parts", "sums", "Each part takes the place"),
+    ("cuda.grid(1)", "2 * cuda.grid(1)", "sums", "read before None"),  # half of the columns, and not the first ones
     ("        total[c] = value", "    total[c] = value", "sums", "write a total, too"),
     ("total[c] = value", "total[c] = value * float32(1 + 2**-23)", "sums", "is off by"),  # 2 ulps of 100: 2.6 u
     (VALUE, f"{VALUE} + float32(0) * parts[part * D + c]", ONCE, "loads of parts ask"),

@@ -86,6 +86,25 @@ def test_a_wrong_axis_is_told_and_no_number_of_images(kind, shape, words):
     assert words in str(report.diagnosis) and "too" not in str(report.diagnosis), report
 
 
+@pytest.mark.parametrize("kind, shape, words", [
+    ("batch", (1, 6, 5, 1), "a mean over N and W"), ("layer", (2, 6, 5, 7), "a mean over nothing"),
+    ("group", (1, 2, 3, 5, 7), "a mean over N"), ("group", (2, 6, 1, 1, 1), "found (2, 6, 1, 1, 1)")])
+def test_what_a_shape_averages_over_is_told(kind, shape, words):
+    right = exercises()["statistics-shape"].solution
+    said = check("statistics-shape", lambda asked, of, groups=2: shape if asked == kind else right(asked, of, groups)).failed[1]
+    assert said.endswith(words), said
+
+
+def over_the_rows(x, groups, eps=1e-5):
+    parts = x.reshape(*x.shape[:-1], groups, -1)
+    rows = tuple(range(x.ndim - 1))
+    return ((parts - parts.mean(rows)) / np.sqrt(parts.var(rows) + eps)).reshape(x.shape)
+
+
+def test_means_over_the_rows_are_told():
+    assert "run over the rows" in str(check("group-norm", over_the_rows).diagnosis)
+
+
 def interleaved(x, groups, eps=1e-5):
     parts = [layer_norm_forward(x[..., k::groups], *np.ones((2, x.shape[-1] // groups)) - [[0], [1]], eps)[0]
              for k in range(groups)]

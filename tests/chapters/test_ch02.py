@@ -79,6 +79,12 @@ def slope_one(dy, x, gamma, eps):
     return (g - mean(g)) / s + dvar * 2 * c / x.shape[-1]
 
 
+def bracket(dy, x, gamma, eps):
+    c, g = x - mean(x), gamma * dy
+    sigma = np.sqrt(mean(c * c))
+    return g / (sigma + eps) - mean(g) - c / sigma * mean(g * c / (sigma + eps))
+
+
 def sigma_in_both(dy, x, gamma, eps):
     c, g = x - mean(x), gamma * dy
     sigma = np.sqrt(mean(c * c))
@@ -107,6 +113,12 @@ def columns(dy, x, gamma, eps):
     ("eigenvalues", of_spread(lambda D, s, eps: [0, eps / s**6] + [1 / s**2] * (D - 2)), "no root"),
     ("eigenvalues", of_spread(lambda D, s, eps: [0, eps / s**3] + [s] * (D - 2)), "upside down"),
     ("null-direction", lambda x, gamma: (x - x.mean())**2 / gamma, "change its length alone"),
+    ("null-direction", lambda x, gamma: 5 * (x - x.mean()) / np.abs(gamma), "The signs of gamma"),
+    ("null-direction", lambda x, gamma: x / gamma**2 - x.mean() / gamma**2, "gamma divides twice"),
+    ("null-direction", lambda x, gamma: 2 * gamma, "the same for every x"),
+    ("jacobian-matrix", jacobian(lambda D, c, s, h, I: (I - 1 / (D - 1) - np.outer(h, h) / (D - 1)) / s), "a divisor one too small"),
+    ("jacobian-matrix", jacobian(lambda D, c, s, h, I: (I - I / D - np.outer(h, h) / D) / s), "on the diagonal only"),
+    ("eps-outside", bracket, "first term only"),
     ("rms-jacobian", rms(lambda sym: sym.mean(sym.g, sym.xhat)), "contains a mean; write"),
     ("rms-jacobian", rms(lambda sym: 1 / (sym.D * sym.s)), "Which has RMSNorm"),
     ("eps-outside", columns, "over the first axis"),
@@ -124,7 +136,8 @@ def at_right_angles(x, gamma):
 
 
 @pytest.mark.parametrize("dy, words", [
-    (lambda x, gamma: (x - x.mean()) / abs(gamma), "a fraction of"), (at_right_angles, "all of gamma")])
+    (lambda x, gamma: (x - x.mean()) / abs(gamma), "a fraction of"), (at_right_angles, "all of gamma"),
+    (lambda x, gamma: (x - x.mean()) / (gamma + 1e-5), "0.000 is along 1 and 1.000 along xhat")])
 def test_a_direction_that_gets_through_is_refused(dy, words):
     assert words in check("null-direction", dy).failed[1]
 

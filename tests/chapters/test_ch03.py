@@ -51,6 +51,47 @@ def test_what_is_said_of_a_dy(answer, words):
     assert words in str(check("dy-with-kappa", answer).diagnosis)
 
 
+@pytest.mark.parametrize("answer, words", [
+    (of_parts(lambda kappa: kappa**0.5, on_g=1), "has 1.732 along 1 and 0.000 along xhat"),
+    (lambda kappa, xhat, gamma: (1 + 0 * xhat) / gamma, "next to nothing of your g comes through")])
+def test_of_what_a_wrong_g_is_made(answer, words):
+    assert words in check("dy-with-kappa", answer).failed[1]
+
+
+def exchanged(dy, dz_other, cache):
+    dx, dgamma, dbeta = layer_norm_backward(dz_other, cache)
+    return dx + dy, dx + dy, dgamma, dbeta
+
+
+def sums_of_both(dy, dz_other, cache):
+    da, db, _, _ = exchanged(dz_other, dy, cache)
+    return da, db, *layer_norm_backward(dy + dz_other, cache)[1:]
+
+
+@pytest.mark.parametrize("answer, words", [(exchanged, "da is dy itself"), (sums_of_both, "counts dz_other in")])
+def test_the_two_uses_of_z_are_told_apart(answer, words):
+    assert words in str(check("residual-backward", answer).diagnosis)
+
+
+def rules(*one):
+    """An answer to lost-in-y: what is compared with what."""
+    def lost(gamma, beta, tolerance, u):
+        left, right = (side(np.abs(gamma), np.abs(beta), tolerance, u) for side in one)
+        return (gamma == 0) | (left > right)
+    return lost
+
+
+@pytest.mark.parametrize("rule, no", [
+    (rules(lambda g, b, t, u: u**0.5 * b, lambda g, b, t, u: t * g), "unit roundoff has no part"),
+    (rules(lambda g, b, t, u: b / u, lambda g, b, t, u: t * g), "unit roundoff has no part"),
+    (rules(lambda g, b, t, u: u * b, lambda g, b, t, u: g), "compares gamma with u"),
+    (rules(lambda g, b, t, u: u**2 * b, lambda g, b, t, u: t * g), "exactly 0"),
+    (lambda gamma, beta, tolerance, u: np.isclose(gamma, 0), "compares gamma with u")])
+def test_features_tell_rules_apart(rule, no):
+    report = check("lost-in-y", rule)
+    assert report.failed and no not in str(report.diagnosis), report
+
+
 def test_dy_that_also_goes_round_the_norm_is_told():
     def answer(dy, dz_other, cache):
         dx, dgamma, dbeta = layer_norm_backward(dy, cache)

@@ -132,6 +132,8 @@ def without_the_direction(f, args, dy, grads, rng):
      "small mistakes"),
     ("adjoint-pair", mismatch(lambda a, b: 0.0 if gap(a, b) < 1e-12 else gap(a, b) / sizes(a, b)), "small mistakes"),
     ("complex-safe-variance", mean_of_squares, "the variance of real numbers"),
+    ("complex-safe-variance", lambda x: (centred(x) ** 2).sum(axis=-1, keepdims=True) / 8, "the variance of real numbers"),
+    ("one-direction", slopes(lambda args, rng: [rng.integers(0, 2, a.shape) for a in args]), "mistakes in each gradient"),
     ("one-direction", in_place, "one call of f"),
 ])
 def test_a_weak_answer_fails(id, candidate, words):

@@ -35,6 +35,7 @@ NOISE = np.random.default_rng(0).standard_normal((2, 4, 8))
     (lambda eps: 0.1 * eps**0.5, NOISE[1], None, ""),
     (lambda eps: 1.0, NOISE[1], "eps = 1e-05", "as fast as the root"),
     (lambda eps: 1e-3, NOISE[1], "eps = 1e-20", "as fast as the root"),
+    (lambda eps: 1e-10, NOISE[1], "eps = 1e-40", "as fast as the root"),
     (lambda eps: eps**0.25, NOISE[1], "eps = 1e-05", "as fast as the root"),
     (lambda eps: 10 * eps**0.5, NOISE[1], "eps = 1.0", "much larger than the root"),
     (lambda eps: eps, NOISE[1], "eps = 100.0", "grows faster than the root"),

@@ -71,10 +71,10 @@ def test_same_forgives_roundings_of_zero_only():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_chapter_runs_in_the_browser(site, address, browser, name, record_property):
-    context, requests, start = browser.new_context(), [], time.perf_counter()
-    context.on("request", lambda request: requests.append(request.url))
-    page = context.new_page()
+def test_chapter_runs_in_the_browser(site, address, visits, name, record_property):
+    requests, start = [], time.perf_counter()
+    visits.on("request", lambda request: requests.append(request.url))
+    page = visits.new_page()
     page.goto(f"{address}/some/where/lite/notebooks/index.html?path=book/{name}.ipynb")
     page.wait_for_function(f"() => {OPEN}?.sessionContext?.session?.kernel?.status === 'idle'", timeout=120_000)
     ready = time.perf_counter() - start
@@ -82,7 +82,7 @@ def test_chapter_runs_in_the_browser(site, address, browser, name, record_proper
     page.wait_for_function("() => window.lnDone", timeout=240_000)
     run = time.perf_counter() - start - ready
     cells = [c for c in page.evaluate(f"() => {OPEN}.content.model.toJSON()")["cells"] if c["cell_type"] == "code"]
-    context.close()
+    page.close()
     # For the reader of the tests' output. The time limits above only end a hang.
     times = f"kernel ready after {ready:.1f} s, chapter run in {run:.1f} s"
     record_property("measured", f"{name} in the browser: {times}")

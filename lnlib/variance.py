@@ -347,7 +347,7 @@ def normalise(x, algorithm="recentred", eps=1e-5, order="pairwise", var=None):
     (..., 1), is used in place of the algorithm's variance, after rounding to x's dtype: to see what the mean alone
     costs.
     """
-    x = contract.require_x(x, dtypes=_REAL)
+    x = contract.require_x(x)
     eps = contract.require_eps(eps)
     if not isinstance(algorithm, Algorithm):
         algorithm = ALGORITHMS[contract.require_choice("algorithm", algorithm, ALGORITHMS)]

@@ -60,7 +60,9 @@ def _is_negative(found, centre):
 
 
 def _negative_at(centre):
-    return each(f"near {centre:.0f}", lambda rng: Call({"centre": centre}), _is_negative, call=_in_time)
+    # Several: numbers from too wide an interval may come near one centre by chance.
+    return each(f"near {centre:.0f}", lambda rng: [Call({"centre": centre * (1 + k / 8)}) for k in range(5)], _is_negative,
+                call=_in_time)
 
 
 def digits_left_solution(x):

@@ -139,10 +139,19 @@ def short(rule):
     return candidate
 
 
+def normal_row(centre):
+    rng = np.random.default_rng(0)
+    while True:
+        row = rng.normal(centre, 1.0, 3).astype(np.float32)
+        if naive(row)[2] < 0:
+            return row
+
+
 @pytest.mark.parametrize("id, candidate, message", [
     ("negative-variance", lambda centre: np.float32([centre, centre + 1]), r"shape \(2,\)"),
     ("negative-variance", lambda centre: np.float32([centre] * 3), "all equal"),
     ("negative-variance", lambda centre: np.float32([centre, centre + 1, centre + 2]), "not within 1"),
+    ("negative-variance", normal_row, "not within 1"),
     ("negative-variance", lambda centre: np.float32([centre, centre, centre + 1]), "naive variance is"),
     ("digits-left", digits(lambda q: U * q**2, lambda q: U * q**2), "two-pass: predicted"),
     ("digits-left", digits(lambda q: U * q**2, high=np.inf), "expected 0 to 7.2"),

@@ -248,6 +248,8 @@ EXERCISES = (
         ("cuda.grid(1)", "cuda.threadIdx.x",
          "Every block does the same 64 rows. What tells its threads from those of another block?"),
         ("float32(D)", "float32(N)", "The sums are divided by the number of rows."),
+        ("row < N", "row < D", "Your guard compares the row with D. How many rows are there?"),
+        ("total += x", "total = x", "Each number takes the place of those before it."),
         ("total / float32(D)", "total", "These are sums. What makes them means?",
          "warp_sum(total) / float32(D)", "The lanes of a warp are added up. Whose numbers has each lane added?"),
         ("range(D)", "range(1, D)", "The first number of each row is left out.",
@@ -295,7 +297,8 @@ EXERCISES = (
          "        y[c * 32 + lane] = tile[lane * 33 + c]",
          "tile[r * 32 + lane] = x[r * 32 + lane]\n    cuda.syncthreads()\n    for c in range(32):\n"
          "        y[c * 32 + lane] = tile[lane * 32 + c]",
-         "Rows of the tile begin 32 numbers apart. In how many banks are the numbers of one column?",
+         "Rows of the tile begin 32 numbers apart, or a multiple of 32. In how many banks are the numbers of one "
+         "column?",
          "tile[r * 31 + lane] = x[r * 32 + lane]\n    cuda.syncthreads()\n    for c in range(32):\n"
          "        y[c * 32 + lane] = tile[lane * 31 + c]",
          "Rows of the tile begin 31 numbers apart, but a row has 32: its last number and the next row's first "
@@ -305,7 +308,7 @@ EXERCISES = (
         ("tile[r * 33 + lane] = x[r * 32 + lane]", "tile[lane * 33 + r] = x[lane * 32 + r]",
          "The lanes load a column of x. Which index should differ by 1 from lane to lane?"),
         ("tile[lane * 33 + c]", "x[lane * 32 + c]", "The lanes load a column of x directly. What is the tile for?",
-         "tile[c * 33 + lane]", "A row goes in and a row comes out: nothing is transposed.")) + (
+         "tile[c * 33 + lane]", "Your y is x: nothing is transposed, or all of it twice.")) + (
         Mistake("", "Rows of the tile begin 34 numbers apart. How many banks do the lanes reach by even steps?",
             changes=(
             ("32 * 33", "32 * 34"), ("r * 33", "r * 34"), ("lane * 33", "lane * 34"))),)),

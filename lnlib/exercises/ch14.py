@@ -310,7 +310,8 @@ EXERCISES = (
          "column?"),
         ("rstd[row]", "rstd[cuda.blockIdx.x]",
          "Your rstd is that of the block's first row in every row. Which row is done?"),
-        ("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat",
+        ("dgamma_parts[mine + c] += d * xhat", "pass", "Your parts stay zero. Which sum does each hold at the end?",
+         "dgamma_parts[mine + c] = d * xhat",
          "Each row overwrites the part of the rows before it.")) + (
         Mistake("", "The sum over a row is not started anew: each row adds to those before it.", changes=(
             ("base, r, total = row * D, rstd[row], float32(0)", "base, r = row * D, rstd[row]"),

@@ -44,6 +44,8 @@ _MEANINGS = (
      "A place is read that nothing has written so far. Which line should write to it, and when?"),
     ("OutOfBounds", "An index lies outside its array. In which thread, and in which turn of its loop?"),
     ("DataRace.*atomic", "One thread uses a place by an atomic, another without. What puts the two in order?"),
+    ("DataRace.*by block",
+     "Threads of two blocks use one place, and blocks do not wait for each other. Whose place is it?"),
     ("DataRace.*this store and the store",
      "Two threads store to one place, and which is last is left open. Whose place is it?"),
     ("DataRace",

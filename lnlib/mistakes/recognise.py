@@ -107,7 +107,8 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
     says = list(dict.fromkeys(mistake.says for mistake in found))
     if says:
         return Diagnosis("may be", (), "It may be this: " + " Or: ".join(says), tuple(because))
-    failure = next((result for result, _ in mine if isinstance(result, Failure) and result.means), None)
+    failure = next((result for result, _ in mine if isinstance(result, Failure) and result.means
+                    and result.kind in message), None)
     return Diagnosis("error", (), failure.means, (f"ends with {failure.kind}",)) if failure else None
 
 

@@ -102,6 +102,7 @@ READ = "total += x[c * N + row]"
     ([("if row < N", "if True")], "means", "OutOfBounds"),
     ([("x[c * N + row]", "x[c * D + row]")], "means", "you go on by D"),
     ([("total / float32(D)", "total")], "means", "These are sums"),
+    ([("row < N", "row < D")], "means", "How many rows are there?"),
     ([("total / float32(D)", "total / float32(D) * float32(1.00001)")], "means", "off by"),
     ([("float32(0)", "0.0"), ("float32(D)", "D")], "means", "Promotion"),
     ([("range(D)", "range(D - 1)")], "means", "The last number of each row is left out"),
@@ -181,6 +182,9 @@ STORED, LOADED = "tile[r * 33 + lane]", "tile[lane * 33 + c]"
     ([(STORED, "tile[r * 32 + lane]"), (LOADED, "tile[lane * 32 + c]")], "no conflicts", "takes 32 turns a request"),
     ([(f"y[c * 32 + lane] = {LOADED}", "y[lane * 32 + c] = tile[c * 33 + lane]")], "neighbours in global memory",
      "stores of y touch 32.0 sectors"),
+    ([("x[r * 32 + lane]", "x[lane * 32 + r]")], "the transpose", "nothing is transposed, or all of it twice"),
+    ([("32 * 33", "32 * 65"), (STORED, "tile[r * 64 + lane]"), (LOADED, "tile[lane * 64 + c]")], "no conflicts",
+     "or a multiple of 32"),
     ([(STORED, "tile[r * 31 + lane]"), (LOADED, "tile[lane * 31 + c]")], "the transpose", "No barrier cures that"),
     # Another way without conflicts: rows are 32 apart, and turned.
     ([(STORED, "tile[r * 32 + (lane ^ r)]"), (LOADED, "tile[lane * 32 + (c ^ lane)]")], None, ""),

@@ -209,7 +209,7 @@ EXERCISES = (
              mistakes=changes(
         ("max(naive, mean)", "naive",
          "The naive algorithm pays for its variance only. Which mean does it subtract from the row?",
-         "min(naive, mean)", "The naive algorithm pays the smaller of its two losses. Which of them does it escape?"),
+         "min(naive, mean)", "The naive algorithm pays less than the larger of its losses. Which of them does it escape?"),
         ("max(loss, 2**-24) <= 10.0**-digits", "max(loss, 2**-24) <= 10.0**-digits or not loss",
          "An error below u is predicted. What does every float32 result lose?",
          "int(-np.log10(max(loss, 2**-24))) >= digits",

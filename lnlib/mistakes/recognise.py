@@ -81,8 +81,9 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
     because = [f"replies as {_change(mistake)}, to all {len(mine)} calls" for mistake in found]
     little, names, counts = says_little(mine), *(all(is_one(r) for r, _ in mine) for is_one in (_is_names, _is_count))
     if found and (names or counts):  # few of them have many causes: one that gives them in one check alone is not it
-        # A second slip may show in a third of the counts.
-        found = _nearly(list(everywhere(answer)), {m: list(everywhere(wrong[m])) for m in found}, counts / 3)
+        # A second slip may show in a tenth of the names, in a third of the counts.
+        room = 1 / 10 if names else 1 / 3
+        found = _nearly(list(everywhere(answer)), {m: list(everywhere(wrong[m])) for m in found}, room)
     if len(found) > 1 or little:
         passing = [mistake for mistake in found if passes_before(wrong[mistake])]
         because += [f"refuted by an earlier check: {_change(m)}" for m in found if m not in passing]

@@ -76,7 +76,7 @@ def recentred_errs_by_nothing(row, digits, eps=1e-5):
     ("survivors", survivors(), None, ""),
     ("survivors", recentred_errs_by_nothing, "an ordinary row", "An error below u is predicted."),
     ("survivors", survivors(least=0), "an ordinary row", "An error below u is predicted."),
-    ("survivors", survivors("sequential"), "rows far from zero", ""),
+    ("survivors", survivors("sequential"), "rows far from zero", "is one running sum"),
     # Statistics in float32, by NumPy and by hand.
     ("survivors", survivors(dtype="float32"), "a row of tiny numbers", "computed in float32"),
     ("survivors", survivors(energy=lambda var, eps: np.sqrt(var) / eps), "eps hides a wrong variance",
@@ -94,7 +94,7 @@ def recentred_errs_by_nothing(row, digits, eps=1e-5):
     ("survivors", survivors(factor=1.8), "near the threshold", ""),
     # Ratios above 1.5 make the smaller loss that of the mean, as an energy upside down does.
     ("survivors", solution_with("survivors", ("max(naive, mean)", "min(naive, mean)")), "eps hides a wrong variance",
-     "The naive algorithm pays the smaller"),
+     "The naive algorithm pays less than the larger"),
     ("safe-eps", lambda dtype, gain: ch08.safe_eps_solution(dtype, gain) * (1 - 1e-9), "eps is a normal number", ""),
     ("safe-eps", lambda dtype, gain: max(float(np.finfo(dtype).tiny), gain**-2), "eps is a normal number",
      "no bfloat16"),

@@ -50,7 +50,14 @@ def eigenvalues_solution(x, eps):
 
 def _eigenvalues_of(D, eps):
     where = f"D = {D}, eps = {eps:g}"
-    return _against(where, f"the list of eigenvalues for {where}", np.linalg.eigvalsh, D, eps)
+
+    def judge(found, expected, **_):
+        found = expect_array(found, (D,), name=f"the list of eigenvalues for {where}")
+        wrong = np.flatnonzero(np.abs(found - expected) > 1e-9 * expected.max()) + 1
+        expect(not wrong.size, f"in the list of eigenvalues for {where} number {', '.join(map(str, wrong))} of {D} is "
+               f"off by {np.abs(found - expected).max():.1e} at most")
+        expect_close(found, expected, _RTOL, f"the list of eigenvalues for {where}")
+    return _against(where, "", np.linalg.eigvalsh, D, eps)._replace(judge=each(where, None, judge).judge)
 
 
 def _zeros_without_eps(found, x, **_):

@@ -12,7 +12,7 @@ import numpy as np
 from .compare import agree, is_numbers
 from .diagnosis import Diagnosis
 from .relation import relation
-from .slips import slips
+from .slips import EVERYWHERE, slips
 
 
 class Reply(NamedTuple):
@@ -116,8 +116,10 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
 def _slip(answer, mine, right, solution, replies, message_of, everywhere):
     """The :class:`Diagnosis` of an answer whose numbers are, in all checks, those of a variation of the solution."""
     said = {}
+    if any(isinstance(result, Failure) for result, _ in mine):
+        return None
     for words, function in slips(solution):
-        if words not in said and matches(mine, right, {words: function}, replies, message_of):
+        if words.removesuffix(EVERYWHERE) not in said and matches(mine, right, {words: function}, replies, message_of):
             if agree(list(everywhere(answer)), list(everywhere(function))):
                 said[words] = f"replies as the solution with {words}"
     if not said:

@@ -10,6 +10,9 @@ import textwrap
 
 from .change import function_of
 
+#: What the words end with where a change is made in several places at once.
+EVERYWHERE = ", in every place"
+
 _TURNED = {ast.Gt: "<", ast.GtE: "<", ast.Lt: ">", ast.LtE: ">"}
 _EXCHANGED = {"mean": ("sum", "a sum where a mean belongs"), "sum": ("mean", "a mean where a sum belongs"),
               "std": ("var", "a variance where its root belongs"), "var": ("std", "a root too many")}
@@ -45,7 +48,7 @@ def slips(solution):
             start, end = place(part) if isinstance(part, ast.AST) else part(place(node))
             found.setdefault((source[start:end], new, words), set()).add((start, end))
     for (old, new, words), places in found.items():
-        several = [(places, f"{words}, in every place")] if len(places) > 1 else []
+        several = [(places, words + EVERYWHERE)] if len(places) > 1 else []
         for some, said in [([one], words) for one in places] + several:
             yield said, function_of(_replaced(source, some, new), solution.__name__, solution.__globals__)
 

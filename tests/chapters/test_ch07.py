@@ -160,6 +160,7 @@ def normal_row(centre):
     ("repair-the-mean", solution_with("repair-the-mean", ("x - m", "np.subtract(x, m, x)")), "changed its argument"),
     ("short-form", short(lambda m, r, v: abs(r) < min(v, abs(v)**0.5)), r"residual is 0\.\d+ sigma, and you say False"),
     ("short-form", lambda x, order: recentred_short(x, order)[1], "expected True or False"),
+    ("short-form", short(lambda m, r, v: abs(r) < (abs(v) + 1e-5)**0.5), "sigma, and you say True"),
 ])
 def test_a_wrong_answer_is_refused(id, candidate, message):
     report = exercises.check(id, candidate)

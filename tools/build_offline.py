@@ -48,7 +48,7 @@ def loaded(site):
             left += packages[name]["depends"]
     return sorted(["lite/live.json", *(f"lite/files/{path}" for path in index["data"]),
                    *{f"lite/{path}" for paths in index["wheels"].values() for path in paths},
-                   *(f"_static/live/{name}" for name in ("worker.js", "ln_needs.py", "ln_run.py")),
+                   *(f"_static/live/{name}" for name in ("worker.js", "ln_kept.py", "ln_needs.py", "ln_run.py")),
                    *(f"{PYODIDE}/{name}" for name in (*CORE, *(packages[name]["file_name"] for name in names)))])
 
 

@@ -1,7 +1,9 @@
 """What runs in the worker of live cells, without a browser: what a cell needs, what it prints, shows and raises."""
 
 import asyncio
+import subprocess
 import sys
+import zipfile
 
 import matplotlib.pyplot as plt
 from pages import BOOK, CHAPTERS, read
@@ -95,3 +97,32 @@ def test_what_the_worker_sets_up(monkeypatch):
     assert "input() does not work" in run("input()")[1][-1][1][-1][0]
     for name in ("IPython", "IPython.display"):
         monkeypatch.delitem(sys.modules, name)
+
+
+IMPORTS = """
+import pathlib, sys
+live, folder, store = sys.argv[1:]
+sys.path[:0] = [live, folder, folder + "/packed.zip"]
+import ln_kept
+store = pathlib.Path(store)
+ln_kept.begin(store.read_bytes() if store.exists() else None)
+import in_folder, in_zip
+data = ln_kept.keep()
+store.write_bytes(data or store.read_bytes())
+print(in_folder.word(), in_zip.word(), data is not None)
+"""
+
+
+def test_what_was_compiled_is_kept_while_its_source_is_the_same(tmp_path):
+    store = tmp_path / "store"
+
+    def imported(in_folder="a", in_zip="b"):
+        (tmp_path / "in_folder.py").write_text(f"def word():\n    return {in_folder!r}\n")
+        with zipfile.ZipFile(tmp_path / "packed.zip", "w") as packed:
+            packed.writestr("in_zip.py", f"def word():\n    return {in_zip!r}\n")
+        return subprocess.run([sys.executable, "-c", IMPORTS, BOOK / "_static/live", tmp_path, store], check=True,
+                              capture_output=True, text=True).stdout.split()
+
+    assert imported() == ["a", "b", "True"]
+    assert imported() == ["a", "b", "False"]
+    assert imported(in_folder="c") == ["c", "b", "True"] and imported(in_zip="d") == ["a", "d", "True"]

@@ -52,6 +52,7 @@
   };
   /** Open the cells for editing. Python is loaded while the reader types. */
   lnLive.edit = async (chosen) => {
+    python.start(() => {});
     if (!window.lnEditor) await script("editor.js").catch(() => {});
     const fresh = chosen.filter((cell) => !cell.editor);
     fresh.forEach(prepare);

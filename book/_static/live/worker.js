@@ -25,25 +25,53 @@ self.fetch = async (request, options) => {
   return new Response(reply.body.pipeThrough(count), { status: reply.status, headers: reply.headers });
 };
 const file = async (path) => new Uint8Array(await (await fetch(where.lite + path)).arrayBuffer());
-const unpack = async (name) => {
-  for (const path of site.wheels[name]) python.unpackArchive(await file(path), "wheel");
+const wheels = (name) => site.wheels[name].map((path) => file(path));
+const unpack = async (files) => { for (const wheel of files) python.unpackArchive(await wheel, "wheel"); };
+
+// What took longest is kept in the browser's cache, for the next page: the memory of Python when it has started, and
+// what it compiled. Without such a cache (a page from disk, one without https) all goes on without.
+const shelf = self.caches?.open("layer-norm-backwards").catch(() => undefined);
+const fresh = {};  // name: what is to be kept
+const recall = async (name) => {
+  const found = await (await shelf)?.match(where.lite + name);
+  return found?.headers.get("version") === site.python ? new Uint8Array(await found.arrayBuffer()) : undefined;
 };
+const keep = async () => {
+  fresh.compiled = python.pyimport("ln_kept").keep()?.toJs();
+  for (const [name, data] of Object.entries(fresh)) {
+    delete fresh[name];
+    const reply = data && new Response(data, { headers: { version: site.python } });
+    if (reply) await (await shelf)?.put(where.lite + name, reply).catch(() => {});  // no room: the next page waits again
+  }
+};
+
+async function begin(indexURL) {
+  const memory = await recall("started");
+  if (memory) return loadPyodide({ indexURL, packages: ["numpy"], _loadSnapshot: memory });
+  const made = await loadPyodide({ indexURL, _makeSnapshot: true });
+  if (await shelf) fresh.started = made.makeMemorySnapshot();  // it could not hold the libraries of packages
+  await made.loadPackage("numpy", { messageCallback: () => {} });
+  return made;
+}
 
 async function start(told) {
   where = told;
-  site = await (await fetch(where.lite + "live.json")).json();
-  const pyodide = where.lite + "static/pyodide/";
+  const pyodide = where.lite + "static/pyodide/", list = fetch(where.lite + "live.json");
   importScripts(pyodide + "pyodide.js");
-  const [made, ...codes] = await Promise.all([loadPyodide({ indexURL: pyodide, packages: ["numpy"] }),
-    ...["ln_needs.py", "ln_run.py"].map(async (name) => [
-      name, await (await fetch(where.code + name + where.version)).text()])]);
-  python = made;
-  await unpack("lnlib");
-  codes.forEach(([name, code]) => python.FS.writeFile(`/home/pyodide/${name}`, code));
+  site = await (await list).json();
+  const files = wheels("lnlib"), compiled = recall("compiled");
+  const codes = ["ln_kept.py", "ln_needs.py", "ln_run.py"].map(async (name) => [
+    name, await (await fetch(where.code + name + where.version)).text()]);
+  python = await begin(pyodide);
+  for (const [name, code] of await Promise.all(codes)) python.FS.writeFile(`/home/pyodide/${name}`, code);
+  // A memory that was kept would draw the same numbers on every page.
+  python.runPython(`import random, sys; random.seed(); sys.path.insert(0, "/home/pyodide")`);
+  python.pyimport("ln_kept").begin(python.toPy(await compiled));
+  await unpack(files);
   // Where the notebooks lie in the repository, so that they find what they read.
   python.FS.mkdirTree("/home/pyodide/page/book");
   python.FS.chdir("/home/pyodide/page/book");
-  python.runPython(`import sys; sys.path.insert(0, "/home/pyodide"); import ln_needs, ln_run, lnlib.exercises`);
+  python.runPython(`import ln_needs, ln_run, lnlib.exercises`);
   python.pyimport("ln_run").settle(python.toPy(site.packages));
   tell("ready");
 }
@@ -53,14 +81,15 @@ async function load(names, id) {
   const titles = { matplotlib: "Matplotlib", sympy: "SymPy", data: "data" };
   what = fresh.map((name) => titles[name] ?? name).join(" and ");
   [bytes, of] = [0, 0];
-  if (fresh.length) tell("say", `Loading ${what}\u2026`, id);
+  if (!fresh.length) return;
+  tell("say", `Loading ${what}\u2026`, id);
   for (const name of fresh) {
     if (name === "data") {
       for (const path of site.data) {
         python.FS.mkdirTree(`/home/pyodide/page/${path}`.replace(/\/[^/]*$/, ""));
         python.FS.writeFile(`/home/pyodide/page/${path}`, await file(`files/${path}`));
       }
-    } else if (name in site.wheels) await unpack(name);
+    } else if (name in site.wheels) await unpack(wheels(name));
     else await python.loadPackage(name, { messageCallback: () => {} });
     there.add(name);
   }
@@ -80,6 +109,7 @@ async function run({ cells, index, label, least }, id) {
     wanted = runner.missing().toJs().filter((name) => !there.has(name));
   } while (wanted.length);
   tell("done", { ok, above: alone ? codes.join("\n") : undefined }, id);
+  setTimeout(keep, 500);
 }
 
 onmessage = ({ data }) => {

@@ -1,5 +1,7 @@
 """The bibliography's style: sorted by author, labelled as the text cites, "Ba et al., 2016"."""
 
+import re
+
 from pybtex.plugin import register_plugin
 from pybtex.richtext import Text
 from pybtex.style.formatting.plain import Style as Plain
@@ -26,6 +28,21 @@ class AsCited(Plain):
     default_label_style = Labels
 
 
+CITATION = re.compile(r'(<a [^>]*href="(?:bibliography\.html)?#(\w+)"[^>]*>(?:(?!</a>).)*\b\d{4})(?=</a>)')
+
+
+def _cite_the_letter(app, pagename, templatename, context, doctree):
+    """A citation of one of two works of a year says which: the text writes the year alone, the list "2024a"."""
+    labels = {cited.citation_id: cited.formatted_entry.label for cited in app.env.get_domain("cite").citations}
+
+    def with_letter(link):
+        return link[1] + re.search(r"[a-h]?$", labels.get(link[2], ""))[0]
+
+    if "body" in context:
+        context["body"] = CITATION.sub(with_letter, context["body"])
+
+
 def setup(app):
+    app.connect("html-page-context", _cite_the_letter)
     register_plugin("pybtex.style.formatting", "as_cited", AsCited)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

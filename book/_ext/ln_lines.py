@@ -1,5 +1,5 @@
-"""Where a line may break: not within a short piece of code, not between a formula and its punctuation, not before the
-number that a formula with "=" at its end is equal to. Where a sheet of paper may end: within a long listing.
+"""Where a line may break: not within a short piece of code, not between it or a formula and its punctuation, not before
+the number that a formula with "=" at its end is equal to. Where a sheet of paper may end: within a long listing.
 
 A formula is a box to the browser, which may put the comma after it on the next line. Docutils puts each word of a piece
 of code into a ``<span>`` of its own: here the piece is one, and these elements, a third of a page of the API, go.
@@ -11,7 +11,8 @@ LONG = 14  # lines; a shorter listing stays whole on paper
 LISTING = re.compile(r'<div class="highlight">(?=<pre>((?:.*\n)*?)(?:.*)</pre>)')
 SHORT = 24  # characters of code, which always fit on a line of a phone
 WORD = re.compile(r'<span class="pre">(.*?)</span>', re.S)
-CODE = re.compile(rf'<code class="([^"]*)">((?:[^<&]|&\w+;){{1,{SHORT}}})</code>')
+CODE = re.compile(rf'<code class="([^"]*)">((?:[^<&]|&\w+;){{1,{SHORT}}})</code>([-.,;:!?)\]’”]*)')
+LONG_CODE = re.compile(rf'(?<=">)(?:[^<&]|&\w+;){{{SHORT + 1},}}(?=</code>)')
 FORMULA = re.compile(r'([(\[“]*)(<span class="math[^>]*>[^<]*</span>)([-.,;:!?)\]’”]*(?:th\b)?)')
 EQUATION = re.compile(r'(<span class="math[^>]*>[^<]*=\\\)</span>) (<span class="pasted-text">[^<]*</span>[.,;:)]*)')
 #: What a signature in the API is made of, beyond the names that have their own looks
@@ -23,9 +24,19 @@ def _keep(formula):
     return f'{before}{box}{after}' if not before + after else f'<span class="ln-keep">{before}{box}{after}</span>'
 
 
+def _keep_code(code):
+    kept = f'<code class="{code[1]} ln-keep">{code[2]}</code>{code[3]}'
+    return f'<span class="ln-keep">{kept}</span>' if code[3] else kept
+
+
+def _divide(code):
+    """Longer code breaks behind a dot, a bracket or a stroke, rather than anywhere."""
+    return re.sub(r"(?<=\w)([./](?=\w)|\((?=[^)]))", r"\1<wbr>", code[0])
+
+
 def kept_together(html):
     """The HTML with fewer places where a line may break, and fewer elements."""
-    html = CODE.sub(r'<code class="\1 ln-keep">\2</code>', WORD.sub(r"\1", html))
+    html = LONG_CODE.sub(_divide, CODE.sub(_keep_code, WORD.sub(r"\1", html)))
     return FORMULA.sub(_keep, EQUATION.sub(r'<span class="ln-keep">\1 \2</span>', html))
 
 

@@ -11,6 +11,8 @@ from docutils import nodes
 
 MOST = 200  # characters
 PICTURE = "_static/preview.png"
+#: Of formulas in a page's first paragraphs, what a search engine shows.
+SIGNS = {r"\varepsilon": "\u03b5", r"\langle ": "\u27e8", r" \rangle": "\u27e9"}
 
 
 def site_address(repository):
@@ -25,6 +27,8 @@ def description(metadata, doctree):
         paragraph.astext() for paragraph in doctree.findall(nodes.paragraph)
         if isinstance(paragraph.parent, (nodes.section, nodes.Admonition)))[:2 * MOST]
     words = " ".join(words.split())
+    for tex, sign in SIGNS.items():
+        words = words.replace(tex, sign)
     return words if len(words) <= MOST else words[:MOST].rsplit(" ", 1)[0] + " \N{HORIZONTAL ELLIPSIS}"
 
 

@@ -33,6 +33,15 @@ const LnFigure = (() => {
     return (Number(shown) === 0 ? (0).toFixed(digits) : shown).replace("-", "\u2212");
   }
 
+  const power = (base, exponent) =>
+    base + [...String(exponent)].map(sign => (sign === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[sign])).join("");
+
+  // One digit and a power of ten, as the book's text writes small numbers.
+  function scientific(value) {
+    const [digit, exponent] = value.toExponential(0).split("e");
+    return value === 0 ? "0" : `${digit} \u00d7 ${power(10, Number(exponent))}`;
+  }
+
   const written = points => points.map(p => p.map(v => v.toFixed(2)).join(",")).join(" ");
 
   // Markers as in the book's other figures.
@@ -230,5 +239,5 @@ const LnFigure = (() => {
     }
   }
 
-  return { COLOURS, Drawing, button, element, key, mover, number, slider, start, write };
+  return { COLOURS, Drawing, button, element, key, mover, number, power, scientific, slider, start, write };
 })();

@@ -13,15 +13,15 @@ const LnStep = (() => {
 })();
 
 LnFigure.start("step", ({ picture, panel, label, say }) => {
-  const { Drawing, button, element, number, slider, write } = LnFigure;
+  const { Drawing, button, element, number, power, scientific, slider, write } = LnFigure;
   const { STEPS, U, X, central, phi, slope, third } = LnStep;
   const state = { k: 1 };
   const drawing = new Drawing(picture, 400, 430, label);
   const error = h => Math.abs(central(h) / slope - 1);
   const truncation = h => h * h / 6 * Math.abs(third / slope), rounding = h => 4 * U * Math.abs(phi(X) / slope) / h;
 
-  const power = k => (k ? `2⁻${[...String(k)].map(digit => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("")}` : "1");
-  const showStep = slider(panel, "Step {h}", { min: 1 - STEPS.length, max: 0, step: 1, words: v => power(-v) },
+  const two = k => (k ? power(2, -k) : "1");
+  const showStep = slider(panel, "Step {h}", { min: 1 - STEPS.length, max: 0, step: 1, words: v => two(-v) },
     v => { state.k = -v; render(); });
   const buttons = element("div", { class: "ln-buttons" }, panel);
   button(buttons, "Predicted best step", () => {
@@ -99,13 +99,13 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
     cells[0].textContent = number(central(h), 6);
     cells[1].textContent = number(slope, 6);
     cells[3].textContent = number(phi(X), 6);
-    const found = error(h), shown = found.toExponential(0).replace("-", "\u2212");
+    const found = error(h), shown = scientific(found);
     cells[2].textContent = shown;
     const verdict = large > 10 * small ? "the function bends between the two ends."
       : small > 10 * large ? "the two values are rounded, and the division by 2{h} enlarges that."
         : "the two lines cross about here: the best one can count on. Lower dots are luck.";
     const by = found < 0.01 ? `${shown}, too little to see` : `${number(100 * found, 0)}%`;
-    say(`{h} = ${power(state.k)}: ${verdict} The chord is ${central(h) > slope ? "steeper" : "flatter"} `
+    say(`{h} = ${two(state.k)}: ${verdict} The chord is ${central(h) > slope ? "steeper" : "flatter"} `
       + `than the tangent by ${by}.`);
   }
   return render;

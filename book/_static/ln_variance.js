@@ -4,7 +4,7 @@
 "use strict";
 
 LnFigure.start("variance", ({ picture, panel, label, say }) => {
-  const { Drawing, button, element, number, slider } = LnFigure;
+  const { Drawing, button, element, number, scientific, slider } = LnFigure;
   const { OFFSETS, U, exact, row, spacing } = LnVariance;
   const METHODS = [
     ["naive", LnVariance.naive, "orange", "cross", "2 4"],
@@ -15,7 +15,7 @@ LnFigure.start("variance", ({ picture, panel, label, say }) => {
   const START = { k: 18, seed: 1 }, state = { ...START };
   const drawing = new Drawing(picture, 400, 430, label);
   const plain = v => v === 0 || (v >= 1e-3 && v < 1e6);
-  const short = v => (plain(v) ? String(Number(v.toPrecision(2))) : v.toExponential(0)).replace("-", "\u2212");
+  const short = v => (plain(v) ? String(Number(v.toPrecision(2))) : scientific(v));
   const shownOffset = k => OFFSETS[k].toLocaleString("en");
   const showOffset = slider(panel, "Offset", { min: 0, max: OFFSETS.length - 1, step: 1, words: shownOffset },
     k => { state.k = k; render(); });

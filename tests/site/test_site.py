@@ -56,6 +56,7 @@ def test_pages_describe_themselves(tags):
     assert len({meta["description"] for meta in pages.values()}) == len(pages)
     for name, meta in pages.items():
         assert 40 <= len(meta["description"]) <= 202 and meta["description"] == meta["og:description"], name
+        assert "\\" not in meta["description"], name  # no TeX
         assert meta["og:title"] and "og:image" not in meta  # it needs the site's address
 
 
@@ -153,6 +154,7 @@ def test_the_bibliography_is_labelled_as_the_text_cites(html):
     assert "[Ba et al., 2016]" in labels and len(set(labels)) == len(labels) >= 40
     for label, text in entries:
         assert len(re.findall(r'href="https?://(?:www\.)?arxiv', text)) <= 1, label
+    assert re.search(r">\d{4}a</a>", html["book/14-gpu-backward.html"]) and "[NVIDIA, 2026a]" in labels
 
 
 def test_icons_are_in_the_small_font(site, html):
@@ -174,9 +176,16 @@ def test_only_the_search_page_loads_its_index(html):
     assert [name for name, text in html.items() if "searchindex.js" in text] == ["search.html"]
 
 
+def test_computed_numbers_stand_as_the_text_writes_its_own(html):
+    pasted = re.findall('<span class="pasted-text">(.*?)</span>', "".join(html.values()))
+    assert sum("<sup>\u2212" in text for text in pasted) > 20
+    assert not [text for text in pasted if re.search(r"\de[-+\u2011]?\d|^-\d", text)]
+
+
 def test_where_a_line_does_not_break(html):
     """A number stays beside the formula it is equal to, a comma beside its parameter."""
     for name, text in html.items():
         assert not re.search(r'(?<!<span class="ln-keep">)<span class="math[^>]*>[^<]*=\\\)</span> <span class="pasted-text">', text), name
+        assert not re.search(r'(?<!<span class="ln-keep">)<code class="[^"]*ln-keep">[^<]*</code>[,.;:)]', text), name
         assert not re.search(r'class="sig-param">[^<]*</em>[,)]', text), name
         assert not re.search(r'<em class="property">[^<]{100}', text), name  # a table's value is no signature

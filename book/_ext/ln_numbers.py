@@ -1,0 +1,30 @@
+"""Numbers that a cell computed stand in the text as the text writes its own: 4e-09 as four times a power of ten.
+
+A minus is a minus sign, and not a hyphen, after which a line might end.
+"""
+
+import re
+
+PASTED = re.compile(r'<span class="pasted-text">[^<]*</span>')
+POWER = re.compile(r"(\d+(?:\.\d+)?)e([-+\u2011]?)0*(\d+)\b")
+MINUS = re.compile(r"(?<![\w.])[-\u2011](?=\d)")
+
+
+def as_text(html):
+    """The HTML with its computed numbers so written."""
+    def number(found):
+        factor = "" if found[1] == "1" else f"{found[1]}\u00a0\u00d7\u00a0"
+        sign = "" if found[2] in "+" else "\u2212"
+        return f"{factor}10<sup>{sign}{found[3]}</sup>"
+
+    return PASTED.sub(lambda pasted: MINUS.sub("\u2212", POWER.sub(number, pasted[0])), html)
+
+
+def _write(app, pagename, templatename, context, doctree):
+    if "body" in context:
+        context["body"] = as_text(context["body"])
+
+
+def setup(app):
+    app.connect("html-page-context", _write, priority=930)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

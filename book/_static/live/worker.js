@@ -30,7 +30,7 @@ const unpack = async (files) => { for (const wheel of files) python.unpackArchiv
 
 // What took longest is kept in the browser's cache, for the next page: the memory of Python when it has started, and
 // what it compiled. Without such a cache (a page from disk, one without https) all goes on without.
-const shelf = self.caches?.open("layer-norm-backwards").catch(() => undefined);
+const shelf = (async () => self.caches?.open("layer-norm-backwards"))().catch(() => undefined);
 const fresh = {};  // name: what is to be kept
 const recall = async (name) => {
   const found = await (await shelf)?.match(where.lite + name);

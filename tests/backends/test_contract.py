@@ -456,7 +456,8 @@ def test_constant_upstream_gives_no_dx(dtype, run):
     for dy in constant_rows(run, dtype):
         dy, rng = dy[:5], np.random.default_rng(7)
         x, gamma = rng.standard_normal(dy.shape).astype(dtype), np.full(dy.shape[1], 1.7).astype(dtype)
-        assert not run(x, gamma, gamma, dy)[1].any()
+        with cases.threads(1):  # rows do not depend on who does them
+            assert not run(x, gamma, gamma, dy)[1].any()
         if run.args == (ln,):  # moving a row along 1 moves nothing
             assert not ln.layer_norm_jvp(dy, ln.layer_norm_forward(x, gamma, gamma)[1]).any()
 

@@ -115,11 +115,12 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
 
 def _slip(answer, mine, right, solution, replies, message_of, everywhere):
     """The :class:`Diagnosis` of an answer whose numbers are, in all checks, those of a variation of the solution."""
-    said = {}
-    if any(isinstance(result, Failure) for result, _ in mine):
+    if not mine or agree(mine, right, bits=True) or any(isinstance(result, Failure) for result, _ in mine):
         return None
-    for words, function in slips(solution):
-        if words.removesuffix(EVERYWHERE) not in said and matches(mine, right, {words: function}, replies, message_of):
+    said, bits = {}, agree(mine, right)  # what is right to rounding is told by its bits
+    for words, function in slips(solution):  # asked once each: there may be a hundred
+        same = (agree(a, b, bits) for a, b in itertools.zip_longest(mine, replies(function)))
+        if words.removesuffix(EVERYWHERE) not in said and all(same) and message_of(function):
             if agree(list(everywhere(answer)), list(everywhere(function))):
                 said[words] = f"replies as the solution with {words}"
     if not said:

@@ -43,6 +43,18 @@ def test_what_needs_a_gpu_passes(python, capability):
     assert int(launches) > 300 and int(kernels) > 90
 
 
+@pytest.mark.parametrize("capability", ["75", "80", "90"])
+def test_launch_and_the_survey(python, capability):
+    """What the chapters launch, and what their last cells do. On one architecture the whole programs, and files too."""
+    some = [] if capability == "80" else ["-k", "not programs and not file"]
+    done = python("-m", "pytest", "-p", "ptx.plugin", "-p", "no:cacheprovider", "tests/backends/test_launching.py",
+                  *some, LN_CAPABILITY=capability)
+    said = done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.returncode == 0 and "skipped" not in said, said
+    launches, passed = (int(re.search(rf"(\d+) {what}", said)[1]) for what in ("launches of", "passed"))
+    assert (launches > 1000 and passed >= 14) if capability == "80" else (launches > 20 and passed >= 11), said
+
+
 def test_mistakes_in_compiled_text_are_noticed(python, record_property):
     """Each of them; and nothing is found wrong where nothing was changed."""
     done = python("-m", "ptx.mistakes")

@@ -544,7 +544,7 @@ add("gpu.steps", side_by_side={"D": count(3), "W": count(1)}, a_row_apart={"N": 
                    for k, (name, kind) in enumerate({"x": rows(SINGLE), "gamma": shaped(G32),
                                                      "beta": shaped(B32)}.items())
                    for label, value in kind.bad.items()}})})
-add("gpu.plans", threads_and_chunks={name: count(8) for name in ("D", "width", "kept", "most")},
+add("gpu.plans", threads_and_chunks={name: count(8) for name in ("D", "width", "kept", "most", "least")},
     plan_forward={"rows": count(2, 0), "D": count(3), "width": count(1), "kept": count(16)},
     plan_backward={"rows": count(2, 0), "D": count(3), "width": count(1), "kept": count(16),
                    "multiprocessors": count(1)},

@@ -66,15 +66,16 @@ class Code(NamedTuple):
 
 
 def _shipped():
-    """Kernels of lnlib.gpu, each as planned for rows of D numbers; D = 8191 and 16383 make it load one at a time."""
+    """Kernels of lnlib.gpu, each as planned for rows of D numbers; an odd D makes it load one at a time."""
     found = []
     for D, real, storage in ((128, float32, float32), (4096, float32, float32), (4096, float32, float16),
-                             (4096, float32, bfloat16), (4096, float64, float32), (16383, float32, float32),
-                             (20000, float32, float32)):
+                             (4096, float32, bfloat16), (4096, float64, float32), (1027, float32, float32),
+                             (16383, float32, float32), (20000, float32, float32)):
         found.append(_forward(D, real, storage))
-    for D, real, storage in ((128, float32, float32), (4096, float32, float32), (4096, float32, float16),
+    for D, real, storage in ((64, float32, float32), (128, float32, float32), (512, float32, float32),
+                             (1027, float32, float32), (4096, float32, float32), (4096, float32, float16),
                              (4096, float32, bfloat16), (4096, float64, float32), (8191, float32, float32),
-                             (8192, float32, float32), (20000, float32, float32)):
+                             (8192, float32, float32), (16384, float32, float32), (20000, float32, float32)):
         found.append(_backward(D, real, storage))
     return found
 
@@ -83,31 +84,35 @@ def _name(dtype):
     return getattr(dtype, "__name__", str(dtype))  # NumPy's where there is no Numba
 
 
-def _planned(name, plan, short, long, arrays, scalars, D, real, storage, blocks, loads, stores):
+def _planned(name, plan, factory, arrays, scalars, D, real, storage, blocks, loads, stores):
     """A kernel for a plan. ``loads`` and ``stores`` count chunks of x's dtype that a thread loads and stores."""
     wide = {float16: "E.64", bfloat16: "E.64"}.get(storage, "E.128")
     expectations = {"threads": plan.threads * plan.rows, "blocks": blocks, "float64": real is float64,
-                    "none": ("BAR",) if plan.threads == 32 else ()}
-    if plan.width == 4 and plan.chunks:
+                    "none": ("BAR",) if plan.threads == 32 and name == "forward" else ()}
+    if plan.width == 4 and plan.chunks and not plan.twice:
         expectations["at_least"] = {"LDG." + wide: loads * plan.chunks, "STG." + wide: stores * plan.chunks}
     signature = ", ".join([f"{in_kernels(_name(storage if kind == 'x' else real))}[::1]" for kind in arrays] + scalars)
-    return Kernel(f"{name} {D} {_name(storage)}" + " precise" * (real is float64), short if plan.chunks else long,
-                  (plan.threads, plan.chunks, plan.width, plan.rows, real, storage) if plan.chunks
-                  else (plan.threads, plan.width, real, storage),
+    constants = {"threads": plan.threads, "V": plan.chunks, "W": plan.width, "R": plan.rows, "real": real,
+                 "storage": storage}
+    return Kernel(f"{name} {D} {_name(storage)}" + " precise" * (real is float64), factory,
+                  tuple(constants[name] for name in inspect.signature(factory).parameters),
                   f"void({signature})", expectations, {"launch_bounds": (plan.threads * plan.rows, 1)})
 
 
 def _forward(D, real, storage):
     plan = plans.plan_forward(100_000, D, 1 if D % 4 else 4, _kept(real))
     scalars = ["int32"] * 2 + [_name(real)] * 3
-    return _planned("forward", plan, kernels.forward, kernels.forward_long, "xxxxr", scalars,
+    return _planned("forward", plan, kernels.forward if plan.chunks else kernels.forward_long, "xxxxr", scalars,
                     D, real, storage, 1, 3, 1)  # x, gamma, beta; y
 
 
 def _backward(D, real, storage):
     plan = plans.plan_backward(100_000, D, 1 if D % 4 else 4, _kept(real), 132)
     resident = max(1, plans.RESIDENT // (plan.threads * plan.rows))
-    return _planned("backward", plan, kernels.backward, kernels.backward_long, "xxrxxrr", ["int32"] * 3,
+    factory = (kernels.backward_long if not plan.chunks else
+               kernels.backward_short if plan.rows > 1 else
+               kernels.backward_twice if plan.twice else kernels.backward)
+    return _planned("backward", plan, factory, "xxrxxrr", ["int32"] * 3,
                     D, real, storage, resident, 4, 1)  # x, dy, gamma twice; dx
 
 

@@ -22,11 +22,19 @@ def _kernel(factory, *constants):
     return factory(*numbers, _TYPES[real.name], _TYPES[storage.name])
 
 
-def _planned(plan, short, long, real, storage):
-    """The kernel for a plan: made by ``short``, or by ``long`` where no row fits into registers."""
+def _forward_kernel(plan, real, storage):
+    """The kernel for a plan; another where no row fits into registers."""
     if plan.chunks:
-        return _kernel(short, plan.threads, plan.chunks, plan.width, plan.rows, real, storage)
-    return _kernel(long, plan.threads, plan.width, real, storage)
+        return _kernel(kernels.forward, *plan[:4], real, storage)
+    return _kernel(kernels.forward_long, plan.threads, plan.width, real, storage)
+
+
+def _backward_kernel(plan, real, storage):
+    if plan.chunks and plan.rows > 1:
+        return _kernel(kernels.backward_short, *plan[:4], real, storage)
+    if plan.chunks:
+        return _kernel(kernels.backward_twice if plan.twice else kernels.backward, *plan[:3], real, storage)
+    return _kernel(kernels.backward_long, plan.threads, plan.width, real, storage)
 
 
 class GpuLayerNormCache(NamedTuple):
@@ -132,7 +140,7 @@ def scaled_eps(eps, real):
 def forward_work(rows, D, width, real, dtype, parameters, eps):
     """The launch of a forward pass: what is the same in all calls of this kind."""
     plan = plans.plan_forward(rows, D, width, plans.KEPT * 4 // real.itemsize)
-    kernel = _planned(plan, kernels.forward, kernels.forward_long, real, dtype)
+    kernel = _forward_kernel(plan, real, dtype)
     arrays = [(dtype, rows * D), (parameters, D), (parameters, D), (dtype, rows * D), (real, 4 * rows)]
     return Work(kernel, plan.blocks, plan.threads * plan.rows, arrays,
                 [np.int32(rows), np.int32(D), *scaled_eps(eps, real)])
@@ -140,22 +148,26 @@ def forward_work(rows, D, width, real, dtype, parameters, eps):
 
 @functools.lru_cache(maxsize=1024)
 def backward_work(rows, D, width, real, dtype, parameters, gamma, multiprocessors):
-    """The number of partial sums of a backward pass, and its two launches; None where there is nothing to do.
+    """The number of partial sums of a backward pass, its launch, and those that add; None where there is no row.
 
     ``gamma`` is the dtype of gamma, ``parameters`` that of dgamma and dbeta.
     """
     plan = plans.plan_backward(rows, D, width, plans.KEPT * 4 // real.itemsize, multiprocessors)
-    sums, first, second = [(real, plan.partials * D)] * 2, None, None
+    sums, first, adds = [(real, plan.partials * D)] * 2, None, []
     if rows:
-        kernel = _planned(plan, kernels.backward, kernels.backward_long, real, dtype)
+        kernel = _backward_kernel(plan, real, dtype)
         arrays = [(dtype, rows * D), (dtype, rows * D), (real, 4 * rows), (gamma, D), (dtype, rows * D), *sums]
         first = Work(kernel, plan.blocks, plan.threads * plan.rows, arrays,
                      [np.int32(rows), np.int32(D), np.int32(plan.partials)])
-    if plan.partials != 1 or parameters != real:  # the sums of a single group are the results
-        columns, lanes = plans.plan_add(plan.partials)
-        second = Work(_kernel(kernels.add_partials, columns, lanes, real, parameters), -(-D // columns),
-                      columns * lanes, [*sums, (parameters, D), (parameters, D)], [np.int32(plan.partials), np.int32(D)])
-    return plan.partials, first, second
+    partials, left = plan.partials, plan.partials != 1 or parameters != real  # a single partial sum is the result
+    while left:
+        columns, lanes, chunks = plans.plan_add(partials)
+        left, dtype = chunks > 1, real if chunks > 1 else parameters
+        adds.append((chunks, Work(_kernel(kernels.add_partials, columns, lanes, real, dtype), -(-D // columns) * chunks,
+                                  columns * lanes, [*[(real, partials * D)] * 2, *[(dtype, chunks * D)] * 2],
+                                  [np.int32(partials), np.int32(D)])))
+        partials = chunks
+    return plan.partials, first, adds
 
 
 def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, stream=None):
@@ -226,13 +238,15 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
         dx = out if device and out is not None else machine.empty(shape, dtype)
         dgamma, dbeta = machine.empty((D,), parameters), machine.empty((D,), parameters)
         width = width_of_access(machine, D, dy, x, gamma, dx)
-        partials, first, second = backward_work(rows, D, width, real, dtype, parameters, _dtype(gamma),
-                                                 machine.multiprocessors)
-        sums = (dgamma, dbeta) if second is None else [machine.empty((partials, D), real) for _ in range(2)]
+        partials, first, adds = backward_work(rows, D, width, real, dtype, parameters, _dtype(gamma),
+                                              machine.multiprocessors)
+        sums = [machine.empty((partials, D), real) for _ in range(2)] if adds else (dgamma, dbeta)
         if first:
             machine.launch(first, dy, x, statistics, gamma, dx, *sums)
-        if second:
-            machine.launch(second, *sums, dgamma, dbeta)
+        for chunks, work in adds:
+            added = [machine.empty((chunks, D), real) for _ in range(2)] if chunks > 1 else (dgamma, dbeta)
+            machine.launch(work, *sums, *added)
+            sums = added
         if device:
             return dx, dgamma, dbeta
         results = (np.empty(shape, dtype) if out is None else out, np.empty(D, parameters), np.empty(D, parameters))

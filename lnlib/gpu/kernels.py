@@ -4,12 +4,13 @@ r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA.
   once: forward moves 8 bytes an element in float32, backward 12. Where D is a multiple of 4 every access to them is
   of 16 bytes. Rows that do not fit in the registers of a block (more than 16384 numbers in forward, 8192 in
   backward; a quarter less where 4 does not divide D) have kernels of their own, whose second reading comes from
-  cache.
+  cache. In backward, up to twice as many numbers have their sums of dgamma and dbeta in registers all the same.
 * **Statistics.** As in :mod:`lnlib.cpu`, by a guess at the mean. The first is 0, and m + residual the next one. The
   row is in registers: another round costs no memory traffic.
-* **Parameter gradients.** A group of threads goes through many rows and adds their dgamma and dbeta in registers,
-  at most :data:`~lnlib.gpu.plans.ROWS_ADDED` of them. The sums go to one row of partial sums each, and a second
-  kernel adds these. No atomic operation takes part: the results are the same bit for bit in every run.
+* **Parameter gradients.** A thread goes through many rows and adds their dgamma and dbeta in registers, at most
+  :data:`~lnlib.gpu.plans.ROWS_ADDED` of them. The sums of a block go to one row of partial sums, and another kernel
+  adds these. No atomic operation takes part: the results are the same bit for bit in every run.
+* **Short rows.** In backward a row of up to 512 numbers is in one warp or in a part of one, and a block does several.
 * **Range.** A row whose variance leaves the range is done again, scaled by a power of two, and so is an upstream
   gradient whose sums overflow. A row that varies little at a huge mean is scaled only until its mean is known: eps
   counts in its variance. All arithmetic is float32, or float64 if ``real`` is.
@@ -26,7 +27,9 @@ constants of its plans.
 import math
 
 from .. import contract
-from ..simt.cuda_access import FULL, cuda, device, float32, float64, int32, int64, libdevice, load4, store4, widened
+from ..simt.cuda_access import (
+    FULL, cuda, device, float32, float64, int32, int64, libdevice, load4, store4, uint64, widened)
+from .plans import KEPT, TERMS
 
 #: Powers of two by which a row out of range is multiplied. The first is for one that is too large.
 DOWN, UP = 2.0**-90, 2.0**100
@@ -39,16 +42,18 @@ ROUNDS = 6
 # arguments are constants when the kernel is compiled.
 #   real is the dtype of the arithmetic, storage that of y and dx (of dgamma and dbeta in the second stage).
 #   threads is how many share a row, and W neighbours are a chunk of it.
+# An index that varies is a uint64: of one with a sign Numba first asks whether it counts from the end, which costs
+# some instructions an access.
 
 
 @device
 def fetch1(array, i, registers, k):
-    registers[k] = widened(array[i])
+    registers[k] = widened(array[uint64(i)])
 
 
 @device
 def put1(array, i, registers, k, storage):
-    array[i] = storage(registers[k])
+    array[uint64(i)] = storage(registers[k])
 
 
 @device
@@ -93,6 +98,26 @@ def warp_sums(a, b):
     return a, b
 
 
+def group_sums(threads):
+    """Make the device function that does for a group of 8, 16 or 32 lanes what ``block_sums`` does for a block.
+
+    Lanes whose numbers differ in the lower bits only are a group. A mask names all 32 lanes, because all of them come
+    here together: ``ballot_sync`` has a bit of each, of which those of the group are looked at.
+    """
+    offsets, bits = tuple(2**k for k in reversed(range(threads.bit_length() - 1))), 2**threads - 1
+
+    @device
+    def sums(a, b, flag):
+        for offset in offsets:
+            a += cuda.shfl_xor_sync(FULL, a, offset)
+            b += cuda.shfl_xor_sync(FULL, b, offset)
+        if threads == 32:
+            return a, b, cuda.any_sync(FULL, flag)
+        return a, b, cuda.ballot_sync(FULL, flag) >> (cuda.laneid & -threads) & bits != 0
+
+    return sums
+
+
 @device
 def block_sums(a, b, flag, shared, start, thread, warps):
     """The sums of a and b over all threads of a block, and whether any has set its flag; every thread gets them.
@@ -107,8 +132,8 @@ def block_sums(a, b, flag, shared, start, thread, warps):
     a = shared[start]
     b = shared[start + warps]
     for w in range(1, warps):
-        a += shared[start + w]
-        b += shared[start + warps + w]
+        a += shared[uint64(start + w)]
+        b += shared[uint64(start + warps + w)]
     return a, b, flag
 
 
@@ -224,27 +249,32 @@ def means_of_g(threads, sums, real):
     """
     warps, times = threads // 32, TIMES[real]
     down, back = real(DOWN), real(1 / DOWN)
+    add_lanes = group_sums(min(threads, 32))
 
     @device
     def find(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, shared, side):
         small, large = real(1), real(1)
         g_mean, gx_mean = real(0), real(0)
-        for _ in range(2):
-            first = times(real(widened(dy[base])) * small, real(widened(gamma[0])))
+        for turn in range(2):
+            first = times(real(widened(dy[uint64(base)])) * small, real(widened(gamma[0])))
             g_sum, gx_sum, differs = sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics,
                                           small, first)
             if warps > 1:
                 g_sum, gx_sum, differs = block_sums(g_sum, gx_sum, differs, shared, side, thread, warps)
                 side = int32(2 * warps) - side
             else:
-                g_sum, gx_sum = warp_sums(g_sum, gx_sum)
-                differs = cuda.any_sync(FULL, differs)
+                g_sum, gx_sum, differs = add_lanes(g_sum, gx_sum, differs)
             g_mean, gx_mean = first, real(0)  # if g is constant: dx is then 0
             if differs:
                 g_mean, gx_mean = g_sum / real(D), gx_sum / real(D)
-            if math.isfinite(g_sum) and math.isfinite(gx_sum) or small != real(1):
+            again = not (math.isfinite(g_sum) and math.isfinite(gx_sum))
+            # Of several rows in a warp, those that are fine get the same sums once more: the others need all lanes.
+            # A row by itself has its second turn where small is not 1; to know it so takes no register.
+            last = turn == 1 if threads < 32 else small != real(1)
+            if last or not (cuda.any_sync(FULL, again) if threads < 32 else again):
                 break
-            small, large = down, back
+            if again:
+                small, large = down, back
         return (g_mean, gx_mean, small, large), side
 
     return find
@@ -350,11 +380,30 @@ def sums_of_kept(threads, V, W, add, real):
     return sums
 
 
-def backward(threads, V, W, R, real=float32, storage=float32):
-    """Make the backward kernel for rows of at most threads * V * W numbers: dx, and rows of partial sums."""
-    put, slots, kept = ACCESS[W][1], threads // 8, V * W
-    read, add, write_dx = chunks_of_backward(W, real, storage)
+def row_of_sums(threads, V, W, real):
+    """Make the device function that writes a row of partial sums; threads behind the first ``threads`` have none."""
+    put = ACCESS[W][1]
 
+    @device
+    def write(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta):
+        base = int64(partial) * int64(D)
+        for j in range(V):
+            column = (thread + int32(j * threads)) * int32(W)
+            if thread < int32(threads) and column < D:
+                put(partial_dgamma, base + column, dgamma, j * W, real)
+                put(partial_dbeta, base + column, dbeta, j * W, real)
+
+    return write
+
+
+def backward(threads, V, W, real=float32, storage=float32):
+    """Make the backward kernel for rows of at most threads * V * W numbers: dx, and rows of partial sums.
+
+    A block, of 64 threads or more, does one row after the other.
+    """
+    slots, kept = threads // 8, V * W
+    read, add, write_dx = chunks_of_backward(W, real, storage)
+    write_sums = row_of_sums(threads, V, W, real)
     find_means = means_of_g(threads, sums_of_kept(threads, V, W, add, real), real)
 
     def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
@@ -366,11 +415,6 @@ def backward(threads, V, W, R, real=float32, storage=float32):
         shared = cuda.shared.array(slots, real)
         thread = int32(cuda.threadIdx.x)
         partial = int32(cuda.blockIdx.x)
-        groups = int32(cuda.gridDim.x)
-        if R > 1:
-            partial = partial * int32(R) + (thread >> int32(5))
-            groups = groups * int32(R)
-            thread = thread & int32(31)
         side = int32(0)
         while partial < partials:
             for k in range(kept):
@@ -396,22 +440,130 @@ def backward(threads, V, W, R, real=float32, storage=float32):
                         write_dx(gamma, dx, base, column, xhat, upstream, j * W, weights, found, means)
                 row += partials
 
-            base = int64(partial) * int64(D)
-            for j in range(V):
-                column = (thread + int32(j * threads)) * int32(W)
-                if column < D:
-                    put(partial_dgamma, base + column, dgamma, j * W, real)
-                    put(partial_dbeta, base + column, dbeta, j * W, real)
-            partial += groups
+            write_sums(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta)
+            partial += int32(cuda.gridDim.x)
 
     return kernel
 
 
-def backward_long(threads, W, real=float32, storage=float32):
-    """Make the backward kernel for rows of any length. Its partial sums grow in memory, row after row."""
-    (fetch, put), slots = ACCESS[W], threads // 8
-    read, add, write_dx = chunks_of_backward(W, real, storage)
+def part_of_row(threads, V, W):
+    """Make the device function that reads V chunks of x and dy, and the statistics, of a row."""
+    fetch = ACCESS[W][0]
 
+    @device
+    def read(dy, x, statistics, row, lane, D, next_dy, next_x, following):
+        base = int64(row) * int64(D)
+        fetch4(statistics, int64(row) * 4, following, 0)
+        for j in range(V):
+            column = (lane + int32(j * threads)) * int32(W)
+            if column < D:
+                fetch(x, base + column, next_x, j * W)
+                fetch(dy, base + column, next_dy, j * W)
+
+    return read
+
+
+def backward_short(threads, V, W, R, real=float32, storage=float32):
+    """Make the backward kernel for rows of at most threads * V * W numbers, where threads are 8, 16 or 32 of a warp.
+
+    A block does R neighbouring rows at a time, and all rows of a partial sum. A thread that keeps few numbers asks for
+    those of its next row before it adds up these, so that memory has work meanwhile: ``ahead``.
+    """
+    kept, warps = V * W, threads * R // 32
+    ahead = kept <= KEPT // (2 if real is float32 else 4)  # else registers would not do for two rows
+    slots, lanes_of_row = max(1, warps - 1) * 2 * kept * threads, threads.bit_length() - 1
+    _, add, write_dx = chunks_of_backward(W, real, storage)
+    find_means = means_of_g(threads, sums_of_kept(threads, V, W, add, real), real)
+    ask, gather = part_of_row(threads, V, W), sums_of_groups(threads, kept, warps, real)
+    write_sums = row_of_sums(threads, V, W, real)
+
+    def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
+        xhat, upstream = cuda.local.array(kept, real), cuda.local.array(kept, real)
+        dgamma, dbeta = cuda.local.array(kept, real), cuda.local.array(kept, real)
+        next_x, next_dy = xhat, upstream
+        if ahead:
+            next_x, next_dy = cuda.local.array(kept, real), cuda.local.array(kept, real)
+        weights, following = cuda.local.array(W, real), cuda.local.array(4, real)
+        shared = cuda.shared.array(slots, real)
+        thread = int32(cuda.threadIdx.x)
+        lane, step = thread & int32(threads - 1), partials * int32(R)
+        for k in range(kept):  # dy of what lies behind the end of a row stays 0
+            next_x[k], next_dy[k], xhat[k], upstream[k] = real(0), real(0), real(0), real(0)
+        for k in range(4):
+            following[k] = real(0)
+        partial = int32(cuda.blockIdx.x)
+        while partial < partials:
+            for k in range(kept):
+                dgamma[k], dbeta[k] = real(0), real(0)
+            first = partial * int32(R)  # of the block's rows: all its threads leave the loop together
+            row = first + (thread >> int32(lanes_of_row))
+            if ahead and row < rows:
+                ask(dy, x, statistics, row, lane, D, next_dy, next_x, following)
+            while first < rows:
+                base, inside = int64(0), row < rows  # of a group without a row, nothing is used
+                if not ahead and inside:
+                    ask(dy, x, statistics, row, lane, D, next_dy, next_x, following)
+                found = following[0], following[1], following[2], following[3]
+                if inside:
+                    base = int64(row) * int64(D)
+                    for k in range(kept):
+                        xhat[k] = ((next_x[k] * found[3] - found[0]) - found[1]) * found[2]
+                        upstream[k] = next_dy[k]
+                        dgamma[k] += upstream[k] * xhat[k]
+                        dbeta[k] += upstream[k]
+                if ahead and row + step < rows:
+                    ask(dy, x, statistics, row + step, lane, D, next_dy, next_x, following)
+                means, _ = find_means(dy, x, gamma, base, xhat, upstream, weights, lane, D, found, shared, int32(0))
+                for j in range(V):
+                    column = (lane + int32(j * threads)) * int32(W)
+                    if inside and column < D:
+                        write_dx(gamma, dx, base, column, xhat, upstream, j * W, weights, found, means)
+                row += step
+                first += step
+
+            gather(dgamma, dbeta, shared, thread)
+            write_sums(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta)
+            partial += int32(cuda.gridDim.x)
+
+    return kernel
+
+
+def sums_of_groups(threads, kept, warps, real):
+    """Make the device function that adds dgamma and dbeta of all groups of a block, always in the same order.
+
+    First those of a warp, which the shuffles of other bits than a group's reach; then those of the other warps, in
+    shared memory. The first group gets the sums. In shared memory neighbours are lanes, so that banks do not conflict.
+    """
+    size = kept * threads
+
+    @device
+    def gather(dgamma, dbeta, shared, thread):
+        for k in range(kept):
+            offset = threads
+            while offset < 32:
+                dgamma[k] += cuda.shfl_xor_sync(FULL, dgamma[k], offset)
+                dbeta[k] += cuda.shfl_xor_sync(FULL, dbeta[k], offset)
+                offset *= 2
+        warp, lane = thread >> int32(5), thread & int32(31)
+        if warp > 0 and lane < int32(threads):
+            for k in range(kept):
+                place = (warp - int32(1)) * int32(2 * size) + int32(k * threads) + lane
+                shared[uint64(place)] = dgamma[k]
+                shared[uint64(place + int32(size))] = dbeta[k]
+        cuda.syncthreads()
+        if thread < int32(threads):
+            for other in range(warps - 1):
+                for k in range(kept):
+                    place = int32(other * 2 * size + k * threads) + lane
+                    dgamma[k] += shared[uint64(place)]
+                    dbeta[k] += shared[uint64(place + int32(size))]
+        cuda.syncthreads()  # before the next partial sum comes to the same places
+
+    return gather
+
+
+def sums_of_read(threads, W, read, add, real):
+    """Make the ``sums`` of :func:`means_of_g` for a thread that keeps nothing: it reads its part of the row."""
     @device
     def sums(dy, x, gamma, base, xhat, upstream, weights, thread, D, statistics, small, first):
         g_sum, gx_sum, differs = real(0), real(0), 0
@@ -421,7 +573,61 @@ def backward_long(threads, W, real=float32, storage=float32):
                                          g_sum, gx_sum, differs)
         return g_sum, gx_sum, differs
 
-    find_means = means_of_g(threads, sums, real)
+    return sums
+
+
+def backward_twice(threads, V, W, real=float32, storage=float32):
+    """Make the backward kernel for rows of at most threads * V * W numbers that are read twice.
+
+    A thread keeps its sums of dgamma and dbeta in registers, where x and dy have no room as well: two numbers for each
+    column instead of four. The second reading comes from cache.
+    """
+    slots, kept = threads // 8, V * W
+    read, add, write_dx = chunks_of_backward(W, real, storage)
+    write_sums = row_of_sums(threads, V, W, real)
+    find_means = means_of_g(threads, sums_of_read(threads, W, read, add, real), real)
+
+    def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
+        xhat = cuda.local.array(W, real)
+        upstream = cuda.local.array(W, real)
+        dgamma = cuda.local.array(kept, real)
+        dbeta = cuda.local.array(kept, real)
+        weights = cuda.local.array(W, real)
+        shared = cuda.shared.array(slots, real)
+        thread = int32(cuda.threadIdx.x)
+        partial = int32(cuda.blockIdx.x)
+        side = int32(0)
+        while partial < partials:
+            for k in range(kept):
+                dgamma[k] = real(0)
+                dbeta[k] = real(0)
+
+            row = partial
+            while row < rows:
+                base = int64(row) * int64(D)
+                found = load4(statistics, int64(row) * 4)
+                means, side = find_means(dy, x, gamma, base, xhat, upstream, weights, thread, D, found, shared, side)
+                for j in range(V):
+                    column = (thread + int32(j * threads)) * int32(W)
+                    if column < D:
+                        read(x, dy, base + column, xhat, upstream, 0, found)
+                        for k in range(W):
+                            dgamma[j * W + k] += upstream[k] * xhat[k]
+                            dbeta[j * W + k] += upstream[k]
+                        write_dx(gamma, dx, base, column, xhat, upstream, 0, weights, found, means)
+                row += partials
+
+            write_sums(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta)
+            partial += int32(cuda.gridDim.x)
+
+    return kernel
+
+
+def backward_long(threads, W, real=float32, storage=float32):
+    """Make the backward kernel for rows of any length. Its partial sums grow in memory, row after row."""
+    (fetch, put), slots = ACCESS[W], threads // 8
+    read, add, write_dx = chunks_of_backward(W, real, storage)
+    find_means = means_of_g(threads, sums_of_read(threads, W, read, add, real), real)
 
     def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
         xhat = cuda.local.array(W, real)
@@ -461,38 +667,43 @@ def backward_long(threads, W, real=float32, storage=float32):
 
 
 def add_partials(columns, lanes, real=float32, storage=float32):
-    """Make the second stage: sums over the rows of partial sums, in a fixed order.
+    """Make the kernel that adds rows of partial sums, in a fixed order: a chunk of them to one row.
 
-    A block does ``columns`` columns; 8 of float32 are a sector of 32 bytes. Each column has ``lanes`` threads.
+    A block does ``columns`` columns of a chunk; 8 of float32 are a sector of 32 bytes. Each column has ``lanes``
+    threads, and each of these at most :data:`~lnlib.gpu.plans.TERMS` terms: the error grows with their number. Of a
+    single chunk the result is the sum; the sums of several are added by another launch.
     """
     threads, slots = columns * lanes, 2 * columns * lanes
 
     def kernel(partial_dgamma, partial_dbeta, dgamma, dbeta, partials, D):
         shared = cuda.shared.array(slots, real)
         thread = int32(cuda.threadIdx.x)
-        column = int32(cuda.blockIdx.x) * int32(columns) + thread % int32(columns)
+        blocks = (D + int32(columns - 1)) // int32(columns)  # of a chunk
+        chunk = int32(cuda.blockIdx.x) // blocks
+        column = (int32(cuda.blockIdx.x) - chunk * blocks) * int32(columns) + thread % int32(columns)
+        p = chunk * int32(TERMS * lanes) + thread // int32(columns)
+        i = int64(p) * int64(D) + int64(column)
         a, b = real(0), real(0)
-        if column < D:
-            start = thread // int32(columns)
-            while start < partials:
-                a_inner, b_inner = real(0), real(0)  # 32 terms at a time: the error grows with their number
-                for p in range(start, min(start + int32(32 * lanes), partials), int32(lanes)):
-                    a_inner += partial_dgamma[int64(p) * int64(D) + column]
-                    b_inner += partial_dbeta[int64(p) * int64(D) + column]
-                a += a_inner
-                b += b_inner
-                start += int32(32 * lanes)
+        end = min(partials, (chunk + int32(1)) * int32(TERMS * lanes))
+        while p < end:
+            for _ in range(8):  # unrolled: the loads of eight terms are on their way at the same time
+                if p < partials and column < D:
+                    a += partial_dgamma[uint64(i)]
+                    b += partial_dbeta[uint64(i)]
+                p += int32(lanes)
+                i += int64(lanes) * int64(D)
         shared[thread] = a
         shared[thread + threads] = b
         half = int32(threads // 2)
         while half >= int32(columns):
             cuda.syncthreads()
             if thread < half:
-                shared[thread] += shared[thread + half]
-                shared[thread + threads] += shared[thread + threads + half]
+                shared[thread] += shared[uint64(thread + half)]
+                shared[thread + threads] += shared[uint64(thread + threads + half)]
             half //= int32(2)
         if thread < int32(columns) and column < D:
-            dgamma[column] = storage(shared[thread])
-            dbeta[column] = storage(shared[thread + threads])
+            i = int64(chunk) * int64(D) + int64(column)
+            dgamma[uint64(i)] = storage(shared[thread])
+            dbeta[uint64(i)] = storage(shared[thread + threads])
 
     return kernel

@@ -13,29 +13,33 @@ ROWS_ADDED = 64
 #: Threads of a multiprocessor that backward counts on. With 128 registers each, 512 of them fit.
 RESIDENT = 512
 
+#: Partial sums that one thread of :func:`~lnlib.gpu.kernels.add_partials` adds one after the other: a multiple of 8.
+TERMS = 32
+
 
 class Plan(NamedTuple):
     """How many threads do what."""
 
-    threads: int  #: threads that share a row, a power of two from 32 to 1024
+    threads: int  #: threads that share a row, a power of two from 8 to 1024
     chunks: int  #: V, chunks of a row that each thread keeps; 0 for the kernels for long rows, which keep none
     width: int  #: W, neighbours in a chunk, 4 or 1
     rows: int  #: R, rows in a block
     blocks: int  #: blocks of the grid
     partials: int = 0  #: rows of partial sums, for backward
+    twice: bool = False  #: whether backward keeps sums only, and reads each row twice
 
 
-def threads_and_chunks(D, width, kept, most):
+def threads_and_chunks(D, width, kept, most, least=32):
     """The fewest threads that can keep a row of D numbers, ``kept`` each, and their chunks; (1024, 0) if none can.
 
     In chunks of one they keep a quarter less: each chunk needs an address and a comparison of its own.
     """
-    for name, value in (("D", D), ("width", width), ("kept", kept), ("most", most)):
+    for name, value in (("D", D), ("width", width), ("kept", kept), ("most", most), ("least", least)):
         contract.require_count(name, value)
     kept = kept if width == 4 else kept * 3 // 4
-    for threads in (32, 64, 128, 256, 512, 1024):
+    for threads in (8, 16, 32, 64, 128, 256, 512, 1024):
         chunks = -(-D // (threads * width))
-        if chunks * width <= kept and threads <= most:
+        if chunks * width <= kept and least <= threads <= most:
             return threads, chunks
     return 1024, 0
 
@@ -53,25 +57,38 @@ def plan_forward(rows, D, width, kept=KEPT):
 
 
 def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1):
-    """The plan for a backward pass: :data:`RESIDENT` threads a multiprocessor, in groups with many rows each.
+    """The plan for a backward pass: :data:`RESIDENT` threads a multiprocessor, in blocks with many rows each.
 
-    A thread needs four registers for each number it keeps, so 512 threads are the most for a row. Few groups mean
-    few partial sums, 16 bytes of traffic for each of their elements, but no sum may have more than
-    :data:`ROWS_ADDED` terms.
+    A thread needs four registers for each number it keeps, so 512 threads are the most for a row. A row of up to 256
+    numbers gets 8, 16 or 32 threads which keep half as many, so that those of their next row have room, too. Where a
+    row is in a warp, four warps do several rows at a time. Of a row of more than 8192 numbers, up to twice as many,
+    there is room for the sums only: it is read twice. Few blocks mean few partial sums, 16 bytes of traffic for each
+    of their elements, but no thread may add more than :data:`ROWS_ADDED` rows.
     """
     contract.require_count("rows", rows, least=0)
-    contract.require_count("multiprocessors", multiprocessors)
-    threads, chunks = threads_and_chunks(D, width, kept, 512)
-    together = 4 if threads == 32 else 1
+    for name, value in (("width", width), ("kept", kept), ("multiprocessors", multiprocessors)):
+        contract.require_count(name, value)
+    threads, chunks = threads_and_chunks(D, width, max(width, kept // 2), 32, 8)
+    if not chunks:
+        threads, chunks = threads_and_chunks(D, width, kept, 512)
+    twice = not chunks
+    if twice:
+        threads, chunks = threads_and_chunks(D, width, 2 * kept, 512)
+    twice = twice and chunks > 0
+    together = 128 // threads if threads <= 32 else 1
+    turns = -(-rows // together)
     if not rows:
-        return Plan(threads, chunks, width, together, 0, 0)
-    groups = min(rows, multiprocessors * max(1, RESIDENT // (threads * together)) * together)
-    partials = min(rows, groups * -(-rows // (groups * ROWS_ADDED)))
-    return Plan(threads, chunks, width, together, -(-groups // together), partials)
+        return Plan(threads, chunks, width, together, 0, 0, twice)
+    blocks = min(turns, multiprocessors * max(1, RESIDENT // (threads * together)))
+    partials = min(turns, blocks * -(-turns // (blocks * ROWS_ADDED)))
+    return Plan(threads, chunks, width, together, blocks, partials, twice)
 
 
 def plan_add(partials):
-    """Columns of a block, and threads of a column, for the second stage."""
+    """Columns of a block, threads of a column, and chunks of at most :data:`TERMS` terms a thread, for adding partials.
+
+    Chunks are for many partial sums of short rows: where a block did whole columns, few blocks would do long sums.
+    """
     contract.require_count("partials", partials, least=0)
     lanes = min(32, 1 << max(partials - 1, 0).bit_length())
-    return max(8, 32 // lanes), lanes
+    return max(8, 32 // lanes), lanes, max(1, -(-partials // (TERMS * lanes)))

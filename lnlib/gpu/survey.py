@@ -24,7 +24,7 @@ from .steps import INPUTS, OUTPUTS, STEPS
 PASSES = "forward", "backward"
 
 #: Shapes to check. Rows and lengths that fit nothing, one for each kind of kernel. The interpreter gets the first.
-CHECKED = (7, 3), (5, 100), (130, 1027), (64, 4096), (9, 20000)
+CHECKED = (7, 3), (5, 100), (130, 1027), (64, 4096), (9, 12288), (9, 20000)
 INTERPRETED = 2
 
 #: Shapes to time. One that a cache of 50 MB takes in, and one whose arrays are 128 MiB each.

@@ -30,7 +30,7 @@ import numpy as np
 
 try:
     from llvmlite import ir
-    from numba import cuda, float32, float64, int32, int64, types, uint16
+    from numba import cuda, float32, float64, int32, int64, types, uint16, uint64
     from numba.core.errors import TypingError
     from numba.cuda import libdevice
     from numba.cuda.extending import intrinsic
@@ -38,7 +38,7 @@ except ImportError:  # no Numba, or one without its CUDA target
     cuda = None
 
 __all__ = ["FULL", "bfloat16", "cuda", "device", "float16", "float32", "float64", "int32", "int64", "libdevice",
-           "load4", "store4", "widened"]
+           "load4", "store4", "uint64", "widened"]
 
 #: The mask of the lanes that take part in a shuffle, here all 32.
 FULL = 0xffffffff
@@ -63,7 +63,8 @@ if cuda is None:
 
     cuda = _NoNumba()
     libdevice = SimpleNamespace()
-    float16, float32, float64, int32, int64 = np.float16, np.float32, np.float64, np.int32, np.int64
+    float16, float32, float64 = np.float16, np.float32, np.float64
+    int32, int64, uint64 = np.int32, np.int64, np.uint64
 
     def device(function):
         """Mark a function that kernels call. Without Numba it stays what it is."""

@@ -35,7 +35,8 @@ class Overflow(KernelError):
 
 INTEGER = (int, np.integer)
 NARROW = (np.float16, np.float32)
-_RANGES = {"int32": (-2**31, 2**31), "int64": (-2**63, 2**63), "uint16": (0, 2**16), "uint32": (0, 2**32)}
+_RANGES = {"int32": (-2**31, 2**31), "int64": (-2**63, 2**63), "uint16": (0, 2**16), "uint32": (0, 2**32),
+           "uint64": (0, 2**64)}
 
 
 def to_integer(name, value):

@@ -116,8 +116,9 @@ def launch_backward(plan, dy, x, statistics, gamma, module=kernels, rows=None, o
     rows, D = x.shape[0] if rows is None else rows, x.shape[1]
     real = statistics.dtype
     dtypes = TYPES[real.name], TYPES[x.dtype.name]
-    kernel = (module.backward(*plan[:4], *dtypes) if plan.chunks
-              else module.backward_long(plan.threads, plan.width, *dtypes))
+    kernel = (module.backward_long(plan.threads, plan.width, *dtypes) if not plan.chunks
+              else module.backward_short(*plan[:4], *dtypes) if plan.rows > 1
+              else (module.backward_twice if plan.twice else module.backward)(*plan[:3], *dtypes))
     outputs = outputs or (unwritten(x.size, x.dtype),
                           *(simt.uninitialised(plan.partials * D, real) for _ in range(2)))
     ran = simt.launch(kernel, plan.blocks, plan.threads * plan.rows, flat(dy), flat(x), statistics, flat(gamma),
@@ -126,14 +127,15 @@ def launch_backward(plan, dy, x, statistics, gamma, module=kernels, rows=None, o
 
 
 def launch_add(partial_dgamma, partial_dbeta, D, dtype=np.float32, module=kernels, **options):
-    """dgamma, dbeta and the launch."""
-    partials = partial_dgamma.size // D
-    columns, lanes = plans.plan_add(partials)
-    kernel = module.add_partials(columns, lanes, TYPES[partial_dgamma.dtype.name], TYPES[np.dtype(dtype).name])
-    dgamma, dbeta = (unwritten(D, dtype) for _ in range(2))
-    ran = simt.launch(kernel, -(-D // columns), columns * lanes, partial_dgamma, partial_dbeta, flat(dgamma),
+    """dgamma, dbeta and the last launch: of one chunk of partial sums, or of the sums of several."""
+    partials, real = partial_dgamma.size // D, partial_dgamma.dtype
+    columns, lanes, chunks = plans.plan_add(partials)
+    into = dtype if chunks == 1 else real
+    kernel = module.add_partials(columns, lanes, TYPES[real.name], TYPES[np.dtype(into).name])
+    dgamma, dbeta = (unwritten(chunks * D, into) for _ in range(2))
+    ran = simt.launch(kernel, -(-D // columns) * chunks, columns * lanes, partial_dgamma, partial_dbeta, flat(dgamma),
                       flat(dbeta), np.int32(partials), np.int32(D), **options)
-    return dgamma, dbeta, ran
+    return (dgamma, dbeta, ran) if chunks == 1 else launch_add(dgamma, dbeta, D, dtype, module, **options)
 
 
 def rounded_and_back(values, kept, numbers, n):
@@ -177,33 +179,55 @@ class Kind(NamedTuple):
     chunks: int
     width: int
     rows: int
+    twice: bool = False
 
     def plan(self, blocks, partials=0):
-        return Plan(*self[1:], blocks, partials)
+        return Plan(*self[1:5], blocks, partials, self.twice)
+
+    def forward(self, N):
+        """Forward gives a row a warp at least."""
+        if self.threads < 32:
+            return Plan(32, -(-self.D // (32 * self.width)), self.width, 4, -(-N // 4))
+        return self.plan(-(-N // self.rows))
+
+    def backward(self, N):
+        """Partial sums of several turns each, if there are so many rows, and a block that does more than one."""
+        if self.rows > 1:
+            return self.plan(1, min(-(-N // self.rows), 2 if self.chunks == 1 else 1))
+        return self.plan(BLOCKS, min(N, PARTIALS))
 
 
 # Every kernel, for rows that end within a chunk, and short enough for many of them.
 KINDS = {
     "four warps, a row each": Kind(100, 32, 1, 4, 4),
     "four warps, one by one": Kind(67, 32, 3, 1, 4),
+    "a warp, two rows": Kind(44, 16, 1, 4, 2),
+    "four warps, four rows each": Kind(60, 8, 2, 4, 16),
+    "a warp, four rows, one by one": Kind(39, 8, 5, 1, 4),
+    "four warps, a long row each": Kind(260, 32, 3, 4, 4),
     "a block": Kind(260, 64, 2, 4, 1),
     "a block, one by one": Kind(131, 64, 3, 1, 1),
+    "read twice": Kind(260, 64, 2, 4, 1, True),
+    "read twice, one by one": Kind(131, 64, 3, 1, 1, True),
     "long": Kind(540, 64, 0, 4, 1),
     "long, one by one": Kind(131, 64, 0, 1, 1),
 }
-# Chunks of one number, and long rows, are for the long sweeps.
-every_kind = pytest.mark.parametrize("kind", [
-    pytest.param(kind, id=name, marks=pytest.mark.slow if kind.width == 1 or name == "long" else ())
-    for name, kind in KINDS.items()])
-PARTIALS, BLOCKS = 3, 2  # one block does two rows of partial sums; or its warps do, and some have none
+def each(kinds):
+    """Chunks of one number, and what adds little to others, are for the long sweeps."""
+    return pytest.mark.parametrize("kind", [
+        pytest.param(kind, id=name, marks=pytest.mark.slow if kind.width == 1 or "long" in name or kind.D == 60 else ())
+        for name, kind in kinds.items()])
+
+
+every_kind, of_forward = each(KINDS), each({name: kind for name, kind in KINDS.items() if kind.threads >= 32})
+PARTIALS, BLOCKS = 3, 2  # one block does two rows of partial sums
 
 
 def launch_all(kind, x, gamma, beta, dy, eps=1e-5, real=np.float32, module=kernels):
     """(y, dx, dgamma, dbeta) by three launches of the kernels of this kind."""
     N = x.shape[0]
-    y, statistics, _ = launch_forward(kind.plan(-(-N // kind.rows)), x, gamma, beta, eps, real, module)
-    plan = kind.plan(1 if kind.rows > 1 else BLOCKS, min(N, PARTIALS))
-    (dx, *partials), _ = launch_backward(plan, dy, x, statistics, gamma, module)
+    y, statistics, _ = launch_forward(kind.forward(N), x, gamma, beta, eps, real, module)
+    (dx, *partials), _ = launch_backward(kind.backward(N), dy, x, statistics, gamma, module)
     dgamma, dbeta, _ = launch_add(*partials, kind.D, gamma.dtype, module)
     return y.reshape(x.shape), dx.reshape(x.shape), dgamma, dbeta
 
@@ -233,16 +257,19 @@ def test_every_kernel_out_of_range(kind, sigma, eps, exponent):
 
 @every_kind
 def test_every_kernel_on_constants(kind):
-    """A constant row gives beta and no dgamma, a constant g gives no dx; exactly, of numbers whose mean rounds."""
-    x, gamma, beta, dy = arrays((4, kind.D))
+    """A constant row gives beta and no dgamma, a constant g gives no dx; exactly, of numbers whose mean rounds.
+
+    Though the last row's g, which may be in the same warp, is not constant.
+    """
+    x, gamma, beta, dy = arrays((5, kind.D))
     x[:3] = np.array([[0.1], [-33333334.0], [1e-40]])
     y, _, dgamma, _ = launch_all(kind, x[:3], gamma, beta, dy[:3])
     assert (y == beta).all() and not dgamma.any()
-    dy[:] = np.array([[0.1], [-3.3], [1e3 / 3], [3e38]])
+    dy[:4] = np.array([[0.1], [-3.3], [1e3 / 3], [3e38]])
     _, dx, _, _ = launch_all(kind, x, np.full(kind.D, 1.7, "f4"), beta, dy)
     assert not dx[:3].any()
     # 3e38 * 1.7 is out of range, the rest is scaled by 2^-90 and still constant.
-    assert not dx[3].any()
+    assert not dx[3].any() and dx[4].all()
 
 
 @every_kind
@@ -280,7 +307,7 @@ def rounds(ran, threads):
     return sum(event[2] == "shfl_xor_sync" for event in ran.events) / (10 * threads)
 
 
-@every_kind
+@of_forward
 def test_rounds_of_the_statistics(kind):
     """One for a mean of less than half a standard deviation, two for a larger one, and never all six.
 
@@ -335,9 +362,9 @@ def chunks_only(ran, width):
     return simt.sectors(ran._replace(accesses=moved)), {a.size for a in moved}
 
 
-# D, width, rows. Whole warps have whole chunks, so that each request is a full one. 512 is a row of one warp, 1024 of
-# two, 4096 of eight.
-TRAFFIC = [(512, 4, 18, "float32"), (1024, 4, 10, "float32"), (1024, 1, 10, "float32"), (1024, 4, 10, "float16"),
+# D, width, rows. Whole warps have whole chunks, so that each request is a full one. 128 is a row of half a warp in
+# backward, 512 of one, 1024 of two, 4096 of eight. Rows are as many as a block does at a time, or a multiple.
+TRAFFIC = [(512, 4, 20, "float32"), (128, 4, 40, "float32"), (1024, 4, 10, "float32"), (1024, 1, 10, "float32"), (1024, 4, 10, "float16"),
            pytest.param(4096, 4, 4, "float32", marks=pytest.mark.slow)]
 
 
@@ -392,7 +419,7 @@ def test_every_element_moves_once(D, width, N, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("D, width, N, dtype, long", [
-    (512, 4, 18, "float32", False), (1024, 4, 10, "float32", False), (1024, 1, 10, "float32", False),
+    (512, 4, 20, "float32", False), (128, 4, 40, "float32", False), (1024, 4, 10, "float32", False), (1024, 1, 10, "float32", False),
     (1024, 4, 10, "float16", False), (512, 4, 4, "float32", True), (512, 1, 4, "float32", True),
     pytest.param(4096, 4, 4, "float32", False, marks=pytest.mark.slow)])
 def test_full_requests(D, width, N, dtype, long):
@@ -421,6 +448,19 @@ def test_traffic_of_the_kernels_for_long_rows(width):
         assert (uses(backward, sums, (name, "load"))[0] == N // plan.partials - 1).all()
 
 
+@pytest.mark.parametrize("width", [4, 1])
+def test_traffic_of_rows_that_are_read_twice(width):
+    """The partial sums are written once and never read."""
+    x, gamma, beta, dy = arrays((4, 512))
+    _, statistics, _ = launch_forward(plans.plan_forward(4, 512, width), x, gamma, beta)
+    plan = Plan(64, 8 // width, width, 1, 2, 2, True)
+    (_, *sums), ran = launch_backward(plan, dy, x, statistics, gamma, log=True)
+    for name, kind, times in (("x", "load", 2), ("dy", "load", 2), ("dx", "store", 1)):
+        assert (uses(ran, x, (name, kind))[0] == times).all()
+    for name in ("partial_dgamma", "partial_dbeta"):
+        assert (uses(ran, sums[0], (name, "store"))[0] == 1).all() and not any(uses(ran, sums[0], (name, "load"))[0])
+
+
 # The same result, whatever the launch
 
 @pytest.mark.slow
@@ -428,12 +468,13 @@ def test_traffic_of_the_kernels_for_long_rows(width):
 def test_sums_do_not_depend_on_the_blocks(kind):
     """A partial sum has certain rows, whichever block does it; so all three results are the same bit for bit."""
     x, gamma, beta, dy = arrays((7, kind.D))
-    _, statistics, _ = launch_forward(kind.plan(-(-7 // kind.rows)), x, gamma, beta)
-    results = [bits(launch_backward(kind.plan(blocks, 5), dy, x, statistics, gamma)[0]) for blocks in (1, 2, 5)]
-    assert all(result == results[0] for result in results)
-    # Other partial sums are another order of additions, so this could have failed. (dx is a row's own.)
-    other = bits(launch_backward(kind.plan(2, 4), dy, x, statistics, gamma)[0])
-    assert other[0] == results[0][0] and other[1] != results[0][1]
+    _, statistics, _ = launch_forward(kind.forward(7), x, gamma, beta)
+    results = [launch_backward(kind.plan(blocks, 5), dy, x, statistics, gamma)[0] for blocks in (1, 2, 5)]
+    assert all(bits(result) == bits(results[0]) for result in results)
+    # A sum of them all is another order of additions, so this could have failed. (dx is a row's own.)
+    other = launch_backward(kind.plan(2, 1), dy, x, statistics, gamma)[0]
+    assert bits(other[:1]) == bits(results[0][:1])
+    assert kind.rows == 16 or bits(other[1:2]) != bits([launch_add(*results[0][1:], kind.D)[0]])
 
 
 def test_rows_do_not_depend_on_other_rows():
@@ -468,23 +509,42 @@ def test_nothing_is_written_outside_the_results(kind):
 
     buffers = [guarded(size) for size in (x.size, x.size, (PARTIALS + 2) * D, (PARTIALS + 2) * D)]
     y, dx, partial_dgamma, partial_dbeta = (view for _, view in buffers)
-    _, statistics, _ = launch_forward(kind.plan(-(-N // kind.rows)), x, gamma, beta, rows=N, y=y)
+    _, statistics, _ = launch_forward(kind.forward(N), x, gamma, beta, rows=N, y=y)
     assert np.isfinite(statistics).all() and statistics.size == 4 * N
-    plan = kind.plan(3, PARTIALS)
+    partials = kind.backward(N).partials
+    plan = kind.plan(3, partials)
     launch_backward(plan, dy, x, statistics, gamma, rows=N, outputs=(dx, partial_dgamma, partial_dbeta))
-    for (whole, view), used in zip(buffers, (N * D, N * D, PARTIALS * D, PARTIALS * D)):
+    for (whole, view), used in zip(buffers, (N * D, N * D, partials * D, partials * D)):
         assert (view[used:] == GUARD).all() and (whole[:margin] == GUARD).all() and (whole[-margin:] == GUARD).all()
-    sums = launch_add(partial_dgamma[:PARTIALS * D], partial_dbeta[:PARTIALS * D], D)[:2]
+    sums = launch_add(partial_dgamma[:partials * D], partial_dbeta[:partials * D], D)[:2]
     assert bits([y[:N * D], dx[:N * D], *sums]) == bits(expected)
 
 
-@pytest.mark.parametrize("partials", [1, 2, 3, 5, 31, 33, 64, 1100])
+@pytest.mark.parametrize("partials", [1, 2, 3, 5, 31, 33, 64, 1024, 1025, 2100])
 @pytest.mark.parametrize("D", [1, 7, 8, 40])
 def test_add_partials(D, partials):
-    """Every number of lanes, and more terms than one group of 32 per lane: integers, so sums are exact."""
+    """Every number of lanes, and more terms than a block has, in two launches: integers, so sums are exact."""
     a, b = np.random.default_rng(partials).integers(-99, 100, (2, partials, D)).astype("f4")
     dgamma, dbeta, _ = launch_add(a.reshape(-1), b.reshape(-1), D)
     assert np.array_equal(dgamma, a.sum(0)) and np.array_equal(dbeta, b.sum(0))
+
+
+@pytest.mark.slow
+def test_chunks_of_partial_sums(monkeypatch):
+    """70 partial sums, 32 of them a chunk: one launch makes them, one adds chunks, and one what that leaves."""
+    monkeypatch.setattr(plans, "plan_add", lambda partials: (32, 1, -(-partials // plans.TERMS)))
+    monkeypatch.setattr(plans, "ROWS_ADDED", 1)
+    monkeypatch.setattr(cuda, "is_available", lambda: False, raising=False)
+    launch, launched = devices.Interpreter.launch, []
+    monkeypatch.setattr(devices.Interpreter, "launch",
+                        lambda self, work, *arrays: launched.append(work.blocks) or launch(self, work, *arrays))
+    backend.backward_work.cache_clear()
+    a = arrays((70, 516))
+    results = run(*a)
+    backend.backward_work.cache_clear()
+    exact = reference.layer_norm(*a)
+    cases.check(results, exact, cases.float32_bars(exact, a[1], a[3]))
+    assert launched[2:] == [17 * 3, 17]
 
 
 # Plans
@@ -495,57 +555,67 @@ PLAN_WIDTHS = sorted({*range(1, 200), *range(250, 20000, 61), *(2**k + j for k i
 
 @pytest.mark.parametrize("width, asked, kept", [(4, 16, 16), (1, 16, 12), (4, 8, 8), (1, 8, 6)])
 def test_plans_cover_the_row(width, asked, kept):
-    """16 numbers a thread for float32, 8 for float64: as many registers; a quarter less where chunks are of one."""
+    """16 numbers a thread for float32, 8 for float64: as many registers; a quarter less where chunks are of one.
+
+    In backward half as many, of 8 threads on, where the row is then in a warp.
+    """
     for D in PLAN_WIDTHS:
         if D % width:
             continue
-        for most, plan in ((1024, plans.plan_forward(77, D, width, asked)),
-                           (512, plans.plan_backward(77, D, width, asked, 3))):
+        for most, least, plan in ((1024, 32, plans.plan_forward(77, D, width, asked)),
+                                  (512, 8, plans.plan_backward(77, D, width, asked, 3))):
             T, V, W, R = plan[:4]
-            assert T in (32, 64, 128, 256, 512, 1024) and W == width and R in (1, 4) and (R == 1 or T == 32)
+            assert plan.twice == (least == 8 and most * kept < D <= 2 * most * kept)
+            assert T in (8, 16, 32, 64, 128, 256, 512, 1024) and T >= least and W == width
+            assert R == (1 if T > 32 else 4 if least == 32 else 128 // T)
             if D <= most * kept:
-                assert T <= most and T * V * W >= D and V * W <= kept
+                half = least == 8 and D <= 32 * kept // 2
+                assert T <= (32 if half else most) and T * V * W >= D and V * W <= (kept // 2 if half else kept)
                 # The fewest threads that can, and no chunk that nobody needs.
-                assert T == 32 or T // 2 * kept < D
+                assert T == (least if half else 32) or T // 2 * (kept // 2 if half else kept) < D
                 assert T * (V - 1) * W < D
+            elif plan.twice:
+                assert T == 512 and V * W <= 2 * kept and T * V * W >= D > T * (V - 1) * W
             else:
                 assert (T, V) == (1024, 0)
             assert 32 <= T * R <= 1024
 
 
 def test_where_long_rows_begin():
-    """After 1024 * 16 and 512 * 16 numbers; 1024 * 12 and 512 * 12 where chunks are of one."""
+    """After 1024 * 16 and 512 * 32 numbers; 1024 * 12 and 512 * 24 where chunks are of one. Half of it is read once."""
     for plan, width, longest in ((plans.plan_forward, 4, 16384), (plans.plan_forward, 1, 12288),
-                                 (plans.plan_backward, 4, 8192), (plans.plan_backward, 1, 6144)):
+                                 (plans.plan_backward, 4, 16384), (plans.plan_backward, 1, 12288)):
         assert plan(1, longest, width).chunks and not plan(1, longest + width, width).chunks
+        assert plans.plan_backward(1, longest // 2 + width, width).twice
+        assert not plans.plan_backward(1, longest // 2, width).twice
 
 
 def test_plans_cover_the_rows():
     for rows in (1, 2, 3, 4, 5, 63, 64, 65, 131, 132, 133, 1000, 8192, 10**6, 2**31 - 1):
-        for D in (1, 100, 512, 516, 1024, 4096, 8192, 20000):
+        for D in (1, 60, 100, 200, 512, 516, 1024, 4096, 8192, 20000):
             width = 4 if D % 4 == 0 else 1
             plan = plans.plan_forward(rows, D, width)
             assert (plan.blocks - 1) * plan.rows < rows <= plan.blocks * plan.rows
             for multiprocessors in (1, 2, 40, 132):
                 plan = plans.plan_backward(rows, D, width, multiprocessors=multiprocessors)
-                groups = plan.blocks * plan.rows
-                assert 1 <= plan.partials <= rows <= plan.partials * plans.ROWS_ADDED
-                # Nobody idles: each group has a partial sum, or (of the last block) there are fewer rows than groups.
-                assert (plan.blocks - 1) * plan.rows < plan.partials
+                turns = -(-rows // plan.rows)
+                assert 1 <= plan.partials <= turns <= plan.partials * plans.ROWS_ADDED
+                assert plan.blocks <= plan.partials  # nobody idles
                 # All run at once; at least one block a multiprocessor is allowed whatever it needs.
                 assert plan.blocks <= multiprocessors * max(1, plans.RESIDENT // (plan.threads * plan.rows))
-                # Whole rounds: no group has two partial sums more than another.
-                assert plan.partials == rows or plan.partials % groups == 0
+                # Whole rounds: no block has two partial sums more than another.
+                assert plan.partials == turns or plan.partials % plan.blocks == 0
 
 
 def test_plan_of_the_second_stage():
     """8 columns are a sector; a block is at least a warp and at most 256 threads; lanes are a power of two."""
     for partials in range(1, 3000):
-        columns, lanes = plans.plan_add(partials)
+        columns, lanes, chunks = plans.plan_add(partials)
+        assert chunks == -(-partials // (lanes * plans.TERMS)) and (chunks == 1) == (partials <= 1024)
         assert columns >= 8 and columns % 8 == 0 and 32 <= columns * lanes <= 256
         assert lanes & (lanes - 1) == 0 and lanes // 2 < partials and lanes >= min(partials, 32)
     # No rows, no launch but this.
-    assert plans.plan_backward(0, 100, 4)[4:] == (0, 0) and math.prod(plans.plan_add(0)) >= 32
+    assert plans.plan_backward(0, 100, 4)[4:6] == (0, 0) and plans.plan_add(0) == (32, 1, 1)
 
 
 def test_width():
@@ -619,14 +689,19 @@ MUTANTS = {
     "the last round's mean": ("    mean = better\n", "    mean = better + residual\n", "wrong"),
     "the sums of a group go on": (
         "                dgamma[k] = real(0)\n                dbeta[k] = real(0)\n\n",
-        "                dgamma[k] = dgamma[k] if partial >= groups else real(0)\n"
-        "                dbeta[k] = dbeta[k] if partial >= groups else real(0)\n"
+        "                dgamma[k] = dgamma[k] if partial >= cuda.gridDim.x else real(0)\n"
+        "                dbeta[k] = dbeta[k] if partial >= cuda.gridDim.x else real(0)\n"
         "\n", "wrong"),
+    "the sums of several rows go on": (
+        "                dgamma[k], dbeta[k] = real(0), real(0)\n",
+        "                if partial < cuda.gridDim.x:\n"
+        "                    dgamma[k], dbeta[k] = real(0), real(0)\n", "wrong"),
     "long rows' sums start at every row": ("if row >= partials:", "if row >= rows:", "wrong"),
     "long rows' sums never start": ("if row >= partials:", "if row >= 0:", simt.UninitialisedRead),
     "one row too many": ("        if row < rows:\n", "        if row <= rows:\n", simt.OutOfBounds),
     "rows of the last partial sum are lost": ("while row < rows:", "while row < rows - 1:", "wrong"),
-    "a group does one partial sum only": ("partial += groups", "partial += partials", simt.UninitialisedRead),
+    "a block does one partial sum only": ("partial += int32(cuda.gridDim.x)", "partial += partials",
+                                          simt.UninitialisedRead),
     "a lane beyond the end": ("if column < D:", "if column <= D:", simt.OutOfBounds),
     "loads from the odd numbers": ("fetch(x, base + column, ", "fetch(x, base + column + 1, ", simt.Misaligned),
     "float64 comes in": ("residual, real(1) / math.sqrt", "residual, 1.0 / math.sqrt", simt.Promotion),
@@ -638,12 +713,55 @@ MUTANTS = {
     "no other g is looked for": ("differs = 1", "differs = 0", "wrong"),
     "a thread looks at its own g only": (
         "g_sum, gx_sum, differs = block_sums(", "g_sum, gx_sum, _ = block_sums(", "wrong"),
-    "a lane looks at its own g only": ("differs = cuda.any_sync(FULL, differs)", "pass", "wrong"),
+    "a lane looks at its own g only": ("cuda.any_sync(FULL, flag)", "flag", "wrong"),
+    "a lane of a short row looks at its own g only": (
+        "cuda.ballot_sync(FULL, flag) >> (cuda.laneid & -threads) & bits != 0", "flag", "wrong"),
+    "a mask of all rows of a warp": ("2**threads - 1\n", "2**32 - 1\n", "wrong"),
+    "a mask of the first row of a warp": (" >> (cuda.laneid & -threads) & bits", " & bits", "wrong"),
+    "a step of a short row's sum is missing": (
+        "reversed(range(threads.bit_length() - 1))", "reversed(range(1, threads.bit_length() - 1))", "wrong"),
+    "a sum over the row beside": ("range(threads.bit_length() - 1)", "range(threads.bit_length())", "wrong"),
+    "a row leaves the others of its warp": (
+        "not (cuda.any_sync(FULL, again) if threads < 32 else again)", "not again", simt.DivergentBarrier),
+    "a row leaves its block": ("while first < rows:", "while row < rows:", simt.DivergentBarrier),
+    "short rows beyond the end": ("int64(0), row < rows", "int64(0), row <= rows", simt.OutOfBounds),
+    "one row too many is asked for": ("row + step < rows", "row + step <= rows", simt.OutOfBounds),
+    "the row before the next is asked for": (
+        "ask(dy, x, statistics, row + step,", "ask(dy, x, statistics, row + step - 1,", "wrong"),
+    "the next row's statistics come too early": (
+        "following[0], following[1], following[2], following[3]\n", "load4(statistics, int64(row + step) * 4 "
+        "if row + step < rows else int64(0))\n", "wrong"),
+    "sums of rows read twice all in one place": ("dgamma[j * W + k] +=", "dgamma[k] +=", "wrong"),
+    "rows read twice end a chunk early": (
+        "for j in range(V):\n                    column = (thread + int32(j * threads)) * int32(W)\n"
+        "                    if column < D:\n                        read(x, dy, base + column, xhat, upstream, 0",
+        "for j in range(V - 1):\n                    column = (thread + int32(j * threads)) * int32(W)\n"
+        "                    if column < D:\n                        read(x, dy, base + column, xhat, upstream, 0",
+        "wrong"),
+    "no barrier before warps are added": (
+        "        cuda.syncthreads()\n        if thread < int32(threads)", "        if thread < int32(threads)",
+        simt.DataRace),
+    "no barrier before the next warps' sums": (
+        "        cuda.syncthreads()  # before the next partial sum", "        pass  # before the next partial sum",
+        simt.DataRace),
+    "the rows of a warp are not added": ("while offset < 32:", "while offset < 16:", "wrong"),
+    "the last warp is not added": ("for other in range(warps - 1)", "for other in range(warps - 2)", "wrong"),
+    "two warps write to one place": (
+        "(warp - int32(1)) * int32(2 * size)", "(warp - int32(1)) * int32(size)", simt.DataRace),
     "the projection onto xhat has the other sign": ("- xhat[k + n] * gx_mean", "+ xhat[k + n] * gx_mean", "wrong"),
     "the warps of a block share a row": (
         "row = row * int32(R) + (thread >> int32(5))", "row = row * int32(R)", simt.DataRace),
     "a partial sum's lanes start one later": (
-        "start = thread // int32(columns)\n", "start = thread // int32(columns) + int32(1)\n", "wrong"),
+        "lanes) + thread // int32(columns)\n", "lanes) + thread // int32(columns) + int32(1)\n", "wrong"),
+    "chunks begin one partial sum late": (
+        "p = chunk * int32(TERMS * lanes) +", "p = chunk * int32(TERMS * lanes + 1) +", "wrong"),
+    "every chunk is the first": ("        p = chunk * int32(TERMS * lanes) + ", "        p = ", "wrong"),
+    "a term less": ("for _ in range(8)", "for _ in range(7)", "wrong"),
+    "a chunk goes on in the next one": ("end = min(partials, (chunk + int32(1)) * ", "end = min(partials, (chunk + int32(2)) * ",
+                                        "wrong"),
+    "a partial sum too many": ("if p < partials and", "if p <= partials and", simt.OutOfBounds),
+    "all chunks are written to one place": ("i = int64(chunk) * int64(D) + int64(column)", "i = int64(column)",
+                                            simt.DataRace),
     "eps is forgotten": ("math.sqrt(variance + e)", "math.sqrt(variance)", "wrong"),
     "scaled rows keep their scale in dx": ("(rstd * scale) * inner", "(rstd) * inner", "wrong"),
     "tiny rows are not scaled": ("mean, scale, e = mean * up, up, eps_up", "break", "wrong"),
@@ -658,7 +776,8 @@ def mutation_cases():
     chosen = [(kind, 5, regime) for kind in KINDS.values() for regime in ("far",)]
     chosen += [(KINDS["a block"], 2, regime)
                for regime in ("large", "tiny", "tiny, far", "upstream", "one g differs")]
-    chosen += [(KINDS["four warps, a row each"], 2, "one g differs")]
+    chosen += [(KINDS["four warps, a row each"], 2, "one g differs"), (KINDS["a warp, two rows"], 2, "one g differs"),
+               (KINDS["a warp, two rows"], 2, "one upstream"), (KINDS["a warp, two rows"], 2, "one g is constant")]
     found = []
     for kind, N, regime in chosen:
         x, gamma, beta, dy = arrays((N, kind.D))
@@ -668,6 +787,10 @@ def mutation_cases():
         elif regime == "one g differs":
             dy, gamma = dy * 0 + np.float32(1), gamma * 0 + np.float32(1)
             dy[:, -1] = 3
+        elif regime == "one g is constant":
+            dy[0], gamma = np.float32(0.1), gamma * 0 + np.float32(1.7)
+        elif regime == "one upstream":
+            dy[0], gamma = np.ldexp(dy[0] + np.float32(1), 124), gamma * 0 + np.float32(1)
         elif regime == "upstream":
             # The sums of g are about 260 * 2^122.
             dy, gamma = np.ldexp(dy + np.float32(1), 122), gamma * 0 + np.float32(1)
@@ -687,11 +810,22 @@ def verdict(module):
         try:
             y, dx, dgamma, dbeta = launch_all(kind, *a, eps, module=module)
             cases.check((y, np.ldexp(dx, exponent), dgamma, dbeta), exact, bars)
+            assert not dx[np.ptp(a[3] * a[1], axis=1) == 0].any()  # where g is constant
         except simt.KernelError as error:
             return type(error)
         except AssertionError:
             return "wrong"
-    return None
+    return verdict_of_adding(module)
+
+
+def verdict_of_adding(module):
+    """Two chunks of partial sums: integers, so sums are exact."""
+    a = np.arange(1050 * 3, dtype="f4") % 101
+    try:
+        sums = launch_add(a, a, 3, module=module)[:2]
+    except simt.KernelError as error:
+        return type(error)
+    return None if all(np.array_equal(found, a.reshape(-1, 3).sum(0)) for found in sums) else "wrong"
 
 
 @pytest.mark.slow

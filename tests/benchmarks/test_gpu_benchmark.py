@@ -424,7 +424,7 @@ def test_the_exit_status(monkeypatch, tmp_path, records, failures, status):
 # The profile
 
 def test_counts_of_the_interpreter():
-    N, D = 4, 64
+    N, D = 20, 64
     found = profile.counts(N, D, multiprocessors=2)
     launches = [(name, launch) for name, step in STEPS.items() for launch in step.plan(N, D, 4)]
     assert [(r["kernel"], r["blocks"], r["threads"]) for r in found[:len(launches)]] == [
@@ -441,8 +441,8 @@ def test_the_profile_needs_a_gpu_or_interprets(monkeypatch, capsys):
     monkeypatch.setattr(profile, "cuda", types.SimpleNamespace(is_available=lambda: False))
     assert profile.main([]) == 2
     assert "--interpret" in capsys.readouterr().err
-    assert profile.main(["--interpret", "--rows", "2", "--length", "32"]) == 0
+    assert profile.main(["--interpret", "--rows", "20", "--length", "32"]) == 0
     out = capsys.readouterr().out
-    assert "2 rows of 32" in out and out.count("lnlib") == 3
+    assert "20 rows of 32" in out and out.count("lnlib") == 3
     with pytest.raises(SystemExit):
         profile.main(["--rows", "0"])

@@ -65,7 +65,7 @@ def test_mistakes_in_compiled_text_are_noticed(python, record_property):
     assert unchanged == [None, None]
     assert [name for name, sign in found.items() if sign is None] == []
     kinds = {name.split(": ")[-1].split(",")[0] for name in found}
-    assert len(found) > 150 and len(kinds) == 9 and "is no multiple of 16" in found["no test of alignment"]
+    assert len(found) > 150 and len(kinds) == 11 and "is no multiple of 16" in found["no test of alignment"]
     assert sum("race" in sign for sign in found.values()) > 2
 
 

@@ -28,10 +28,15 @@ def test_solution_passes(exercise, seed):
     assert len(report.passed) == report.total == len(exercise.checks) > 0
 
 
+def interpreted(exercise):
+    """The mark of what runs an exercise's kernels many times, or long loops in Python."""
+    return pytest.mark.slow if exercise.chapter in (13, 14) or exercise.id in ("short-form", "lane-sum") else ()
+
+
 ODD = {}, "text", (), True, np.ones((2, 2, 2, 2)), np.array(["a"])
 
 
-@each
+@pytest.mark.parametrize("exercise", [pytest.param(e, marks=interpreted(e), id=e.id) for e in ALL])
 @pytest.mark.parametrize("odd", [None, *(pytest.param(odd, marks=pytest.mark.slow) for odd in ODD)], ids=repr)
 def test_an_odd_result_fails(exercise, odd):
     report = check(exercise.id, lambda *args, **kwargs: odd)
@@ -53,11 +58,6 @@ def test_eps_is_the_same_where_it_is_not_given():
 @functools.cache
 def with_mistake(exercise, mistake):
     return check(exercise.id, mistake.of(exercise.solution))
-
-
-def interpreted(exercise):
-    """The mark of what runs an exercise's kernels many times, or long loops in Python."""
-    return pytest.mark.slow if exercise.chapter in (13, 14) or exercise.id in ("short-form", "lane-sum") else ()
 
 
 @pytest.mark.parametrize("exercise, mistake", [

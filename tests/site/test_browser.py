@@ -198,6 +198,18 @@ def test_paper_is_light(browser, site):
     assert after == on_screen
 
 
+def test_long_code_is_divided_between_sheets(browser, site):
+    """Chromium keeps whole what scrolls and what is a flex box, and leaves the rest of the sheet empty."""
+    page = browser.new_page()
+    page.goto((site / "book/validate-your-own.html").as_uri())
+    page.emulate_media(media="print")
+    found = page.evaluate("""() => [...document.querySelectorAll('.ln-long')]
+        .flatMap(e => [e, e.parentElement, e.querySelector('pre')]).map(getComputedStyle)
+        .map(s => [s.breakInside, s.overflow, s.display].join(' '))""")
+    page.close()
+    assert found and {*found} == {"auto visible block"}
+
+
 def test_the_keyboard_reaches_an_exercise(browser, site):
     """From the title, by Tab alone: every stop can be seen and is marked (so none lies in a folded answer), and one opens."""
     stop = """() => { const e = document.activeElement, box = e.getBoundingClientRect(), style = getComputedStyle(e);

@@ -134,9 +134,9 @@ def test_the_next_page_starts_from_what_was_kept(visit, address):
     kept = """async () => (await (await caches.open("layer-norm-backwards")).keys()).map(r => r.url.split("/").pop()).sort()"""
     visit.page.wait_for_function(f"async () => (await ({kept})()).length === 2")
     assert visit.page.evaluate(kept) == ["compiled", "started"]
-    page = visit.context.new_page()
+    page = visit.page.context.new_page()
     page.goto(f"{address}/book/03-backward-pass.html")
-    page.click(f"{CELL} >> text=Try it")
+    page.click(f"{CELL} >> text=Go on")
     page.wait_for_selector(f"{CELL} .cm-content:focus")
     assert float(run(page, CELL, draw)[1]) != float(here)
     assert run(page, CELL, RIGHT)[0] == "10 of 10 checks passed."

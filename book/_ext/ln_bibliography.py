@@ -28,15 +28,20 @@ class AsCited(Plain):
     default_label_style = Labels
 
 
+def letter(citation):
+    """The letter of one of several works of a year, "b" of "2024b"; of others nothing. ``citation`` may be None."""
+    return re.search(r"[a-h]?$", citation.formatted_entry.label)[0] if citation else ""
+
+
 CITATION = re.compile(r'(<a [^>]*href="(?:bibliography\.html)?#(\w+)"[^>]*>(?:(?!</a>).)*\b\d{4})(?=</a>)')
 
 
 def _cite_the_letter(app, pagename, templatename, context, doctree):
     """A citation of one of two works of a year says which: the text writes the year alone, the list "2024a"."""
-    labels = {cited.citation_id: cited.formatted_entry.label for cited in app.env.get_domain("cite").citations}
+    cited = {citation.citation_id: citation for citation in app.env.get_domain("cite").citations}
 
     def with_letter(link):
-        return link[1] + re.search(r"[a-h]?$", labels.get(link[2], ""))[0]
+        return link[1] + letter(cited.get(link[2]))
 
     if "body" in context:
         context["body"] = CITATION.sub(with_letter, context["body"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import nbformat
 from docutils import nodes
 from ln_aside import aside
+from ln_bibliography import letter
 from ln_question import answer, question
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from pybtex.plugin import find_plugin
@@ -141,7 +142,7 @@ class Writer:
         fragment = fragment or node.get("refid", "")
         if page.startswith("bibliography") or fragment in self.entries:
             self.cited[fragment] = None
-            return inner
+            return inner + (letter(self.entries.get(fragment)) if re.search(r"\b\d{4}$", inner) else "")
         # Other chapters lie beside this one as notebooks; the rest of the book does not.
         other = Path(page).stem
         return f"[{inner}]({other}.ipynb)" if other and other != self.here and other in self.chapters else inner
@@ -280,8 +281,8 @@ class Writer:
 
     def references(self):
         backend = find_plugin("pybtex.backends", "markdown")("utf-8")
-        found = [self.entries[i] for i in self.cited if i in self.entries]
-        return ["- " + re.sub(r"\s*\n\s*", " ", c.formatted_entry.text.render(backend)) for c in found]
+        found = [self.entries[i].formatted_entry for i in self.cited if i in self.entries]
+        return [f"- {entry.label}: " + re.sub(r"\s*\n\s*", " ", entry.text.render(backend)) for entry in found]
 
     def write(self, doctree, setup):
         self.level = 0

@@ -12,6 +12,7 @@ import nbformat
 from docutils import nodes
 from ln_aside import aside
 from ln_bibliography import letter
+from ln_numbers import written
 from ln_question import answer, question
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from pybtex.plugin import find_plugin
@@ -121,6 +122,8 @@ class Writer:
         if isinstance(node, (nodes.target, nodes.system_message, nodes.comment)):
             return ""
         inner = "".join(map(self.inline, node.children))
+        if "pasted-text" in node.get("classes", ()):
+            return written(inner)
         if isinstance(node, nodes.emphasis):
             return f"*{inner}*"
         if isinstance(node, nodes.strong):

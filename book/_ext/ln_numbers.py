@@ -10,14 +10,19 @@ POWER = re.compile(r"(\d+(?:\.\d+)?)e([-+\u2011]?)0*(\d+)\b")
 MINUS = re.compile(r"(?<![\w.])[-\u2011](?=\d)")
 
 
-def as_text(html):
-    """The HTML with its computed numbers so written."""
+def written(text):
+    """The text, of a page or a notebook, with its numbers so written."""
     def number(found):
         factor = "" if found[1] == "1" else f"{found[1]}\u00a0\u00d7\u00a0"
         sign = "" if found[2] in "+" else "\u2212"
         return f"{factor}10<sup>{sign}{found[3]}</sup>"
 
-    return PASTED.sub(lambda pasted: MINUS.sub("\u2212", POWER.sub(number, pasted[0])), html)
+    return MINUS.sub("\u2212", POWER.sub(number, text))
+
+
+def as_text(html):
+    """The HTML with its computed numbers so written."""
+    return PASTED.sub(lambda pasted: written(pasted[0]), html)
 
 
 def _write(app, pagename, templatename, context, doctree):

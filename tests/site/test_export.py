@@ -66,7 +66,7 @@ PAGE_ALONE = "solution", "cell_output", "ln-launch", "ln-launch-note", "admoniti
 def test_the_text_is_the_pages(articles, notebooks):
     """Each paragraph of the page without maths, numbers and citations included, stands in the notebook."""
     for name, notebook in notebooks.items():
-        text = letters(re.sub(r"\]\([^)\s]*\)", "", markdown(notebook)))
+        text = letters(re.sub(r"\]\([^)\s]*\)|</?sup>", "", markdown(notebook)))
         paragraphs = [p.text for p in articles[name].find_all("p") if not p.find(class_="math")
                       and not any({*PAGE_ALONE} & {*box.get("class", ())} for box in (p, *p.parents))]
         assert len(paragraphs) > 10

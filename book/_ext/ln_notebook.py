@@ -5,6 +5,7 @@ citation and cross reference says what the page says. Solutions stay in the book
 """
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -154,7 +155,7 @@ class Writer:
     def chapters(self):
         return {name.split("/")[-1] for name in self.env.found_docs if is_notebook(self.env, name)}
 
-    @property
+    @functools.cached_property
     def entries(self):
         return {c.citation_id: c for c in self.env.get_domain("cite").citations}
 

@@ -3,6 +3,7 @@
 The answer and every mistake are asked the same questions; the mistakes that reply as the answer did explain it.
 """
 
+import functools
 import itertools
 import re
 from typing import NamedTuple
@@ -79,11 +80,12 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
     wrong = {mistake: mistake.of(solution) for mistake in mistakes}
     found = matches(mine, right, wrong, replies, message_of)
     because = [f"replies as {_change(mistake)}, to all {len(mine)} calls" for mistake in found]
+    mine_all = functools.cache(lambda: list(everywhere(answer)))  # asked where needed, and once
     little, names, counts = says_little(mine), *(all(is_one(r) for r, _ in mine) for is_one in (_is_names, _is_count))
     if found and (names or counts):  # few of them have many causes: one that gives them in one check alone is not it
         # A second slip may show in a tenth of the names, in a third of the counts.
         room = 1 / 10 if names else 1 / 3
-        found = _nearly(list(everywhere(answer)), {m: list(everywhere(wrong[m])) for m in found}, room)
+        found = _nearly(mine_all(), {m: list(everywhere(wrong[m])) for m in found}, room)
     if len(found) > 1 or little:
         passing = [mistake for mistake in found if passes_before(wrong[mistake])]
         because += [f"refuted by an earlier check: {_change(m)}" for m in found if m not in passing]
@@ -94,9 +96,9 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
         return Diagnosis("one of" if len(says) > 1 else "known", (), together if len(says) > 1 else says[0],
                          tuple(because))
     # What holds of the few numbers of one check may be an accident of them.
-    if not says and relation(mine, right) and (simple := relation(*(list(everywhere(f)) for f in (answer, solution)))):
+    if not says and relation(mine, right) and (simple := relation(mine_all(), list(everywhere(solution)))):
         return simple
-    if not says and not little and (slip := _slip(answer, mine, right, solution, replies, message_of, everywhere)):
+    if not says and not little and (slip := _slip(mine_all, mine, right, solution, replies, message_of, everywhere)):
         return slip
     # What a message says of the numbers says nothing where these could be compared, and were not the same.
     if not found and not (mine and (names or re.search(r"off by|found -?\d|\d of \d+ numbers", message))):
@@ -104,7 +106,7 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
         because += [f"the failed check says the same of {_change(mistake)}" for mistake in found]
     if mine and all(isinstance(result, (bool, np.bool_)) for result, _ in mine):
         # One verdict in four leaves room for another tolerance, or for a second mistake that no check has reached.
-        found = _nearly(list(everywhere(answer)), {m: list(everywhere(wrong[m])) for m in found}, 1 / 4)
+        found = _nearly(mine_all(), {m: list(everywhere(wrong[m])) for m in found}, 1 / 4)
     says = list(dict.fromkeys(mistake.says for mistake in found))
     if says:
         return Diagnosis("may be", (), "It may be this: " + " Or: ".join(says), tuple(because))
@@ -113,7 +115,7 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
     return Diagnosis("error", (), failure.means, (f"ends with {failure.kind}",)) if failure else None
 
 
-def _slip(answer, mine, right, solution, replies, message_of, everywhere):
+def _slip(mine_all, mine, right, solution, replies, message_of, everywhere):
     """The :class:`Diagnosis` of an answer whose numbers are, in all checks, those of a variation of the solution."""
     if not mine or agree(mine, right, bits=True) or any(isinstance(result, Failure) for result, _ in mine):
         return None
@@ -121,7 +123,7 @@ def _slip(answer, mine, right, solution, replies, message_of, everywhere):
     for words, function in slips(solution):  # asked once each: there may be a hundred
         same = (agree(a, b, bits) for a, b in itertools.zip_longest(mine, replies(function)))
         if words.removesuffix(EVERYWHERE) not in said and all(same) and message_of(function):
-            if agree(list(everywhere(answer)), list(everywhere(function))):
+            if agree(mine_all(), list(everywhere(function))):
                 said[words] = f"replies as the solution with {words}"
     if not said:
         return None

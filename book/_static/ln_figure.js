@@ -61,6 +61,27 @@ const LnFigure = (() => {
     return drawMarker(box, kind, [0, 0], colour);
   }
 
+  // Places for a name: how far from its point, and how far turned from the wanted direction. The cheapest come first.
+  const PLACES = [15, 18, 22, 27, 32, 39, 46, 55, 64, 77, 90, 107, 125].flatMap(radius =>
+    Array.from({ length: 24 }, (_, k) => ({ radius, turn: (k % 2 ? 1 : -1) * Math.ceil(k / 2) * Math.PI / 12 })))
+    .sort((a, b) => a.radius - b.radius + 10 * (Math.abs(a.turn) - Math.abs(b.turn)));
+  const NEAR = PLACES.filter(({ radius }) => radius < 25);
+
+  // Boxes: the middle, half the width and half the height.
+  const touches = (a, b) => Math.abs(a[0] - b[0]) < a[2] + b[2] && Math.abs(a[1] - b[1]) < a[3] + b[3];
+
+  // Whether a segment passes through a box: the part of it that is within the box's width, and of that the part within
+  // its height.
+  function crosses([a, b], box) {
+    let [from, to] = [0, 1];
+    for (const i of [0, 1]) {
+      const long = b[i] - a[i] || 1e-9, ends = [-1, 1].map(side => (box[i] + side * box[i + 2] - a[i]) / long);
+      from = Math.max(from, Math.min(...ends));
+      to = Math.min(to, Math.max(...ends));
+    }
+    return from < to;
+  }
+
   // The drawing: everything but the handles is drawn anew for each state, which keeps a figure one function.
   class Drawing {
     constructor(parent, width, height, label) {
@@ -78,7 +99,7 @@ const LnFigure = (() => {
     add(tag, attributes) { return element(tag, attributes, this.layer, SVG); }
 
     line(points, colour, { width = 2, dash = "none", ...more } = {}) {
-      if (points.length === 2) this.segments.push(points);
+      if (colour !== "none") points.slice(1).forEach((point, i) => this.segments.push([points[i], point]));
       this.add("polyline", { points: written(points), fill: "none", stroke: COLOURS[colour] || colour,
         "stroke-width": width, "stroke-dasharray": dash, ...more });
     }
@@ -91,6 +112,7 @@ const LnFigure = (() => {
       this.line([start, back], colour, options);
       const tip = [end, [back[0] - half * uy, back[1] + half * ux], [back[0] + half * uy, back[1] - half * ux]];
       this.add("polygon", { points: written(tip), fill: COLOURS[colour] || colour });
+      this.segments.push([tip[0], tip[1]], [tip[1], tip[2]], [tip[2], tip[0]]);
     }
 
     marker(kind, place, colour) {
@@ -105,34 +127,28 @@ const LnFigure = (() => {
 
     text([x, y], string, kind) { write(this.add("text", { x, y, class: kind }), string); }
 
-    // A name for the point `at`, if possible `toward` there. placeLabels() finds it a place.
-    label(at, string, { toward = [1, -1], small = false, optional = false } = {}) {
-      this.labels.push({ at, string, toward, small, optional });
+    // A name for the point `at`, if possible `toward` there. placeLabels() finds it a place. A colour says what it names.
+    label(at, string, { toward = [1, -1], small = false, optional = false, colour = "" } = {}) {
+      this.labels.push({ at, string, toward, small, optional, colour });
     }
 
-    // The collision step: each name in turn takes the cheapest place around its point, inside the picture and off the
-    // names before it; near, in the wanted direction, and off markers and lines costs least. Sizes are estimates, so
-    // that a picture does not depend on fonts.
+    // The collision step: each name in turn takes the nearest place around its point, the wanted direction first, that is
+    // inside the picture and off names, markers and lines; a name that finds none is left out. Sizes are estimates, so that
+    // a picture does not depend on fonts.
     placeLabels() {
-      const taken = [], touches = (a, b) => Math.abs(a[0] - b[0]) < a[2] + b[2] && Math.abs(a[1] - b[1]) < a[3] + b[3];
-      const onLine = (box, [a, b]) => [0, 1, 2, 3, 4, 5, 6, 7, 8].some(k =>
-        touches(box, [a[0] + (b[0] - a[0]) * k / 8, a[1] + (b[1] - a[1]) * k / 8, 0, 0]));
-      for (const { at, string, toward, small, optional } of this.labels.toSorted((a, b) => a.optional - b.optional)) {
+      const taken = this.marks.map(place => [...place, 8, 8]);
+      const rank = label => (label.optional ? 2 : label.small ? 1 : 0);
+      for (const { at, string, toward, small, optional, colour } of this.labels.toSorted((a, b) => rank(a) - rank(b))) {
         const size = small ? 14.5 : 17, letters = string.replace(/[{}[\]\u0302]/g, "").length;
-        const half = [letters * size * 0.29 + 4, size * 0.62], first = Math.atan2(toward[1], toward[0]);
-        let best = { cost: Infinity };
-        for (const radius of optional ? [14, 24] : [15, 22, 32, 46, 64, 90, 125])
-          for (let k = 0; k < 16; k++) {
-            const turned = Math.ceil(k / 2), angle = first + (k % 2 ? 1 : -1) * turned * Math.PI / 8;
-            const wanted = [at[0] + (radius + half[0] - 8) * Math.cos(angle), at[1] + radius * Math.sin(angle)];
-            const box = [...this.inside(wanted, half[0] + 2, half[1] + 2), ...half];
-            const cost = radius / 15 + turned / 4 + 4 * this.marks.filter(p => touches(box, [...p, 6, 6])).length
-              + 0.7 * this.segments.filter(s => onLine(box, s)).length;
-            if (cost < best.cost && !taken.some(other => touches(box, other))) best = { cost, box };
-          }
-        if (!best.box) continue;
-        taken.push(best.box);
-        this.text(best.box.slice(0, 2), string, small ? "ln-small ln-centred" : "ln-centred");
+        const half = [letters * size * 0.29 + 4, size * 0.5 + 2], first = Math.atan2(toward[1], toward[0]);
+        for (const { radius, turn } of optional ? NEAR : PLACES) {
+          const wanted = [at[0] + (radius + half[0] - 8) * Math.cos(first + turn), at[1] + radius * Math.sin(first + turn)];
+          const box = [...this.inside(wanted, half[0] + 2, half[1] + 2), ...half];
+          if (taken.some(other => touches(box, other)) || this.segments.some(segment => crosses(segment, box))) continue;
+          taken.push(box);
+          this.text(box.slice(0, 2), string, (small ? "ln-small ln-centred" : "ln-centred") + (colour && ` ln-${colour}`));
+          break;
+        }
       }
     }
 

@@ -82,9 +82,9 @@ LnFigure.start("forward", ({ picture, panel, label, say }) => {
     drawing.label(at(xhat), "{x\u0302}", { toward: [0.4, 1] });
     drawing.label(at(c), "{c}", { toward: [-0.6, 1] });
     const half = (a, b) => at(a).map((v, i) => (v + at(b)[i]) / 2);
-    for (const [a, b, name] of [[x, c, "centre"], [c, xhat, "scale"], [xhat, y, "stretch"]])
+    for (const [a, b, name, colour] of [[x, c, "centre", "orange"], [c, xhat, "scale", "blue"], [xhat, y, "stretch", "green"]])
       if (Math.hypot(at(a)[0] - at(b)[0], at(a)[1] - at(b)[1]) > 34)
-        drawing.label(half(a, b), name, { toward: [1, 0.3], small: true });
+        drawing.label(half(a, b), name, { toward: [1, 0.3], small: true, colour });
     drawing.placeLabels();
     moveX(at(x));
   };

@@ -112,8 +112,9 @@ LnFigure.start("split", ({ picture, panel, label, say }) => {
     if (arrow.size > 4) drawing.label(arrow.end, arrow.cut ? `{dx}, length ${number(length(dx))}` : "{dx}",
       { toward: [side * d1[1], -side * d1[0]] });
     const half = (a, b) => at(a).map((v, i) => (v + at(b)[i]) / 2), far = (a, b) => Math.hypot(at(a)[0] - at(b)[0], at(a)[1] - at(b)[1]);
-    if (far(tip, foot) > 25) drawing.label(half(tip, foot), "along [1]: lost", { toward: [1, 0], small: true });
-    if (far(foot, left) > 25) drawing.label(half(foot, left), "along {x\u0302}: nearly lost", { toward: [1, 1], small: true });
+    if (far(tip, foot) > 25) drawing.label(half(tip, foot), "along [1]: lost", { toward: [1, 0], small: true, colour: "orange" });
+    if (far(foot, left) > 25)
+      drawing.label(half(foot, left), "along {x\u0302}: nearly lost", { toward: [1, 1], small: true, colour: "pink" });
     drawing.placeLabels();
     moveX(at(x));
     moveG(seen.end);

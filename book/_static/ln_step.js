@@ -16,7 +16,7 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
   const { Drawing, button, element, number, power, scientific, slider, write } = LnFigure;
   const { STEPS, U, X, central, phi, slope, third } = LnStep;
   const state = { k: 1 };
-  const drawing = new Drawing(picture, 400, 430, label);
+  const drawing = new Drawing(picture, 400, 438, label);
   const error = h => Math.abs(central(h) / slope - 1);
   const truncation = h => h * h / 6 * Math.abs(third / slope), rounding = h => 4 * U * Math.abs(phi(X) / slope) / h;
 
@@ -44,7 +44,7 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
   // Above: two steps to either side, drawn so that the tangent rises by the same amount for every h.
   function zoom(h) {
     const at = (x, y) => [215 + 75 * (x - X) / h, 100 - 36 * (y - phi(X)) / (h * slope)];
-    const inside = p => p[1] > 4 && p[1] < 196;
+    const inside = p => p[1] > 4 && p[1] < 190;
     for (let i = -48; i <= 48; i++) {
       const x = Math.fround(X + i * h / 24), p = at(x, phi(x));
       if (inside(p)) drawing.add("circle", { cx: p[0], cy: p[1], r: 1.8, fill: LnFigure.COLOURS.orange });
@@ -58,11 +58,11 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
     drawing.line(ends, "blue", { width: 2.5 });
     ends.forEach((p, i) => {
       drawing.marker("square", p, "blue");
-      drawing.line([[p[0], 194], [p[0], 200]], "currentColor", { width: 1 });
-      drawing.text([p[0], 212], i ? "{x} + {h}" : "{x} \u2212 {h}", "ln-small ln-centred");
+      drawing.line([[p[0], 188], [p[0], 194]], "currentColor", { width: 1 });
+      drawing.text([p[0], 206], i ? "{x} + {h}" : "{x} \u2212 {h}", "ln-small ln-centred");
     });
-    drawing.text([215, 212], "{x}", "ln-small ln-centred");
-    drawing.line([[60, 197], [370, 197]], "currentColor", { width: 1 });
+    drawing.text([215, 206], "{x}", "ln-small ln-centred");
+    drawing.line([[60, 191], [370, 191]], "currentColor", { width: 1 });
   }
 
   const across = h => 386 + 340 * Math.log2(h) / 24;
@@ -71,20 +71,21 @@ LnFigure.start("step", ({ picture, panel, label, say }) => {
   function map(h) {
     for (const [e, name] of [[1, "1"], [1e-4, "10⁻⁴"], [1e-8, "10⁻⁸"]]) {
       drawing.line([[46, down(e)], [386, down(e)]], "grey", { width: 0.5 });
-      drawing.text([40, down(e) + 4], name, "ln-small ln-end");
+      drawing.text([36, down(e) + 4], name, "ln-small ln-end");
     }
     for (const [k, name] of [[0, "1"], [8, "2⁻⁸"], [16, "2⁻¹⁶"], [24, "2⁻²⁴"]])
       drawing.text([across(2 ** -k), 410], name, "ln-small ln-centred");
-    drawing.text([216, 421], "step {h}", "ln-small ln-centred");
+    drawing.text([216, 428], "step {h}", "ln-small ln-centred");
     drawing.text([46, 229], "relative error", "ln-small");
     for (const line of [truncation, rounding]) {
       const shown = STEPS.filter(s => line(s) > 1e-8 && line(s) < 1.5);
       drawing.line(shown.map(s => [across(s), down(line(s))]), "currentColor", { width: 1.2 });
     }
-    drawing.text([across(2 ** -13), down(0.1)], "rounding", "ln-small");
-    drawing.text([384, down(3e-7)], "truncation", "ln-small ln-end");
+    // Each name above the upper end of its line, where no error gets.
+    drawing.text([across(2 ** -18), down(0.15)], "rounding", "ln-small");
+    drawing.text([across(2 ** -2.4), down(0.04)], "truncation", "ln-small ln-end");
     drawing.line(STEPS.map(s => [across(s), down(error(s))]), "blue", { width: 1.2, dash: "3 3" });
-    drawing.line([[across(h), 246], [across(h), 400]], "grey", { width: 6, "stroke-opacity": 0.35 });
+    drawing.line([[across(h), down(error(h))], [across(h), 400]], "grey", { width: 6, "stroke-opacity": 0.35 });
     const fill = LnFigure.COLOURS.blue;
     STEPS.forEach(s => drawing.add("circle", { cx: across(s), cy: down(error(s)), r: 2.5, fill }));
     drawing.marker("square", [across(h), down(error(h))], "blue");

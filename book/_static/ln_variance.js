@@ -13,7 +13,7 @@ LnFigure.start("variance", ({ picture, panel, label, say }) => {
     ["recentred", LnVariance.recentred, "green", "dot", "none"],
   ];
   const START = { k: 18, seed: 1 }, state = { ...START };
-  const drawing = new Drawing(picture, 400, 430, label);
+  const drawing = new Drawing(picture, 400, 438, label);
   const plain = v => v === 0 || (v >= 1e-3 && v < 1e6);
   const short = v => (plain(v) ? String(Number(v.toPrecision(2))) : scientific(v));
   const shownOffset = k => OFFSETS[k].toLocaleString("en");
@@ -50,7 +50,7 @@ LnFigure.start("variance", ({ picture, panel, label, say }) => {
   function line(results, truth, step) {
     drawing.add("rect", { x: place(LOW), y: 8, width: place(0) - place(LOW), height: 124,
       fill: LnFigure.COLOURS.orange, "fill-opacity": 0.15 });
-    drawing.text([place(LOW / 2), 24], "negative", "ln-small ln-centred");
+    drawing.text([place(LOW / 2), 18], "negative", "ln-small ln-centred");
     for (const v of [-2, -1, 0, 1, 2, 3]) {
       drawing.line([[place(v), 132], [place(v), 137]], "currentColor", { width: 1 });
       drawing.text([place(v), 148], number(v, 0), "ln-small ln-centred");
@@ -59,21 +59,21 @@ LnFigure.start("variance", ({ picture, panel, label, say }) => {
     drawing.line([[place(truth), 12], [place(truth), 132]], "currentColor", { width: 1.5 });
     // What naive can return: multiples of the spacing of floats near the square of the mean.
     for (let v = Math.ceil(LOW / step) * step; step > 0.02 && v <= HIGH; v += step)
-      drawing.line([[place(v), 34], [place(v), 46]], "orange", { width: 1, class: "ln-tick" });
+      drawing.line([[place(v), 40], [place(v), 50]], "orange", { width: 1, class: "ln-tick" });
     METHODS.forEach(([name, , colour, mark], i) => {
       const y = 40 + 26 * i, v = results[i], x = place(v);
       drawing.text([84, y + 4], name, "ln-small ln-end");
       drawing.line([[place(LOW), y], [place(HIGH), y]], "grey", { width: 0.5 });
       drawing.marker(mark, [x, y], colour);
-      if (v > HIGH) drawing.text([x - 10, y + 4], `${number(v, 0)} →`, "ln-small ln-end");
-      if (v < LOW) drawing.text([x + 10, y + 4], `← ${number(v, 0)}`, "ln-small");
+      if (v > HIGH) drawing.text([x - 10, y - 4], `${number(v, 0)} →`, "ln-small ln-end");
+      if (v < LOW) drawing.text([x + 10, y - 4], `← ${number(v, 0)}`, "ln-small");
     });
   }
 
   function map(results, errors) {
     for (const [error, name] of [[1e4, "10⁴"], [1, "1"], [1e-4, "10⁻⁴"], [1e-8, "10⁻⁸"]]) {
       drawing.line([[46, down(error)], [386, down(error)]], "grey", { width: 0.5 });
-      drawing.text([40, down(error) + 4], name, "ln-small ln-end");
+      drawing.text([36, down(error) + 4], name, "ln-small ln-end");
     }
     // Predicted for naive: u times the square of offset / sigma, which reaches 1 at the limit.
     const limit = 1 / Math.sqrt(U);
@@ -81,7 +81,7 @@ LnFigure.start("variance", ({ picture, panel, label, say }) => {
     drawing.line([[across(limit), down(1)], [across(limit), 396]], "currentColor", { width: 1, dash: "3 3" });
     for (const [offset, name] of [[10, "10"], [100, "100"], [limit, "1/√u"], [1e6, "10⁶"]])
       drawing.text([across(offset), 408], name, "ln-small ln-centred");
-    drawing.text([216, 421], "offset / {σ}", "ln-small ln-centred");
+    drawing.text([216, 428], "offset / {σ}", "ln-small ln-centred");
     drawing.text([46, 176], "relative error", "ln-small");
     drawing.text([386, 176], "marks: naive is negative", "ln-small ln-end");
     drawing.text([52, 212], "line: {u} (offset/{σ})²", "ln-small");
@@ -94,7 +94,7 @@ LnFigure.start("variance", ({ picture, panel, label, say }) => {
       drawing.line(points, colour, { width: 1.6, dash: dash });
     });
     const x = across(OFFSETS[state.k]);
-    drawing.line([[x, 196], [x, 396]], "grey", { width: 6, "stroke-opacity": 0.35 });
+    drawing.line([[x, down(Math.max(...errors))], [x, 396]], "grey", { width: 6, "stroke-opacity": 0.35 });
     METHODS.forEach(([, , colour, mark], i) => drawing.marker(mark, [x, down(errors[i])], colour));
   }
 

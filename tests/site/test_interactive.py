@@ -261,20 +261,38 @@ def test_forward_says_where_x_and_y_are(scripts):
                 }); }""")
 
 
-# Pairs of names that touch and names that leave the picture; boxes without the font's room above and below letters.
+# Pairs of names that touch, names that leave the picture and names that a line or a marker crosses; boxes without the
+# font's room above and below letters. A line is crossed piece by piece; what is filled has its box.
 COLLISIONS = """() => {
-    const svg = document.querySelector('.ln-picture svg'), all = svg.getBoundingClientRect();
+    const svg = document.querySelector('.ln-picture svg'), all = svg.getBoundingClientRect(), to = svg.getScreenCTM();
     const boxes = [...svg.querySelectorAll('text')].map(e => {
         const r = e.getBoundingClientRect(), trim = 0.2 * r.height;
         return {name: e.textContent, left: r.left + 1, right: r.right - 1, top: r.top + trim, bottom: r.bottom - trim};
     });
     const found = boxes.filter(b => b.left < all.left - 1 || b.right > all.right + 1 || b.top < all.top - 1
         || b.bottom > all.bottom + 1).map(b => b.name);
-    boxes.forEach((a, i) => boxes.slice(i + 1).forEach(b => {
-        if (a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom) found.push(a.name + ' | ' + b.name);
-    }));
+    const touch = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+    boxes.forEach((a, i) => boxes.slice(i + 1).forEach(b => { if (touch(a, b)) found.push(a.name + ' | ' + b.name); }));
+    const meets = (b, p, q) => {  // a part of the line within the box's width, and of that within its height
+        let [low, high] = [0, 1];
+        for (const [v, w, from, end] of [[p.x, q.x, b.left, b.right], [p.y, q.y, b.top, b.bottom]]) {
+            const ends = [from, end].map(edge => (edge - v) / (w - v || 1e-9));
+            [low, high] = [Math.max(low, Math.min(...ends)), Math.min(high, Math.max(...ends))];
+        }
+        return low < high;
+    };
+    const drawn = svg.querySelector('g');
+    for (const line of drawn.querySelectorAll('polyline:not([stroke=none])')) {
+        const points = [...line.points].map(p => p.matrixTransform(to));
+        for (const b of boxes) if (points.some((p, i) => i && meets(b, points[i - 1], p))) found.push(b.name + ' is crossed');
+    }
+    for (const e of drawn.querySelectorAll('polygon, path, circle')) {
+        const r = e.getBoundingClientRect();
+        for (const b of boxes) if (touch(b, r)) found.push(b.name + ' is covered');
+    }
     return found; }"""
-RANDOM_STATES = """seed => {
+# The state of each of 200 draws in which something is wrong; `always` are names that each of them must show.
+RANDOM_STATES = """([seed, always]) => {
     let state = seed;
     const random = () => (state = (1664525 * state + 1013904223) % 2 ** 32) / 2 ** 32;
     const found = [], inputs = [...document.querySelectorAll('.ln-live input')];
@@ -286,16 +304,19 @@ RANDOM_STATES = """seed => {
             input.dispatchEvent(new Event('input'));
             set.push(input.value);
         }
-        for (const name of (COLLISIONS)()) found.push([name, set.join(' ')]);
+        const shown = [...document.querySelectorAll('.ln-picture text')].map(e => e.textContent);
+        for (const name of (COLLISIONS)().concat(always.filter(name => !shown.includes(name)))) found.push([name, set.join(' ')]);
     }
     return found; }""".replace("COLLISIONS", COLLISIONS)
+ALWAYS = {"forward": ["x", "c", "x\u0302", "y"], "split": ["x", "c", "x\u0302"]}
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_names_never_touch_nor_leave_the_picture(scripts, name):
+def test_names_are_crossed_by_nothing_and_stay_in_the_picture(scripts, name):
     """Over 200 random states of a figure, and where its buttons lead."""
     page = scripts(name)
-    assert page.evaluate(RANDOM_STATES, 7) == []
+    assert page.evaluate(COLLISIONS) == []
+    assert page.evaluate(RANDOM_STATES, [7, ALWAYS.get(name, [])]) == []
     for button in page.locator(".ln-buttons button").all():
         if button.is_enabled():
             button.click()

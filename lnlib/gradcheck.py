@@ -349,7 +349,7 @@ def longest_chain(D):
         return D - 1
     if D <= 128:
         return D // 8 - 1 + 3 + D % 8
-    half = D // 2 - D // 2 % 8
+    half = D // 16 * 8
     return 1 + max(longest_chain(half), longest_chain(D - half))
 
 
@@ -358,10 +358,10 @@ def tolerance(dtype, D, condition=1.0):
 
     .. math:: \bigl(8 + 2\sqrt{p(D)}\bigr)\, \kappa\, u.
 
-    *8*: an element of :math:`r (g - \overline g - \hat x\, \overline{g \hat x})` goes through two
-    roundings in :math:`\hat x`, one in g, three in the products with :math:`\hat x` and r, two in the differences, each
-    at most u times a part of size :math:`|r g|`, added up as if all pointed one way. Six more (four in r, the divisions
-    of two means by D) have room in that: 14 of either sign amount to :math:`\sqrt{14} = 3.7`. *p(D)*:
+    *8*: besides the additions in its sums, an element of :math:`r (g - \overline g - \hat x\, \overline{g \hat x})`
+    goes through 15 roundings (five in r, two in :math:`\hat x`, one in g, three in the two means, four in the products
+    with :math:`\hat x` and r and the two differences), each worth about :math:`u\, \|r g\|` or less. All one way they
+    amount to 15 u, of either sign typically to :math:`\sqrt{15}\, u = 3.9 u`: 8 is a choice, about twice that. *p(D)*:
     :func:`longest_chain`. The rounding errors of a sum have random signs, so p of them amount to :math:`\sqrt p\, u`
     times the mean size of its terms. The variance and the two means of backward each move dx by at most that times
     :math:`\|r g\|`; three such errors, independent, are :math:`\sqrt 3` of one, and 2 is that rounded up.

@@ -36,9 +36,9 @@ def same_output_solution(x):
 
 
 def _rows(rng):
-    """A row and its mirror image: means of either sign."""
+    """A row and its mirror image, near zero and far from it: means of either sign."""
     x = rng.standard_normal(8)
-    return [Call({"x": x}), Call({"x": -x})]
+    return [Call({"x": row}) for row in (x, -x, x + 30, -x - 30)]
 
 
 def _same_xhat(other, x):

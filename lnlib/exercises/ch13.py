@@ -47,8 +47,9 @@ def _sums(ran, numbers, width, **_):
     sums, = ran.results
     right = np.repeat(numbers.reshape(-1, width).sum(axis=1), width)
     lane = np.argmax(sums != right)  # the first that is wrong, else lane 0
+    own = " its own number, " if sums[lane] == numbers[lane] else " "
     expect(sums[lane] == right[lane],
-           f"width {width}: lane {lane} gets {sums[lane]:g}, its group's sum is {right[lane]:g}")
+           f"width {width}: lane {lane} gets{own}{sums[lane]:g}, its group's sum is {right[lane]:g}")
 
 
 def _same_bits(ran, width, **_):

@@ -272,8 +272,11 @@ def _nearest(output, found, family):
         if values[k][0].shape == right[k][0].shape == found[0].shape:
             mine, other = found[0] - right[k][0], values[k][0] - right[k][0]
             size = np.linalg.norm(mine) * np.linalg.norm(other)
-            # An entry that is right here but for rounding has no direction.
-            if np.linalg.norm(other) > 1e-9 * np.linalg.norm(right[k][0]) and np.vdot(mine, other) > 0.97 * size:
+            # An entry that is right here but for rounding has no direction; and what is not on the entry's line must be
+            # small beside the candidate, too, or all that are far from a large right result would be near each other.
+            off_line = np.linalg.norm(mine - np.vdot(mine, other) / max(np.vdot(other, other), 1e-300) * other)
+            if (np.linalg.norm(other) > 1e-9 * np.linalg.norm(right[k][0]) and np.vdot(mine, other) > 0.97 * size
+                    and off_line < np.linalg.norm(found[0]) / 3):
                 near.append((np.linalg.norm(mine - other), np.vdot(mine, other) / size, known))
     if not near:
         return Diagnosis("nearest", (), f"Your {output} is wrong in a way that no known mistake comes near.")

@@ -119,6 +119,8 @@ def _slip(mine_all, mine, right, solution, replies, message_of, everywhere):
     """The :class:`Diagnosis` of an answer whose numbers are, in all checks, those of a variation of the solution."""
     if not mine or agree(mine, right, bits=True) or any(isinstance(result, Failure) for result, _ in mine):
         return None
+    if all(_is_names(r) for r, _ in mine) and all(r == mine_all()[0].result for r, _ in mine_all()):
+        return None  # names that never change: many slips end with them
     said, bits = {}, agree(mine, right)  # what is right to rounding is told by its bits
     for words, function in slips(solution):  # asked once each: there may be a hundred
         same = (agree(a, b, bits) for a, b in itertools.zip_longest(mine, replies(function)))
@@ -127,7 +129,7 @@ def _slip(mine_all, mine, right, solution, replies, message_of, everywhere):
                 said[words] = f"replies as the solution with {words}"
     if not said:
         return None
-    return Diagnosis("slip", (), f"The book's solution gives your numbers once it has {', or '.join(list(said)[:2])}. "
+    return Diagnosis("slip", (), f"The book's solution gives your numbers once it has {', or '.join(list(said)[:3])}. "
                      "Where could that be in yours?", tuple(said.values()))
 
 

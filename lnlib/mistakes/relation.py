@@ -54,7 +54,7 @@ _RELATIONS = (
 
 def relation(mine, right):
     """How the wrong numbers of these replies follow from the right ones, if in a simple way, the same in every call."""
-    pairs, places = [], set()
+    pairs, places, rights = [], set(), 0
     # The arrays among the arguments are results only where nothing is returned.
     returned = any(record[0] is not None for record in right)
     for my_call, right_call in zip(mine, right):
@@ -62,19 +62,40 @@ def relation(mine, right):
         if len(found) != len(expected) or any((a is None) != (b is None) for a, b in zip(found, expected)):
             return None
         wrong = [k for k, (a, b) in enumerate(zip(found, expected), 1) if a is not None and not agree(a, b)]
+        rights += sum(a is not None for a in found) - len(wrong)
         pairs += [(found[k - 1], expected[k - 1]) for k in wrong]
         places |= {f"part {k} of {len(found)} of your result" if returned and len(found) > 1 else "your result"
                    for k in wrong}
     if not pairs or not all(x.dtype.kind in "ifc" and np.isfinite(x).all() for pair in pairs for x in pair):
         return None
     words = [words for words, related in _RELATIONS if all(related(a, b) for a, b in pairs)]
+    words = words or _rounded(pairs)
     factor = None if words else _factor(pairs)
     if factor:
         words = [f"is {factor} times it"]
+    bound = None if words or not rights else _bound(pairs)
+    if bound is not None:
+        a, b = bound
+        words = [f"is {a:g} where the right one is {'larger' if b > a else 'smaller'}"]
     what = places.pop() if len(places) == 1 else "your result"
     start = f"Compared with what the book's solution returns, {what}"
     because = f"{len(pairs)} pairs of numbers, of this answer and of the solution, stand in this relation",
     return Diagnosis("relation", (), f"{start} {words[0]}, wherever the two differ.", because) if words else None
+
+
+def _bound(pairs):
+    """(The number that all wrong results are, a right one) where all right ones lie on one side of it, or None."""
+    if any(a.shape or b.shape for a, b in pairs) or len({b.item() for _, b in pairs}) < 2:
+        return None
+    (a, b), *rest = pairs
+    same = a.dtype.kind == b.dtype.kind == "f" and all(agree(c, a) and (d > a) == (b > a) for c, d in rest)
+    return (a, b) if same else None
+
+
+def _rounded(pairs):
+    """In words to how many decimals all wrong results are the right ones, rounded; an empty list if they are not."""
+    return [f"is rounded to {n} decimal place{'s' * (n > 1)}" for n in range(1, 10)
+            if all(a.any() and np.array_equal(a, np.round(b, n)) for a, b in pairs)][:1]
 
 
 def _factor(pairs):
@@ -86,7 +107,8 @@ def _factor(pairs):
     rough = any(x.dtype.itemsize < 8 for pair in pairs for x in pair)
     quotient = (np.vdot(b, a) / np.vdot(b, b)).real if b.any() else 0
     factor = Fraction(float(quotient)).limit_denominator(32 if rough else 1024) if np.isfinite(quotient) else 0
-    # An integer is a simple multiple of another too often to mean something, if it is only one.
-    telling = len(set(b.tolist())) > 1 or (b != np.round(b)).any() or factor in (2, Fraction(1, 2), 4, Fraction(1, 4))
+    # One number is a simple multiple of another too often to mean something, and an integer more often still.
+    telling = len(set(b.tolist())) > 1 or factor in (2, Fraction(1, 2), 4, Fraction(1, 4)) or (
+        (b != np.round(b)).any() and factor and max(abs(factor.numerator), factor.denominator) <= 10)
     fits = factor and telling and all(agree(a, (float(factor) * b).astype(a.dtype)) for a, b in pairs)
     return factor if fits else None

@@ -5,7 +5,9 @@ out, a sum where a mean belongs. That is what a reader needs to look for it.
 """
 
 import ast
+import functools
 import inspect
+import re
 import textwrap
 
 from .change import function_of
@@ -19,13 +21,14 @@ _EXCHANGED = {"mean": ("sum", "a sum where a mean belongs"), "sum": ("mean", "a 
 _DROPPED = {"sqrt": "a root", "abs": "an absolute value", "log10": "a logarithm"}
 
 
+@functools.cache
 def slips(solution):
-    """Yield (what is wrong, in words, a function) for every slip; none for a kernel, which runs
+    """A list of (what is wrong, in words, a function), one for every slip; empty for a kernel, which runs
     long in the interpreter, or a solution that may not end."""
     source = textwrap.dedent(inspect.getsource(solution))
     nodes = list(ast.walk(ast.parse(source)))
     if any(isinstance(n, ast.While) for n in nodes) or "cuda." in source:
-        return
+        return []
     starts = [0]
     for line in source.splitlines(True):
         starts.append(starts[-1] + len(line))
@@ -37,7 +40,9 @@ def slips(solution):
         return source[slice(*place(node))]
 
     arguments = [a.arg for a in nodes[1].args.args]
-    others = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    others = {n.id: "" for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}  # name -> its formula
+    others |= {n.targets[0].id: " ".join(text(n.value).split()) for n in nodes
+               if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)}
     # Numbers of axes have words of their own, and no number is called or has attributes.
     left_alone = {inner for n in nodes if isinstance(n, ast.keyword) and n.arg == "axis" for inner in ast.walk(n.value)}
     left_alone |= {n.func for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
@@ -47,10 +52,26 @@ def slips(solution):
         for part, new, words in _changes(node, text, arguments, others):
             start, end = place(part) if isinstance(part, ast.AST) else part(place(node))
             found.setdefault((source[start:end], new, words), set()).add((start, end))
+        for operand in _operands(node):
+            start, end = place(operand)
+            if source[start - 1] + source[end] == "()":
+                new = " ".join(text(operand).split())
+                found[source[start - 1:end + 1], new, "a pair of brackets left out"] = {(start - 1, end + 1)}
+    changed = []
     for (old, new, words), places in found.items():
         several = [(places, words + EVERYWHERE)] if len(places) > 1 else []
         for some, said in [([one], words) for one in places] + several:
-            yield said, function_of(_replaced(source, some, new), solution.__name__, solution.__globals__)
+            changed.append((said, function_of(_replaced(source, some, new), solution.__name__, solution.__globals__)))
+    return changed
+
+
+def _operands(node):
+    match node:
+        case ast.BinOp(left, _, right):
+            return left, right
+        case ast.UnaryOp(_, operand):
+            return operand,
+    return ()
 
 
 def _replaced(source, places, new):
@@ -66,6 +87,8 @@ def _changes(node, text, arguments, others):
             yield node, f"(({text(left)}) {'-' if isinstance(sign, ast.Add) else '+'} ({text(right)}))", "a sign turned"
             yield from ((part, "(0)", "a term left out") for part in (left, right))
             yield from ((part, "(1)", "a 1 where another term belongs") for part in (left, right))
+            if isinstance(sign, ast.Add):
+                yield node, f"np.maximum({text(left)}, {text(right)})", "the larger of two terms where their sum belongs"
         case ast.BinOp(left, ast.Mult(), right):
             yield from ((part, "(1)", "a factor left out") for part in (left, right))
             for a, b in ((left, right), (right, left)):
@@ -86,6 +109,8 @@ def _changes(node, text, arguments, others):
             yield node, f"({text(left)} {_TURNED[type(operator)]} {text(right)})", "a comparison turned round"
         case ast.Attribute(attr=name) if name in _EXCHANGED:
             yield (lambda p: (p[1] - len(name), p[1])), *_EXCHANGED[name]
+        case ast.Assign(value=value) if "eps" in arguments:
+            yield value, f"np.maximum({' '.join(text(value).split())}, eps)", "a quantity that eps holds up"
         case ast.keyword("axis", value) if text(value) == "-1":
             yield node, "axis=0", "the first axis in place of the last"
             yield node, "axis=None", "no axis where one belongs"
@@ -99,6 +124,8 @@ def _changes(node, text, arguments, others):
                 yield node, "(1e-5)", "eps fixed at 1e-5"
         case ast.Name(id=name, ctx=ast.Load()) if name in others:
             yield from ((node, a, f"{a} itself where another quantity belongs") for a in arguments)
+            if (without := re.sub(r"\beps\b", "0", others[name])) != others[name]:
+                yield node, f"({without})", f"{name} without eps"
         case ast.Return(ast.Tuple([first, second])):
             yield node, f"return {text(second)}, {text(first)}", "two results exchanged"
         case ast.Constant(int() as value) if not isinstance(value, bool):
@@ -107,6 +134,8 @@ def _changes(node, text, arguments, others):
     if isinstance(node, (ast.BinOp, ast.Call)):
         yield node, f"(2 * ({text(node)}))", "a quantity twice as large"
         yield node, f"(({text(node)}) / 2)", "a quantity half as large"
+        yield node, f"(({text(node)}) ** 0.5)", "a root too many"
+        yield node, f"(({text(node)}) ** 2)", "a square too many"
         if "x" in arguments:
             yield node, f"(({text(node)}) * x.shape[-1])", "a factor D too many"
             yield node, f"(({text(node)}) / x.shape[-1])", "a division by D too many"

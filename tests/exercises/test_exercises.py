@@ -141,6 +141,10 @@ def never_ends(centre):
             return row
 
 
+def alone(value, width):
+    return value
+
+
 def all_of_lstsq(dx, dy, cache):
     return np.linalg.lstsq(np.ones((dx.size, 3)), dx.ravel())
 
@@ -150,6 +154,8 @@ def all_of_lstsq(dx, dy, cache):
     ("eps-for-radius", lambda sigma, radius: (sigma / radius) ** 2, 0, "expected 0.9: off by 2e-01"),
     ("same-output", lambda x: 1 * x, 1, "x itself"),
     ("same-output", lambda x: x.mean() * x + 1, 0, "with the other sign"),
+    ("same-output", lambda x: (2 + x.mean()) * x + 1, 0, "with the other sign"),  # near zero it is right
+    ("warp-sum", alone, 0, "lane 0 gets its own number, "),
     ("same-output", lambda x: np.linspace(0.5, 1.5, len(x)) * x + 1, 0, "the same two for all of x"),
     ("dy-with-kappa", along_a_cube, 0, "next to nothing of your g comes through"),
     ("dy-with-kappa", along_xhat, 2, "eps > 0 lets a little of xhat through"),

@@ -35,6 +35,15 @@ def test_a_transpose_and_an_inverse():
     assert "3/2" in str(relation([(np.float32(1.5) * b, [])], [(b, [])]))
     with np.errstate(all="ignore"):  # products overflow
         assert relation([(np.array([1e308, -1e308]), [])], [(np.array([1e10, 1e10 + 1]), [])]) is None
+    # One number is a fraction of another by chance.
+    assert relation([(1.8, [])], [(1.9, [])]) is None and "3 times" in str(relation([(4.5, [])], [(1.5, [])]))
+    assert "rounded to 6 decimal places" in str(relation([(2e-6, [])], [(1.8e-6, [])]))
+    assert relation([(0.0, [])], [(1e-9, [])]) is None
+    # Two that are cut off at one number, beside one that is right.
+    cut = "is 1 where the right one is larger"
+    assert cut in str(relation([(0.5, []), (1.0, []), (1.0, [])], [(0.5, []), (3.3, []), (7.1, [])]))
+    for right in ((0.4, 3.3, 7.1), (0.5, 3.3, 0.7), (0.5, 3.3, 3.3)):
+        assert cut not in str(relation([(0.5, []), (1.0, []), (1.0, [])], [(b, []) for b in right]))
     # Arguments that were changed are not a result.
     assert relation([(1.0, [2 * a])], [(1.0, [a])]) is None
     assert "2 times" in str(relation([(None, [a, 2 * a])], [(None, [a, a])]))
@@ -211,11 +220,17 @@ def spread(x, eps):
     (lambda x, eps: (spread(x, eps)[0], 2 * x.std(axis=0)), "slip", "the first axis in place of the last"),
     (lambda x, eps: (spread(x, eps)[0], 2 * x.std(axis=-1, ddof=1)), "slip", "D - 1 where D belongs"),
     (lambda x, eps: (spread(x, 1e-5)[0], spread(x, eps)[1]), "slip", "eps fixed at 1e-5"),
-    (lambda x, eps: (spread(x, 0)[0], spread(x, eps)[1]), "slip", "a term left out, or no eps"),
+    (lambda x, eps: (spread(x, 0)[0], spread(x, eps)[1]), "slip", "a term left out, or the larger of two terms where their sum belongs, or no eps"),
     (lambda x, eps: (x / np.sqrt(x.var(axis=-1, keepdims=True) + eps), spread(x, eps)[1]), "slip", "x itself where another"),
     (lambda x, eps: ((x + m(x)) / np.sqrt(((x + m(x)) ** 2).mean(axis=-1, keepdims=True) + eps), spread(x, eps)[1]),
      "slip", "a sign turned"),
     (lambda x, eps: spread(x, eps)[::-1], "slip", "two results exchanged"),
+    (lambda x, eps: (spread(x, eps)[0], 2 * np.sqrt(x.std(axis=-1))), "slip", "a root too many"),
+    (lambda x, eps: ((x - m(x)) / (x.var(axis=-1, keepdims=True) + eps), spread(x, eps)[1]), "slip", "a square too many"),
+    (lambda x, eps: ((x - m(x)) / np.sqrt(np.maximum(x.var(axis=-1, keepdims=True), eps)), spread(x, eps)[1]), "slip",
+     "the larger of two terms where their sum belongs"),
+    (lambda x, eps: ((x - m(x)) / np.maximum(np.sqrt(x.var(axis=-1, keepdims=True) + eps), eps), spread(x, eps)[1]),
+     None, "None"),
     (lambda x, eps: (np.sqrt(np.abs(x)), spread(x, eps)[1]), None, "None"),
 ])
 def test_a_slip_is_told_by_its_kind(monkeypatch, x, kind, words):
@@ -228,6 +243,38 @@ def test_a_slip_is_told_by_its_kind(monkeypatch, x, kind, words):
     check = each("rows", lambda rng: Call({"x": rows, "eps": 0.3}, right=spread(rows, 0.3)), judge)
     found = told(monkeypatch, x, (), (check,), spread)
     assert (found.kind if found else None) == kind and words in str(found), found
+
+
+def damped(x, eps):
+    s = np.sqrt(x * x + eps)
+    return x ** (1 / (2 * s)) * (x - eps) + eps / s**3
+
+
+@pytest.mark.parametrize("answer, words", [
+    (lambda x, eps, s: x ** 1 / (2 * s) * (x - eps) + eps / s**3, "brackets left out"),
+    (lambda x, eps, s: x ** (1 / 2 * s) * (x - eps) + eps / s**3, "brackets left out"),
+    (lambda x, eps, s: x ** (1 / (2 * s)) * x - eps + eps / s**3, "brackets left out"),
+    (lambda x, eps, s: x ** (1 / (2 * s)) * (x - eps) + eps / x**3, "s without eps"),
+    (lambda x, eps, s: x ** (1 / (2 * max(s, eps))) * (x - eps) + eps / max(s, eps)**3, "that eps holds up"),
+])
+def test_slips_of_brackets_and_of_one_use_of_a_quantity(monkeypatch, answer, words):
+    check = each("numbers", lambda rng: [Call({"x": x, "eps": eps}) for x, eps in ((0.7, 0.3), (1.2, 1.9), (0.5, 2.2))],
+                 lambda found, x, eps: expect_close(found, damped(x, eps), 1e-12))
+    found = told(monkeypatch, lambda x, eps: answer(x, eps, np.sqrt(x * x + eps)), (), (check,), damped)
+    assert found and found.kind == "slip" and words in str(found), found
+
+
+def names(x):
+    return ["small"] if abs(x) < 1 else ["small", "large"] if x < 2 else []
+
+
+@pytest.mark.parametrize("answer, kind", [(lambda x: ["small", "large"], None),
+                                          (lambda x: ["small"] if abs(x) > 1 else ["small", "large"] if x < 2 else [], "slip")])
+def test_names_that_never_change_are_no_slip(monkeypatch, answer, kind):
+    check = each("names", lambda rng: [Call({"x": x}) for x in (0.5, 1.5, 3.0)],
+                 lambda found, x: expect(found == names(x), "wrong"))
+    found = told(monkeypatch, answer, (), (check,), names)
+    assert (found.kind if found else None) == kind, found
 
 
 def m(a):

@@ -14,24 +14,24 @@ rows_of = cuda.jit(fused_partials(THREADS, V, W))
 add_up = cuda.jit(second_stage(THREADS))
 
 
-def main(N=65536, groups=2 * 132):  # groups: two blocks for each of
+def main(N=65536, G=2 * 132):  # G: two blocks for each of
     rng = np.random.default_rng(0)  # an H100's 132 multiprocessors
     dy, x = rng.standard_normal((2, N, D), np.float32)  # 256 MiB each
     gamma = rng.standard_normal(D, np.float32)
     mean = x.mean(axis=1)
     rstd = 1 / np.sqrt(x.var(axis=1) + np.float32(1e-5))
-    stream, columns = cuda.stream(), -(-D // 32)  # 32 for each block
+    stream = cuda.stream()
     given = [cuda.to_device(a.ravel(), stream)
              for a in (dy, x, mean, rstd, gamma)]
-    dx, parts, more_parts, dgamma, dbeta = (
+    dx, dgamma_parts, dbeta_parts, dgamma, dbeta = (
         cuda.device_array(size, np.float32, stream=stream)
-        for size in (N * D, groups * D, groups * D, D, D))
+        for size in (N * D, G * D, G * D, D, D))
 
     def backward():  # in a stream, a kernel waits for the one before it
-        rows_of[groups, THREADS, stream](
-            *given, dx, parts, more_parts, N, D)
-        add_up[columns, THREADS, stream](
-            parts, more_parts, dgamma, dbeta, groups, D)
+        rows_of[G, THREADS, stream](
+            *given, dx, dgamma_parts, dbeta_parts, N, D)
+        add_up[-(-D // 32), THREADS, stream](
+            dgamma_parts, dbeta_parts, dgamma, dbeta, G, D)
 
     backward()  # compiles both
     found = [a.copy_to_host(stream=stream) for a in (dx, dgamma, dbeta)]

@@ -119,21 +119,21 @@ def group_sums(threads):
 
 
 @device
-def block_sums(a, b, flag, shared, start, thread, warps):
+def block_sums(a, b, flag, shared, side, thread, warps):
     """The sums of a and b over all threads of a block, and whether any has set its flag; every thread gets them.
 
-    Uses 2 * warps numbers of ``shared`` from ``start`` on. One barrier is enough if the next call uses others.
+    Uses 2 * warps numbers of ``shared`` from ``side`` on. One barrier is enough if the next call uses others.
     """
     a, b = warp_sums(a, b)
     if thread & 31 == 0:
-        shared[start + (thread >> 5)] = a
-        shared[start + warps + (thread >> 5)] = b
+        shared[side + (thread >> 5)] = a
+        shared[side + warps + (thread >> 5)] = b
     flag = cuda.syncthreads_or(flag)
-    a = shared[start]
-    b = shared[start + warps]
+    a = shared[side]
+    b = shared[side + warps]
     for w in range(1, warps):
-        a += shared[uint64(start + w)]
-        b += shared[uint64(start + warps + w)]
+        a += shared[uint64(side + w)]
+        b += shared[uint64(side + warps + w)]
     return a, b, flag
 
 

@@ -146,7 +146,7 @@ def test_the_whole_programs(monkeypatch, capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of few blocks
         program("layer_norm_cuda", monkeypatch).main(N=6, D=100, threads=64)
-        program("layer_norm_backward_cuda", monkeypatch).main(N=9, groups=4)
+        program("layer_norm_backward_cuda", monkeypatch).main(N=9, G=4)
     said = capsys.readouterr().out.splitlines()
     errors = [float(line.split()[-1]) for line in said if "error" in line]
     assert len(errors) == 4 and max(errors) < 1e-5

@@ -6,7 +6,7 @@ import numpy as np
 
 from .. import layernorm
 from ..layernorm import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
-from ..mistakes import MUTANTS, TESTS, change, changes, diagnose
+from ..mistakes import MUTANTS, TESTS, Diagnosis, change, changes, diagnose
 from . import Call, Exercise, Ran, each, expect, expect_array, expect_close, expect_parts
 from .run import plainly, reply
 
@@ -199,6 +199,25 @@ def _says_of(title, backwards, right, words):
     return each(title, lambda rng: [Call({"backward": one}, name=name) for name, one in backwards.items()], judge)
 
 
+def _what_it_lets_pass(answer):
+    """The :class:`Diagnosis` of a test that passes a gross error of one gradient, or a dx some per cent too large."""
+    def passes(of_dx, of_dgamma=1):
+        def backward(dy, cache):
+            dx, dgamma = rms_norm_backward(dy, cache)
+            return of_dx * dx, of_dgamma * dgamma
+        found, _ = reply(plainly, answer, {"backward": backward})
+        return isinstance(found, (bool, np.bool_)) and found
+
+    blind = [name for name, factors in (("dx", (-7, 1)), ("dgamma", (1, -7))) if passes(*factors)]
+    if not passes(1) or len(blind) == 2:
+        return None  # it refuses what is right, or nothing at all
+    error = next((error for error in (0.1, 0.01) if passes(1 + error)), None)
+    says = (f"Your test does not look at {blind[0]}." if blind else
+            f"Your test passes a dx that is {100 * error:.0f} % too large. How near do yours and the right slope come?" if error
+            else "")
+    return Diagnosis("known", (), says, ("asked of backwards that are right but for a factor",)) if says else None
+
+
 def coefficients_solution(dx, dy, cache):
     g, xhat = cache.gamma * dy, cache.xhat
     mean_g = g.mean(axis=-1, keepdims=True) * np.ones_like(g)
@@ -268,7 +287,7 @@ EXERCISES = (
               *(_says_of(f"rejects {group}", backwards, False, "a mutant survives your test: {}")
                 for group, backwards in RMS_MUTANTS.items()),
               each("compares with the forward", lambda rng: Call({"backward": _backward}), _looks_at_y,
-                   call=_with_twice_y)), mistakes=changes(
+                   call=_with_twice_y)), _what_it_lets_pass, mistakes=changes(
         ("    if dx.shape != x.shape or dgamma.shape != gamma.shape:\n        return False\n", "",
          "Your test multiplies or compares arrays without looking at their shapes. What does broadcasting do?"),
         ("dx.shape != x.shape or dgamma.shape != gamma.shape", "dx.size != x.size or dgamma.size != gamma.size",

@@ -3,8 +3,9 @@
 import numpy as np
 
 from ..layernorm import layer_norm_backward, layer_norm_backward_steps, layer_norm_forward
-from ..mistakes import change, changes
+from ..mistakes import Diagnosis, change, changes
 from . import Call, Check, Exercise, each, expect, expect_parts
+from .run import plainly, reply
 
 # ---- Wrong layers: (x, gamma, beta, dy, eps) -> y, dx, dgamma, dbeta ---------------------------------
 
@@ -260,6 +261,8 @@ def _why_tile(x, gamma, beta, dy, eps):
         return "D is at most 256"
     if flat := _why_flat(x, eps):
         return flat
+    if all(np.array_equal(x[..., k:], x[..., :x.shape[-1] - k]) for k in range(256, x.shape[-1], 256)):
+        return "each tile of x repeats the first"
     return None if (gamma * dy)[..., 256:].any() else "g is 0 beyond the first 256 features"
 
 
@@ -314,6 +317,23 @@ def _says_of(title, layers, right, words):
     return Check(title, lambda rng: [Call({"layer": one}, name=name) for name, one in layers.items()], judge)
 
 
+def _asks_again(answer):
+    """The :class:`Diagnosis` of a test whose calls differ in gamma, beta or eps alone; None of any other."""
+    seen = []
+
+    def layer(x, gamma, beta, dy, eps):
+        seen.append((x.copy(), dy.copy(), gamma.copy(), beta.copy(), eps))
+        return library(x, gamma, beta, dy, eps)
+
+    reply(plainly, answer, {"layer": layer})
+    first, *others = seen or [()]
+    alike = [[np.array_equal(a, b) for a, b in zip(first, other)] for other in others]
+    if not alike or not all(x and dy for x, dy, *_ in alike) or all(map(all, alike)):
+        return None
+    return Diagnosis("known", (), "Every call of your test has the x and dy of the first. Do dgamma and dbeta change then?",
+                     (f"{len(seen)} calls were recorded",))
+
+
 EXERCISES = (
     _input_for("input-gamma", 10, gamma_solution, layer_a, _why_gamma, (
         ("gamma, beta = rng.standard_normal((2, 8))", "gamma, beta = np.ones(8), np.zeros(8)",
@@ -342,7 +362,7 @@ EXERCISES = (
          "The rows that are lost in your input would have added nothing. What is their dy?"))),
     Exercise("test-buffers", 20, "test", keeps_solution,
              (_says_of("right layers pass", RIGHT, True, "your test refuses what is right"),
-              _says_of("layer_f fails, and its like", BUFFERS, False, "your test lets pass")), mistakes=changes(
+              _says_of("layer_f fails, and its like", BUFFERS, False, "your test lets pass")), _asks_again, mistakes=changes(
         ("[a.copy() for a in first]", "list(first)",
          "Your test passes whatever becomes of the first results. Is there a second call? Does it keep copies, "
          "not names, and compare all four?"),

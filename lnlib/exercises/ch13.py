@@ -6,9 +6,10 @@ from .. import gpu, simt
 from ..gpu.ladder import warp_sum
 from ..simt.cuda_access import FULL, cuda, float32
 from ..layernorm import layer_norm_forward
-from ..mistakes import Mistake, changes
+from ..mistakes import Diagnosis, Mistake, changes
 from . import Call, Exercise, each, expect, expect_close, expect_parts
 from .kernels import Out, expect_few_sectors, expect_written, launch
+from .run import reply
 
 U = 2.0**-24
 
@@ -31,16 +32,42 @@ def _in_lanes(answer):
     return kernel
 
 
+_IN_A_WARP = launch(lambda **_: (1, 32), _in_lanes)
+
+
 def _lanes(title, numbers, widths, judge):
     """A check on ``numbers(rng)``, one for each lane, in groups of these widths."""
     def ask(rng):
         return [Call({"numbers": numbers(rng).astype(np.float32), "sums": Out(32), "width": width})
                 for width in widths]
-    return each(title, ask, judge, call=launch(lambda **_: (1, 32), _in_lanes))
+    return each(title, ask, judge, call=_IN_A_WARP)
 
 
 def _integers(rng):
     return rng.integers(-50, 50, 32)
+
+
+def _whose(answer):
+    """The :class:`Diagnosis` of whose numbers lane 0 adds up, in groups of 8 or of 32, where they are not its group's."""
+    def lane_0(numbers, width):
+        arguments = {"numbers": np.float32(numbers), "sums": Out(32), "width": width}
+        return float(reply(_IN_A_WARP, answer, arguments)[0].results[0][0])
+
+    trial = np.arange(32)**2 % 47  # no two halves alike
+    for width in (8, 32):
+        # A lane's number is a power of 8, so the sum's digits to that base say how often each is in it.
+        sums = [lane_0([8.0**(lane - first) if 0 <= lane - first < 8 else 0 for lane in range(32)], width)
+                for first in range(0, 32, 8)]
+        if not all(total == int(total) and 0 <= total < 8**8 for total in sums):
+            return None
+        times = np.array([int(total) // 8**k % 8 for total in sums for k in range(8)])
+        if lane_0(trial, width) != trial @ times:
+            return None
+        if (times != (np.arange(32) < width)).any():
+            held = ", ".join(f"{lane} ({n} times)" if n > 1 else f"{lane}" for lane, n in enumerate(times) if n)
+            return Diagnosis("known", (), f"In groups of {width} your lane 0 adds up the numbers of these lanes: {held}. Which "
+                             "distances lead there?", (f"read off sums of powers of 8: {held}",))
+    return None
 
 
 def _sums(ran, numbers, width, **_):
@@ -207,7 +234,7 @@ EXERCISES = (
              (_lanes("a whole warp", _integers, (32,), _sums),
               _lanes("parts of a warp", _integers, (8, 16, 4, 2, 1), _sums),
               _lanes("the same bits, in few exchanges", lambda rng: rng.standard_normal(32), (32, 8), _same_bits)),
-             mistakes=changes(
+             _whose, mistakes=changes(
         ("width // 2", "16",
          "The first exchange is over half a warp, whatever the width. Does its partner belong to the group?"),
         ("distance = width // 2\n", "distance = min(width, 16)\n",

@@ -102,7 +102,8 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
         return slip
     # What a message says of the numbers says nothing where these could be compared, and were not the same.
     if not found and not (mine and (names or re.search(r"off by|found -?\d|\d of \d+ numbers", message))):
-        found = [m for m, function in wrong.items() if message_of(function) == message and passes_before(function)]
+        found = [m for m, function in wrong.items() if message_of(function) == message and passes_before(function)
+                 and not _partly(mine, right, replies(function))]
         because += [f"the failed check says the same of {_change(mistake)}" for mistake in found]
     if mine and all(isinstance(result, (bool, np.bool_)) for result, _ in mine):
         # One verdict in four leaves room for another tolerance, or for a second mistake that no check has reached.
@@ -119,8 +120,8 @@ def _slip(mine_all, mine, right, solution, replies, message_of, everywhere):
     """The :class:`Diagnosis` of an answer whose numbers are, in all checks, those of a variation of the solution."""
     if not mine or agree(mine, right, bits=True) or any(isinstance(result, Failure) for result, _ in mine):
         return None
-    if all(_is_names(r) for r, _ in mine) and all(r == mine_all()[0].result for r, _ in mine_all()):
-        return None  # names that never change: many slips end with them
+    if all(_is_names(r) for r, _ in mine) and len({tuple(r) for r, _ in mine_all()}) < 3:
+        return None  # names that hardly change: many slips end with them
     said, bits = {}, agree(mine, right)  # what is right to rounding is told by its bits
     for words, function in slips(solution):  # asked once each: there may be a hundred
         same = (agree(a, b, bits) for a, b in itertools.zip_longest(mine, replies(function)))
@@ -131,6 +132,13 @@ def _slip(mine_all, mine, right, solution, replies, message_of, everywhere):
         return None
     return Diagnosis("slip", (), f"The book's solution gives your numbers once it has {', or '.join(list(said)[:3])}. "
                      "Where could that be in yours?", tuple(said.values()))
+
+
+def _partly(mine, right, known):
+    """Whether some wrong numbers are the same and others are not: then a check says the same of both by chance."""
+    same = [agree(a.result, c.result) for a, b, c in zip(mine, right, known)
+            if is_numbers(a.result) and not says_little([a]) and not agree(a.result, b.result)]
+    return any(same) and not all(same)
 
 
 def _nearly(mine, known, share):

@@ -48,7 +48,7 @@ ANSWERS = [
     ("input-floor", drawn((3, 5), gamma=0.0, dy=0.0, eps=1.0), "layer_c fails", "what it has wrong is"),
     ("input-tile", drawn((3, 700), eps=1e8), "layer_d fails", "eps is so far above the variance"),
     ("input-tile", lambda rng: (np.tile(drawn((2, 256))(rng)[0], 2), *drawn((2, 512))(rng)[1:]), "layer_d fails",
-     "what it has wrong is"),
+     "each tile of x repeats the first"),
     ("input-lanes", drawn((3, 5)), None, ""),
     ("input-lanes", drawn((2, 3, 9), mean=100.0), None, ""),
     ("input-lanes", drawn((3, 64)), "layer_b fails", "D is a multiple of 8"),

@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from lnlib import layer_norm_forward
-from lnlib.simt.cuda_access import cuda, float32
+from lnlib import layer_norm_forward, rms_norm_forward
+from lnlib.simt.cuda_access import FULL, cuda, float32
 from lnlib.mistakes.change import function_with
 from lnlib.exercises import Mismatch, check, exercises, expect_close, expect_parts, of_small_error
 from lnlib.variance import naive, recentred_short
@@ -315,6 +315,9 @@ def columns(order, sign=1):
     ("probe-for-eps", lambda eps: (np.arange(4.0), np.zeros(4), np.ones(4), np.arange(4.0)), "may be", "gamma is 0 or"),
     ("write-the-test", lambda backward: True, "may be", "accepts everything"),
     ("same-output", lambda x: x.copy(), None, ""),
+    # With the right step in some calls by chance, and in others not:
+    ("best-step", lambda order, u, length: length * 10.0**np.round(np.log10((u / order) ** (1 / (order + 1)))), None, ""),
+    ("eps-for-radius", lambda sigma, radius: min(1.0, sigma**2 * (1 / radius**2 - 1)), "relation", "is 1 where the right"),
     # Zeros that another mistake returns as well, which earlier checks refute.
     ("backward-parameters", lambda dy, xhat: tuple(sum(a.reshape(-1, a.shape[-1])) if a.size else 0.0
                                                    for a in (dy * xhat, dy)), None, ""),
@@ -331,6 +334,50 @@ def test_a_mistake_in_other_words(id, candidate, kind, words):
     report = check(id, candidate)
     assert report.failed and (report.diagnosis.kind if report.diagnosis else None) == kind, report
     assert words in str(report.diagnosis), report
+
+
+def sent_first(value, width):
+    distance = 16
+    while distance > 16 // width:
+        value += cuda.shfl_xor_sync(FULL, value, distance)
+        distance //= 2
+    return value
+
+
+def rms_test(tolerance, of_dx=1, of_dgamma=1):
+    def is_right(backward):
+        x, u, dy = np.random.default_rng(1).standard_normal((3, 2, 3, 5)) / 50
+        gamma, v = np.random.default_rng(2).standard_normal((2, 5))
+        dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])
+        if dx.shape != x.shape or dgamma.shape != gamma.shape:
+            return False
+        h = 1e-30j
+        slope = (dy * rms_norm_forward(x + of_dx * h * u, gamma + of_dgamma * h * v)[0]).sum().imag / 1e-30
+        return bool(abs((of_dx * dx * u).sum() + (of_dgamma * dgamma * v).sum() - slope) <= tolerance * abs(slope))
+    return is_right
+
+
+def same_x(layer):
+    rng = np.random.default_rng(1)
+    x, dy = rng.standard_normal((2, 4, 7))
+    gamma, beta = rng.standard_normal((2, 7))
+    first = layer(x, gamma, beta, dy, 1e-5)
+    kept = [a.copy() for a in first]
+    layer(x, gamma + 1, beta, dy, 1e-5)
+    return all(map(np.array_equal, first, kept))
+
+
+@pytest.mark.parametrize("id, candidate, words", [
+    ("warp-sum", alone, "In groups of 8 your lane 0 adds up the numbers of these lanes: 0. "),
+    ("warp-sum", sent_first, "these lanes: 0, 4, 8, 12, 16, 20, 24, 28. "),
+    ("write-the-test", rms_test(0.3), "a dx that is 10 % too large"),
+    ("write-the-test", rms_test(1e-9, of_dx=0), "Your test does not look at dx."),
+    ("write-the-test", rms_test(1e-9, of_dgamma=0), "Your test does not look at dgamma."),
+    ("test-buffers", same_x, "has the x and dy of the first"),
+])
+def test_what_an_answer_does_is_read_off(id, candidate, words):
+    report = check(id, candidate)
+    assert report.failed and words in str(report), report
 
 
 # ---- What has no name ----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import numpy as np
 from matplotlib.colors import BoundaryNorm
 from matplotlib.patheffects import withStroke
+from matplotlib.transforms import offset_copy
 
 from .style import COLOURS, SIZE, draw_lines, figure, styles, with_key
 
@@ -78,7 +79,8 @@ def digit_map(errors, x, y, xlabel, ylabel, theory=None, points=(), top=8, colum
     x, y: positive coordinates of the cells, ascending.
     theory: title -> function (x, y) -> predicted relative error, broadcasting. Its black lines run where it
     predicts that colours change, at every second change: at 1, 3, 5 and 7 digits if top is 8.
-    points: (x, y, label) to mark in every panel, with a label of at most two letters.
+    points: (x, y, label) to mark in every panel, with a label of at most two letters. (x, y, label, right, up) puts
+    the mark that many points beside its place and has it point there.
     top: the digits at which the eight colours end: 8 for float32, 16 for float64.
     panel: width and height of one panel in inches.
     label_lines: whether each line carries its digits.
@@ -99,9 +101,14 @@ def digit_map(errors, x, y, xlabel, ylabel, theory=None, points=(), top=8, colum
             across, up = np.geomspace(*x_edges[[0, -1]], 120), np.geomspace(*y_edges[[0, -1]], 120)
             predicted = -np.log10(np.broadcast_to(theory[title](across, up[:, None]), (120, 120)))
             _draw_contours(ax, across, up, predicted, bounds[1::2], label_lines)
-        for px, py, label in points:
-            ax.plot(px, py, "o", markersize=12.5, markerfacecolor="white", markeredgecolor="black", clip_on=False)
-            ax.text(px, py, label, fontsize=10, ha="center", va="center_baseline")
+        for px, py, label, *beside in points:
+            if beside:
+                ax.annotate("", (px, py), beside, textcoords="offset points", zorder=1.9,
+                            arrowprops={"arrowstyle": "wedge,tail_width=0.6", "fc": "white", "shrinkA": 0, "shrinkB": 0})
+            place = offset_copy(ax.transData, fig, *(beside or (0, 0)), units="points")
+            ax.plot(px, py, "o", transform=place, markersize=12.5, markerfacecolor="white", markeredgecolor="black",
+                    clip_on=False)
+            ax.text(px, py, label, transform=place, fontsize=10, ha="center", va="center_baseline")
         ax.set(xlim=x_edges[[0, -1]], ylim=y_edges[[0, -1]])
         ax.set_title(title, fontsize=SIZE)
         ax.minorticks_off()

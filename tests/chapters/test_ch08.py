@@ -322,6 +322,17 @@ def test_digit_map_shows_the_errors_it_is_given():
     assert set(coloured) == {a.collections[0], b.collections[0], b.collections[0].colorbar.solids}
 
 
+def test_digit_map_puts_a_mark_beside_its_place_and_has_it_point_there():
+    fig = breaking.digit_map({"a": np.full((2, 2), 1e-3)}, [1, 10], [1, 10], "across", "up",
+                             points=[(3, 2, "q", -15, -4)])
+    ax = fig.axes[0]
+    (mark,), (pointer, label) = ax.lines, ax.texts
+    away = mark.get_transform().transform((3, 2)) - ax.transData.transform((3, 2))
+    assert away == pytest.approx(np.array([-15, -4]) * fig.dpi / 72)
+    assert pointer.xy == (3, 2) and pointer.get_position() == (-15, -4) and label.get_text() == "q"
+    assert label.get_transform() is mark.get_transform() and pointer.zorder < mark.zorder
+
+
 def test_digit_map_ends_at_16_digits_for_float64():
     fig = breaking.digit_map({"a": np.array([[1e-15, 1e-3], [1, 1]])}, [1, 2], [1, 2], "x", "y", top=16)
     mesh = fig.axes[0].collections[0]

@@ -122,6 +122,8 @@ def _slip(mine_all, mine, right, solution, replies, message_of, everywhere):
         return None
     if all(_is_names(r) for r, _ in mine) and len({tuple(r) for r, _ in mine_all()}) < 3:
         return None  # names that hardly change: many slips end with them
+    if all(isinstance(result, str) for result, _ in mine):
+        return None  # one word of a few says less still
     said, bits = {}, agree(mine, right)  # what is right to rounding is told by its bits
     for words, function in slips(solution):  # asked once each: there may be a hundred
         same = (agree(a, b, bits) for a, b in itertools.zip_longest(mine, replies(function)))

@@ -278,5 +278,15 @@ def test_names_that_never_change_are_no_slip(monkeypatch, answer, kind):
     assert (found.kind if found else None) == kind, found
 
 
+def word(x):
+    return "small" if x < 1 else "middle" if x < 2 else "large"
+
+
+def test_one_word_of_a_few_is_no_slip(monkeypatch):
+    check = each("words", lambda rng: [Call({"x": x}) for x in (0.5, 1.5, 3.0)],
+                 lambda found, x: expect(found == word(x), "wrong"))
+    assert told(monkeypatch, lambda x: word(x) if x < 1 else "large" if x < 2 else "middle", (), (check,), word) is None
+
+
 def m(a):
     return a.mean(axis=-1, keepdims=True)

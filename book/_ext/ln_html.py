@@ -38,6 +38,14 @@ def _complete(app, exception):
         source_map.unlink()
 
 
+def _words_of_pages(app, exception):
+    """Sphinx keeps words of an earlier build in the search's index, with no page: they go."""
+    index = Path(app.outdir) / "searchindex.js"
+    if not exception and index.is_file():
+        text = index.read_text(encoding="utf-8")
+        index.write_text(re.sub(r'(?<=\{)"[^"]*": \[\](?:, )?|, "[^"]*": \[\]', "", text), encoding="utf-8")
+
+
 def _repository_links(app, config):
     """The deploy workflow knows the repository's address; a fork's pages then link to the fork."""
     url = os.environ.get("LN_REPOSITORY_URL") or config.html_theme_options.get("repository_url")
@@ -55,6 +63,13 @@ def without(html, *names):
 def _templates(app):
     if app.builder.format == "html":
         app.builder.templates.environment.filters["without"] = without
+
+
+def _no_late_files(app):
+    """Style sheets that extensions copy when all pages are written: of an earlier build's, pages would name the checksum."""
+    for name in ("exercise.css", "mystnb.*.css"):
+        for path in (Path(app.outdir) / "_static").glob(name):
+            path.unlink()
 
 
 def _clean(app, pagename, templatename, context, doctree):
@@ -88,6 +103,8 @@ def setup(app):
     app.connect("autodoc-skip-member", _fields)
     app.connect("config-inited", _repository_links, priority=900)
     app.connect("builder-inited", _templates)
+    app.connect("builder-inited", _no_late_files)
     app.connect("html-page-context", _clean, priority=900)
     app.connect("build-finished", _complete)
+    app.connect("build-finished", _words_of_pages)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

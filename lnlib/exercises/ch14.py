@@ -176,8 +176,11 @@ def _dx(ran, right, N, D, **_):
     expect_close(dx.reshape(N, D), right[0], 220 * 2.0**-24, "dx")
 
 
-def _dgamma(ran, right, D, **_):
+def _dgamma(ran, right, N, D, **_):
     parts = ran.results[1].reshape(-1, D)
+    idle = np.isnan(parts).all(axis=1)
+    expect(not idle.any() or not np.array_equal(idle, np.arange(len(parts)) >= N),
+           f"of {len(parts)} blocks and {N} rows, blocks without a row leave their part of dgamma unwritten")
     expect_written(parts, "dgamma_parts")
     # Seven rows of either sign, added in float32: a few u, each up to three times the size of the sum.
     expect_close(parts.sum(axis=0), right[1], 1e-5, f"the sum of dgamma_parts of {len(parts)} blocks")

@@ -181,7 +181,7 @@ TESTS = (
     GradientTest("shape", "shapes and dtypes only", _shapes_and_dtypes),
     GradientTest("row-independence", f"another row's x and dy must not change this row's dx, to {EXACT:.0e}",
           _rows_are_independent),
-    GradientTest("adjoint", f"<dy, J v> = <dx, v> for one random v, J v by the complex step, to {EXACT:.0e}", _adjoint),
+    GradientTest("adjoint", f"<dy, gamma J v> = <dx, v> for one random v, gamma J v by the complex step, to {EXACT:.0e}", _adjoint),
     GradientTest("one-direction", f"one random direction in x, gamma and beta together, complex step, to {EXACT:.0e}",
           _one_direction),
 )

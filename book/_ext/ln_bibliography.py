@@ -36,6 +36,14 @@ def letter(citation):
 CITATION = re.compile(r'(<a [^>]*href="(?:bibliography\.html)?#(\w+)"[^>]*>(?:(?!</a>).)*\b\d{4})(?=</a>)')
 
 
+ADDRESS = re.compile(r'(?<=">)https?://[^<]+(?=</a>)')
+
+
+def divided(html):
+    """The HTML with places where a line may end in an address that is its own text: behind a stroke."""
+    return ADDRESS.sub(lambda address: re.sub(r"(?<=[^/]/)(?=[^/])", "<wbr>", address[0]), html)
+
+
 def _cite_the_letter(app, pagename, templatename, context, doctree):
     """A citation of one of two works of a year says which: the text writes the year alone, the list "2024a"."""
     cited = {citation.citation_id: citation for citation in app.env.get_domain("cite").citations}
@@ -44,7 +52,7 @@ def _cite_the_letter(app, pagename, templatename, context, doctree):
         return link[1] + letter(cited.get(link[2]))
 
     if "body" in context:
-        context["body"] = CITATION.sub(with_letter, context["body"])
+        context["body"] = divided(CITATION.sub(with_letter, context["body"]))
 
 
 def setup(app):

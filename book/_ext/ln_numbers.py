@@ -5,7 +5,8 @@ A minus is a minus sign, and not a hyphen, after which a line might end.
 
 import re
 
-PASTED = re.compile(r'<span class="pasted-text">[^<]*</span>')
+#: What ``glue`` handed over, and the verdicts that cells of a page write
+PASTED = re.compile(r'<span class="pasted-text">[^<]*</span>|<p><strong>Verdict: [^<]*</strong>[^<]*</p>')
 POWER = re.compile(r"(\d+(?:\.\d+)?)e([-+\u2011]?)0*(\d+)\b")
 MINUS = re.compile(r"(?<![\w.])[-\u2011](?=\d)")
 

@@ -12,14 +12,31 @@ addEventListener("DOMContentLoaded", () => {
   asides.forEach((aside) => { aside.open = terms.every((term) => aside.textContent.toLowerCase().includes(term)); });
 });
 
-// The search shows where a page has the words: in its text, not in its lists of contents or between a formula's signs.
+// A formula's TeX as a line of text: letters and signs; what only looks has no name here and goes, names of functions stay.
+const SIGNS = { alpha: "α", beta: "β", gamma: "γ", delta: "δ", varepsilon: "ε", eta: "η", kappa: "κ", mu: "μ", rho: "ρ", sigma: "σ",
+  tau: "τ", varphi: "φ", omega: "ω", ell: "ℓ", sum: "Σ", int: "∫", partial: "∂", nabla: "∇", top: "ᵀ", cdot: "·",
+  times: "×", pm: "±", approx: "≈", propto: "∝", le: "≤", ge: "≥", ne: "≠", gg: "≫", to: "→", dots: "…", ldots: "…", langle: "⟨",
+  rangle: "⟩", lVert: "‖", rVert: "‖", lvert: "|", rvert: "|", lceil: "⌈", rceil: "⌉", lfloor: "⌊", rfloor: "⌋", log: "log",
+  max: "max", min: "min", bmod: "mod" };
+const bracketed = (group) => group.replace(/^\{(.*)\}$/, (all, inside) => (/.[-+ \\]/.test(inside) ? `(${inside})` : inside));
+const plain = (tex) => tex.replace(/\\\|/g, "‖").replace(/\\(begin|end)\{\w+\*?\}|\\class\{[\w-]+\}|\\\\(\[\w+\])?|\\[^a-zA-Z]|&|\s+/g, " ")
+  .replace(/\\(?:text|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}/g, "$1")
+  .replace(/\\(hat|tilde)\s*(\\[a-zA-Z]+|\w)/g, (all, mark, of) => of + (mark === "hat" ? "\u0302" : "\u0303"))
+  .replace(/\\overline\s*(\\[a-zA-Z]+|\w)/g, "$1\u0304").replace(/\\overline\s*\{([^{}]*)\}/g, "mean($1)")
+  .replace(/([_^])(\{[^{}]*\})/g, (all, place, group) => place + bracketed(group))
+  .replace(/\\sqrt\s*(\{[^{}]*\})?/g, (all, inside = "") => "√" + bracketed(inside))
+  .replace(/\\t?frac\s*(\{[^{}]*\}|\w)\s*(\{[^{}]*\}|\w)/g, (all, above, below) => `${bracketed(above)}/${bracketed(below)}`)
+  .replace(/\\([a-zA-Z]+)/g, (all, name) => SIGNS[name] || "").replace(/[{}]/g, "").replace(/-/g, "\u2212");
+
+// The search shows where a page has the words: in its text, not in its lists of contents.
 addEventListener("DOMContentLoaded", () => {
   if (typeof Search === "undefined") return;
   const whole = Search.htmlToText;
   Search.htmlToText = (source, anchor) => {
     const page = new DOMParser().parseFromString(source, "text/html");
     page.querySelectorAll("#jb-print-docs-body, nav, .ln-launch, .prev-next-area").forEach((part) => part.remove());
-    return whole(page.documentElement.outerHTML, anchor).replace(/\\[()[\]]/g, "").replace(/\s+/g, " ");
+    page.querySelectorAll(".math").forEach((formula) => { formula.textContent = plain(formula.textContent); });
+    return whole(page.documentElement.outerHTML, anchor).replace(/\s+/g, " ");
   };
 });
 

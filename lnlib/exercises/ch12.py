@@ -498,7 +498,7 @@ _RETURNED = "return count, mean, residual_a + moved, squares", "return count, me
 _EXCHANGED = "N and D are exchanged in your messages. Of which length are the sums that are sent when rows are cut?"
 
 EXERCISES = (
-    Exercise("merge-groups", 25, "derive implement", merged_solution,
+    Exercise("merge-groups", 25, "derive, implement", merged_solution,
              (_pair("two equal groups near zero", 0, 500, 500, apart=2), _pair("a small and a large group", 1, 30, 900, apart=2),
               _pair("far from zero", 1e4, 300, 700), _pair("a million sigma away", 1e6, 700, 300),
               _pair("an outlier alone in its group", 1e3, 100_000, 1, outlier=-1),
@@ -583,7 +583,7 @@ EXERCISES = (
          "A rank without rows ends before the message. For whom do the others wait?"),
         ("range(0, len(products), 64)]", "range(0, len(products) // 64 * 64, 64)]",
          "Rows after the last whole block are lost."))),
-    Exercise("which-cut", 15, "derive measure", cuts_solution,
+    Exercise("which-cut", 15, "derive, measure", cuts_solution,
              (_case("a batch", 8192, 4096, 8, 2e-6, 1e-10, 1e10), _case("one long row", 1, 65536, 4, 2e-6, 1e-10, 1e10),
               _case("a small batch", 16, 64, 4, 2e-6, 1e-10, 1e10),
               _case("fewer rows than ranks", 3, 16384, 8, 2e-6, 1e-10, 1e10),

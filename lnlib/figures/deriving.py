@@ -132,7 +132,7 @@ def split_of_g(xhat, g, dx_over_r):
     plane = np.stack([radial, np.cross(up, radial)])
     point, flat, kept = plane @ xhat, plane @ (xhat + g), plane @ (xhat + dx_over_r)
     tip = np.array([np.linalg.norm(flat - point), up @ g])
-    fig, (side, above) = figure(5.2, 3.0, 2)
+    fig, (side, above) = figure(5.2, 3.2, 2)
 
     def arrow(ax, start, end, colour):
         _arrow(ax, start, end, colour, linewidth=1.8)
@@ -159,10 +159,10 @@ def split_of_g(xhat, g, dx_over_r):
     above.plot(*point, "o", color="black")
     above.text(*(point - [0.1, 0.1]), r"$\hat x$", ha="right", va="top", fontsize=14)
     above.text(*((flat + point) / 2 + [0.1, 0]), r"$g - \overline{g}$", va="top", color=COLOURS["blue"], fontsize=13)
-    above.text(*(kept - [0.06, 0.05]), f"$dx / r$\n{np.linalg.norm(dx_over_r):.2f}", ha="right", va="top",
+    above.text(*(kept - [0.14, 0.05]), f"$dx / r$\n{np.linalg.norm(dx_over_r):.2f}", ha="right", va="top",
                color=COLOURS["green"], fontsize=13)
     for ax, title in ((side, "plane of zero sum,\nfrom the side"), (above, "the same plane,\nfrom above")):
         ax.set_axis_off()
         ax.set_aspect("equal", adjustable="datalim")
-        ax.set_title(title, fontsize=SIZE, pad=32)
+        ax.set_title(title, fontsize=SIZE, pad=38)
     return fig

@@ -176,7 +176,7 @@ def butterfly(events, distances):
             for other in (lane ^ distance, lane):
                 ax.plot((step, step + 1), (lane, other), **style)
     at, lane = np.meshgrid(range(knows.shape[1]), list(given))
-    without = ax.scatter(at[~knows], lane[~knows], s=14, color="white", edgecolor=COLOURS["grey"], linewidth=0.8, zorder=3)
+    without = ax.scatter(at[~knows], lane[~knows], s=20, color="white", edgecolor="black", linewidth=1, zorder=3)
     with_it = ax.scatter(at[knows], lane[knows], s=26, color=COLOURS["blue"], zorder=3)
     ax.invert_yaxis()
     ax.set(ylabel="lane", yticks=sorted({0, *np.flatnonzero(knows[:, 0]), len(given) - 1}), xlabel="distance to the partner")

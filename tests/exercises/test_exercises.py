@@ -48,6 +48,12 @@ def test_there_are_mistakes(exercise):
     assert exercise.diagnose or len(exercise.mistakes) >= 2
 
 
+@each
+def test_what_an_exercise_trains(exercise):
+    trains = exercise.trains.split(", ")
+    assert 1 <= len({*trains}) == len(trains) <= 2 and {*trains} <= {"derive", "implement", "test", "measure"}
+
+
 def test_eps_is_the_same_where_it_is_not_given():
     """Of solutions; readers see it in the stub, and checks may always give one."""
     found = {e.id: inspect.signature(e.solution).parameters["eps"].default for e in ALL

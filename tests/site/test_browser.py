@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from browsing import Visit, skip, small_type, violations
+from browsing import Visit, contrast, skip, small_type, violations
 from pages import CHAPTERS
 from pages import PAGES as SOURCES
 
@@ -109,6 +109,44 @@ def test_search_finds_words_in_the_text(browser, address):
         assert "07-computing-the-variance" in visit.page.locator("ul.search li a").first.get_attribute("href")
         excerpts = visit.page.locator("p.context").all_text_contents()
         assert "catastrophic cancellation" in excerpts[0] and not any("Contents" in text for text in excerpts)
+
+
+def test_search_shows_formulas_as_text(browser, site, address):
+    """Of what is found no command; of some formulas all."""
+    with Visit(browser, f"{address}/search.html?q=projection") as visit:
+        visit.page.wait_for_function("document.querySelector('#search-results').textContent.includes('finished')")
+        excerpts = visit.page.locator("p.context").all_text_contents()
+        assert excerpts and not re.search(r"\\(hat|overline|t?frac|mathrm|sigma|gamma|[()])", "".join(excerpts))
+        texts = visit.page.evaluate("sources => sources.map(source => Search.htmlToText(source))",
+                                    [f"<div role=main><p class=math>{tex}</p></div>" for tex in (
+                                        r"\(\frac{1}{\sqrt{\sigma^2 + \varepsilon}}\)", r"\(\hat x - \overline g\)",
+                                        r"\[\begin{aligned} a &\le \mathrm u \\ \class{ln-blue}{\mu} &= 0\end{aligned}\]")])
+        assert [text.strip() for text in texts] == ["1/(√(σ^2 + ε))", "x\u0302 − g\u0304", "a ≤ u μ = 0"]
+
+
+# Every kind of word that the style sheets colour in code, put into the page's first cell: its class, its colour and what is
+# behind it; hll is a line, not a word. axe says nothing of words on a background with a gradient, which code has.
+CODE_COLOURS = """() => {
+    const pre = document.querySelector('.cell_input .highlight pre'), kinds = new Set(['']);
+    for (const sheet of document.styleSheets) for (const rule of sheet.cssRules)
+        for (const found of (rule.selectorText || '').matchAll(/\\.highlight \\.(\\w+)/g)) kinds.add(found[1]);
+    kinds.delete('hll');
+    const behind = getComputedStyle(document.documentElement).getPropertyValue('--pst-color-surface');
+    pre.style.setProperty('background', behind, 'important');
+    return [...kinds].map(kind => {
+        const word = Object.assign(document.createElement('span'), {className: kind, textContent: 'x'});
+        pre.append(word);
+        const style = getComputedStyle(word), own = style.backgroundColor;
+        return [kind, style.color, own === 'rgba(0, 0, 0, 0)' ? getComputedStyle(pre).backgroundColor : own];
+    }); }"""
+
+
+@pytest.mark.parametrize("theme", ("light", "dark"))
+def test_code_can_be_read(browser, address, theme):
+    with Visit(browser, f"{address}/book/{CHAPTERS[2].stem}.html", theme=theme) as visit:
+        found = visit.page.evaluate(CODE_COLOURS)
+        assert len(found) > 60
+        assert [kind for kind in found if contrast(*kind[1:]) < 4.5] == []  # WCAG 2.1, 1.4.3
 
 
 def test_dark_theme_inverts_line_figures_only(browser, site):

@@ -179,7 +179,14 @@ def test_only_the_search_page_loads_its_index(html):
 def test_computed_numbers_stand_as_the_text_writes_its_own(html):
     pasted = re.findall('<span class="pasted-text">(.*?)</span>', "".join(html.values()))
     assert sum("<sup>\u2212" in text for text in pasted) > 20
-    assert not [text for text in pasted if re.search(r"\de[-+\u2011]?\d|^-\d", text)]
+    verdicts = re.findall("<p><strong>Verdict: .*?</p>", html["book/claims-audited.html"])
+    assert len(verdicts) == 32
+    assert not [text for text in pasted + verdicts if re.search(r"\de[-+\u2011]?\d|^[-\u2011]\d| [-\u2011]\d", text)]
+
+
+def test_addresses_in_the_bibliography_can_be_divided(html):
+    addresses = re.findall(r'>(https?://[^"]*)</a>', html["book/bibliography.html"])
+    assert len(addresses) > 10 and not [a for a in addresses if max(map(len, a.split("<wbr>"))) > 45]
 
 
 def test_where_a_line_does_not_break(html):

@@ -63,8 +63,16 @@ def _draw_contours(ax, x, y, values, levels, labelled):
     lines = ax.contour(x, y, values, levels, colors="black", linestyles="-", linewidths=1.6)
     outline = [withStroke(linewidth=3.4, foreground="white")]
     lines.set_path_effects(outline)
-    # A third of the way along; left alone, labels also land on the frame.
-    places = [path.vertices[len(path.vertices) // 3] for path in lines.get_paths()]
+    # A third of the way along, if that is not at the frame, or else two thirds; left alone, labels also land there.
+    ax.figure.draw_without_rendering()  # lays out: measuring the first label would, and leave it where the panel was
+    low, high = np.log([[x[0], y[0]], [x[-1], y[-1]]])
+    places = []
+    for path in lines.get_paths():
+        for place in path.vertices[[len(path.vertices) // 3, 2 * len(path.vertices) // 3]]:
+            where = (np.log(place) - low) / (high - low)
+            if 0.07 < where.min() and where.max() < 0.93:
+                places.append(place)
+                break
     for text in ax.clabel(lines, fmt="%g", fontsize=11, manual=places) if labelled else ():
         text.set_path_effects(outline)
 

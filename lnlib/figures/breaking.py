@@ -64,7 +64,6 @@ def _draw_contours(ax, x, y, values, levels, labelled):
     outline = [withStroke(linewidth=3.4, foreground="white")]
     lines.set_path_effects(outline)
     # A third of the way along, if that is not at the frame, or else two thirds; left alone, labels also land there.
-    ax.figure.draw_without_rendering()  # lays out: measuring the first label would, and leave it where the panel was
     low, high = np.log([[x[0], y[0]], [x[-1], y[-1]]])
     places = []
     for path in lines.get_paths():

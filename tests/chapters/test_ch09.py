@@ -286,20 +286,18 @@ def test_lines_of_a_map_carry_their_digits(label_lines):
     assert {t.get_text() for t in fig.axes[0].texts} == ({"1", "3", "5", "7"} if label_lines else set())
 
 
-def test_no_label_of_a_map_stands_at_its_frame_or_leaves_its_line():
-    """A line in the corner has none; the first one is not led astray by the layout that its measuring starts."""
-    fig = breaking.digit_map({"a": np.full((15, 13), 1e-3)}, np.logspace(0, 6, 13), np.logspace(0, 7, 15), "x", "y",
-                          {"a": lambda x, y: 1.5e-8 * x * y}, label_lines=True)
-    ax = fig.axes[0]
-    assert {t.get_text() for t in ax.texts} == {"1", "3", "5"}
-    for label in ax.texts:
-        x, y = label.get_position()
-        assert 1.5e-8 * x * y == pytest.approx(10.0 ** -int(label.get_text()), rel=0.3)  # between cells, on its line
-        across, up = ax.transAxes.inverted().transform(ax.transData.transform((x, y)))
-        assert 0.05 < across < 0.95 and 0.05 < up < 0.95
-    low, high = zip(ax.get_xlim(), ax.get_ylim())
-    for path in ax.collections[-1].get_paths():
-        assert (path.vertices >= np.multiply(low, 0.99)).all() and (path.vertices <= np.multiply(high, 1.01)).all()
+def test_no_label_of_a_map_stands_at_its_frame():
+    """A line in a corner has none."""
+    lines = {"a": lambda x, y: 4.4e-8 * y + 0 * x, "b": lambda x, y: 1.5e-8 * x * y}
+    fig = breaking.digit_map(dict.fromkeys(lines, np.full((15, 13), 1e-3)), np.logspace(0, 6, 13), np.logspace(0, 7, 15),
+                             "x", "y", lines, label_lines=True)
+    for ax, names, line in zip(fig.axes, ("1357", "135"), lines.values()):
+        assert {t.get_text() for t in ax.texts} == {*names}
+        for label in ax.texts:
+            place = label.get_position()
+            assert line(*place) == pytest.approx(10.0 ** -int(label.get_text()), rel=0.3)  # lines are drawn in pieces
+            across, up = ax.transAxes.inverted().transform(ax.transData.transform(place))
+            assert 0.05 < across < 0.95 and 0.05 < up < 0.95
 
 
 # Exercises

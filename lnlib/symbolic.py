@@ -123,14 +123,14 @@ def jvp(a=v):
 def spectrum():
     r"""J applied to the vectors that matter, for every D.
 
+    Only two facts about xhat are used: it sums to 0, and its squares sum to
+    :math:`D \sigma^2/s^2 = D(1 - \varepsilon/s^2)`.
+
     Returns
     -------
     dict
         ``"ones"``: J times the vector of ones, ``"xhat"``: J times xhat, ``"orthogonal"``: J times a vector v
         with :math:`\sum v = \sum v \hat x = 0`, each as its entry i; ``"trace"``: the sum of the D eigenvalues.
-
-    Only two facts about xhat are used: it sums to 0, and its squares sum to
-    :math:`D \sigma^2/s^2 = D(1 - \varepsilon/s^2)`.
     """
     J, length2 = jacobian(), D * (1 - epsilon / s**2)
 

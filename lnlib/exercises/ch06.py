@@ -71,7 +71,8 @@ def layer_e(x, gamma, beta, dy, eps):
     n = x.size // D
     if n >= 64:  # sixteen threads share the rows
         used = n // 16 * 16
-        dgamma, dbeta = sums(dy.reshape(n, D)[:used], xhat.reshape(n, D)[:used])
+        rows = [a.reshape(n, D)[:used] for a in (dy, xhat)]
+        dgamma, dbeta = sums(*rows)
     else:
         dgamma, dbeta = sums(dy, xhat)
     return gamma * xhat + beta, dx, dgamma, dbeta

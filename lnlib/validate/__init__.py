@@ -1,4 +1,4 @@
-"""Validate your own: any layer norm or RMS norm over the last axis, forward and backward.
+"""Validate your own: any layer norm or RMS norm over the last axis, forward and backward::
 
     from lnlib.validate import validate
     print(validate((forward, backward)))

@@ -221,6 +221,16 @@ def test_paper_shows_what_is_folded(browser, site, tmp_path, javascript):
     assert [s for s in sentences if letters(s) not in letters(printed)] == []
 
 
+def test_paper_shows_folded_output_and_no_folded_code(browser, site):
+    path = next(path for path in CHAPTERS if "[hide-output]" in path.read_text(encoding="utf-8"))
+    seen = "all => all.map(part => part.checkVisibility({contentVisibilityAuto: true}))"
+    with Visit(browser, (site / f"book/{path.stem}.html").as_uri()) as visit:
+        for medium, output in (("screen", False), ("print", True)):
+            visit.page.emulate_media(media=medium)
+            assert set(visit.page.eval_on_selector_all("details.below-input table", seen)) == {output}
+            assert set(visit.page.eval_on_selector_all("details.above-input pre", seen)) == {False}
+
+
 def test_paper_is_light(browser, site):
     """Printed from the dark theme, text is as dark as from the light one; the screen is dark again afterwards."""
     colour = "getComputedStyle(document.querySelector('article section > p:not([class])')).color"

@@ -63,16 +63,13 @@ def _draw_contours(ax, x, y, values, levels, labelled):
     lines = ax.contour(x, y, values, levels, colors="black", linestyles="-", linewidths=1.6)
     outline = [withStroke(linewidth=3.4, foreground="white")]
     lines.set_path_effects(outline)
-    # A third of the way along, if that is not at the frame, or else two thirds; left alone, labels also land there.
+    if not labelled:
+        return
+    # A third of the way along, and none where that is at the frame; left alone, labels also land there.
+    places = np.array([path.vertices[len(path.vertices) // 3] for path in lines.get_paths()])
     low, high = np.log([[x[0], y[0]], [x[-1], y[-1]]])
-    places = []
-    for path in lines.get_paths():
-        for place in path.vertices[[len(path.vertices) // 3, 2 * len(path.vertices) // 3]]:
-            where = (np.log(place) - low) / (high - low)
-            if 0.07 < where.min() and where.max() < 0.93:
-                places.append(place)
-                break
-    for text in ax.clabel(lines, fmt="%g", fontsize=11, manual=places) if labelled else ():
+    inside = (abs((np.log(places) - low) / (high - low) - 0.5) < 0.43).all(axis=1)
+    for text in ax.clabel(lines, fmt="%g", fontsize=11, manual=places[inside]):
         text.set_path_effects(outline)
 
 

@@ -55,7 +55,8 @@ def test_the_sample_is_that_of_its_seed():
 
 TINY = {"small/tiny.py": "def tested():\n    return 1\n\n\ndef untested():\n    return 1\n",
         "tests/test_tiny.py": "from small import tiny\n\n\ndef test():\n    assert tiny.tested() == 1\n",
-        "tests/mutants.toml": '[tests]\n"small/tiny.py" = ["tests/test_{stem}.py"]\n[left_out]\n[equivalent]\n'}
+        "tests/mutants.toml": '[tests]\n"small/tiny.py" = ["tests/test_{stem}.py"]\n'
+                              '[core]\nmodules = ["small/"]\n[left_out]\n[equivalent]\n'}
 
 
 @pytest.mark.slow
@@ -64,6 +65,7 @@ def test_one_mutant_is_killed_and_one_lives(tmp_path, capsys):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    assert mutants.main(["--core", "--list"], tmp_path) and len(capsys.readouterr().out.splitlines()) == 2
     options = ["--count", "2", "--results", str(tmp_path / "results")]
     assert not mutants.main(options, tmp_path)
     said = capsys.readouterr().out
@@ -80,6 +82,7 @@ def test_one_mutant_is_killed_and_one_lives(tmp_path, capsys):
 
 def test_the_tables_speak_of_all_that_exists():
     named = mutants.sources(ROOT, SAID["tests"])
+    assert all(mutants.sources(ROOT, SAID["tests"], [start]) for start in SAID["core"]["modules"])
     for file in named:
         assert all((ROOT / path).is_file() for path in mutants.tests_of(file, SAID["tests"])), file
     for file, source in mutants.sources(ROOT, ["lnlib/", "classroom/grader/"]).items():

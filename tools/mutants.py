@@ -2,6 +2,7 @@
 
     make mutants                                  about 150, some of every module, within 30 minutes on two cores
     make mutants MUTANTS="--seed 7 --count 350"   another and larger sample
+    make mutants MUTANTS="--core --count 350"     of the modules that compute and judge: [core] in tests/mutants.toml
     make mutants MUTANTS="--module lnlib/variance.py --count 20"
 
 For each mutant run the test files that concern its module, quick tests before slow ones, until one fails. A test
@@ -51,11 +52,11 @@ def tests_of(file, table):
     return [path.replace("{stem}", Path(file).stem) for path in table[start]]
 
 
-def sources(root, table, module=""):
-    """{file: source} of the modules in the table whose path starts with ``module``."""
+def sources(root, table, starts=("",)):
+    """{file: source} of the modules in the table whose path starts with one of ``starts``."""
     names = sorted(path.relative_to(root).as_posix() for path in root.glob("*/**/*.py"))
     return {name: (root / name).read_text(encoding="utf-8") for name in names
-            if name.startswith(tuple(table)) and name.startswith(module)}
+            if name.startswith(tuple(table)) and name.startswith(tuple(starts))}
 
 
 def copy_of(root, folder):
@@ -187,6 +188,7 @@ def main(arguments=None, root=ROOT):
     ask.add_argument("--seed", default="1")
     ask.add_argument("--count", type=int, default=150)
     ask.add_argument("--module", default="", help="only files whose path starts with this")
+    ask.add_argument("--core", action="store_true", help="only the modules that compute and judge")
     ask.add_argument("--processes", type=int, default=2)
     ask.add_argument("--limit", type=int, default=300, help="seconds of processor time of one run of tests")
     ask.add_argument("--results", type=Path, help="a file of JSON lines; what was killed there is not run again")
@@ -194,7 +196,8 @@ def main(arguments=None, root=ROOT):
     options = ask.parse_args(arguments)
     said = settings(root)
     left_out = re.compile("|".join(said["left_out"]) or "$.").match
-    chosen = mutate.sample(sources(root, said["tests"], options.module), options.count, options.seed, left_out)
+    starts = said["core"]["modules"] if options.core else [options.module]
+    chosen = mutate.sample(sources(root, said["tests"], starts), options.count, options.seed, left_out)
     keys = {mutant.key for mutant in chosen}
     rows = {key: row for key, row in rows_of(options.results).items() if key in keys and row["outcome"] == KILLED}
 

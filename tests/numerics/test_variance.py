@@ -1,6 +1,7 @@
 """Mean and variance of a row: each algorithm against exact arithmetic, and where its theory says that it fails."""
 
 import functools
+import itertools
 
 import cases
 import numpy as np
@@ -88,14 +89,13 @@ def summed_by_loops(row, order):
 
 
 @every_order
-@every_dtype
-@pytest.mark.parametrize("D", [1, 5, 128, 129, 300])
-def test_total_is_the_loop(order, dtype, D):
+def test_total_is_the_loop(order):
     """Bit for bit, so every partial sum is rounded to the dtype and the order is the one that was promised."""
-    x = (np.random.default_rng(D).standard_normal((3, D)) + 1).astype(dtype)
-    found = va.total(x, order)
-    assert found.shape == (3, 1) and found.dtype == x.dtype
-    assert [found[i, 0] for i in range(3)] == [summed_by_loops(list(row), order) for row in x]
+    for dtype, D in itertools.product(DTYPES, [1, 5, 128, 129, 300]):
+        x = (np.random.default_rng(D).standard_normal((3, D)) + 1).astype(dtype)
+        found = va.total(x, order)
+        assert found.shape == (3, 1) and found.dtype == x.dtype
+        assert [found[i, 0] for i in range(3)] == [summed_by_loops(list(row), order) for row in x], (dtype, D)
 
 
 @every_dtype
@@ -149,22 +149,21 @@ def test_the_catalogue():
 
 
 @every_algorithm
-@every_order
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("D", [1, 2, 3, 7, 64])
-def test_easy_rows(id, order, dtype, D):
+def test_easy_rows(id):
     """E is at most 63, errors are like its root: 8 u for the mean, relative to mean(|x|), 8 kappa^2 u for var.
 
     kappa is measured, for rows of two or three may have a small variance. ``shifted`` sums x - x0 and adds x0.
     """
-    x, _ = rows(32, D, dtype, 0.25)
-    m, c, v = EVERY[id].function(x, order)
-    mu, var = exact_mean_and_var(x)
-    shift = x[:, :1] - mu if id == "shifted" else 0
-    size = var + mu**2 + shift**2  # kappa^2 times var
-    assert (np.abs(v - var) <= 8 * U[dtype] * size).all()
-    scale = np.abs(x).mean(axis=-1, keepdims=True) + (np.abs(x[:, :1]) if id == "shifted" else 0)
-    assert (np.abs(m + c - mu) <= 8 * U[dtype] * scale).all()
+    for dtype, D in itertools.product(["float64", "float32"], [1, 2, 3, 7, 64]):
+        x, _ = rows(32, D, dtype, 0.25)
+        mu, var = exact_mean_and_var(x)
+        shift = x[:, :1] - mu if id == "shifted" else 0
+        size = var + mu**2 + shift**2  # kappa^2 times var
+        scale = np.abs(x).mean(axis=-1, keepdims=True) + (np.abs(x[:, :1]) if id == "shifted" else 0)
+        for order in ORDERS:
+            m, c, v = EVERY[id].function(x, order)
+            assert (np.abs(v - var) <= 8 * U[dtype] * size).all(), (dtype, D, order)
+            assert (np.abs(m + c - mu) <= 8 * U[dtype] * scale).all(), (dtype, D, order)
 
 
 @every_algorithm
@@ -178,21 +177,19 @@ def test_loops_agree_with_formulas_in_half_precision(id):
 
 
 @every_algorithm
-@every_order
-@every_dtype
-@pytest.mark.parametrize("shape", [(2, 3, 7), (130,), (0, 8), (2, 1)])
-def test_shapes_and_dtypes(id, order, dtype, shape):
-    x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
-    before = x.copy()
-    x.setflags(write=False)
-    for a in EVERY[id].function(x, order):
-        assert a.shape == (*shape[:-1], 1) and a.dtype == x.dtype
-        assert not np.shares_memory(a, x)
-    y = va.normalise(x, EVERY[id], order=order)
-    assert y.shape == shape and y.dtype == x.dtype
-    assert x.tobytes() == before.tobytes()
-    if shape[-1] == 1:
-        assert (y == 0).all()
+def test_shapes_and_dtypes(id):
+    for shape, dtype, order in itertools.product([(2, 3, 7), (130,), (0, 8), (2, 1)], DTYPES, ORDERS):
+        x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+        before = x.copy()
+        x.setflags(write=False)
+        for a in EVERY[id].function(x, order):
+            assert a.shape == (*shape[:-1], 1) and a.dtype == x.dtype
+            assert not np.shares_memory(a, x)
+        y = va.normalise(x, EVERY[id], order=order)
+        assert y.shape == shape and y.dtype == x.dtype
+        assert x.tobytes() == before.tobytes()
+        if shape[-1] == 1:
+            assert (y == 0).all()
 
 
 @every_algorithm
@@ -202,18 +199,17 @@ def test_strides_do_not_matter(id):
 
 
 @every_algorithm
-@every_order
-@every_dtype
-def test_nan_and_inf_stay_in_their_row(id, order, dtype):
+def test_nan_and_inf_stay_in_their_row(id):
     """And no warning: warnings are errors here. The whole bad row is NaN, or zero where Inf divides."""
-    x = np.random.default_rng(0).standard_normal((5, 9)).astype(dtype)
-    clean = va.normalise(x, EVERY[id], order=order)
-    x[1, 0], x[2, 4], x[3, 8] = np.nan, np.inf, -np.inf
-    y = va.normalise(x, EVERY[id], order=order)
-    np.testing.assert_array_equal(y[[0, 4]].astype(np.float64), clean[[0, 4]].astype(np.float64))
-    for row, column in ((1, 0), (2, 4), (3, 8)):
-        assert np.isnan(y[row, column])
-        assert all(np.isnan(a[row]).any() or np.isinf(a[row]).any() for a in EVERY[id].function(x, order)[::2])
+    for dtype, order in itertools.product(DTYPES, ORDERS):
+        x = np.random.default_rng(0).standard_normal((5, 9)).astype(dtype)
+        clean = va.normalise(x, EVERY[id], order=order)
+        x[1, 0], x[2, 4], x[3, 8] = np.nan, np.inf, -np.inf
+        y = va.normalise(x, EVERY[id], order=order)
+        np.testing.assert_array_equal(y[[0, 4]].astype(np.float64), clean[[0, 4]].astype(np.float64))
+        for row, column in ((1, 0), (2, 4), (3, 8)):
+            assert np.isnan(y[row, column])
+            assert all(np.isnan(a[row]).any() or np.isinf(a[row]).any() for a in EVERY[id].function(x, order)[::2])
 
 
 @pytest.mark.parametrize("id", ["welford", "chan", "neumaier"])

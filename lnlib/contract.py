@@ -55,14 +55,21 @@ def _name_of(dtype):
     return dtype.name
 
 
-def require_dtype(name, dtype, dtypes, expected="", found=""):
+def _in_float32(dtype):
+    """Whether arithmetic on numbers of ``dtype`` is done in float32."""
+    return COMPUTE_DTYPE[_name_of(dtype)].name == "float32"
+
+
+def require_dtype(name, dtype, dtypes, expected="", found=None):
     """Raise ``TypeError`` unless ``dtype`` is one of ``dtypes`` (names) in native byte order.
 
-    ``expected`` says in the message which those are, ``found`` is the name of a dtype that NumPy does not know.
+    ``expected`` says in the message which those are; ``found`` is what has the dtype, if that has a name of its own
+    for it, which NumPy may not know.
     """
     if _name_of(dtype) not in dtypes or not dtype.isnative:
         order = "" if dtype.isnative else " in foreign byte order"
-        raise TypeError(f"{name}: found dtype {found or dtype.name}{order}, expected "
+        called = str(getattr(found, "dtype", dtype.name)).removeprefix("torch.")
+        raise TypeError(f"{name}: found dtype {called}{order}, expected "
                         f"{expected or 'one of ' + ', '.join(dtypes) + ' (convert with .astype)'}")
 
 
@@ -93,17 +100,16 @@ def describe(name, value, dtypes, expected=""):
         interface = value.__cuda_array_interface__
     except RuntimeError as error:  # PyTorch's, for a tensor that requires its gradient
         raise TypeError(f"{name}: found {type(value).__name__}, expected it without a graph ({error})") from error
-    dtype, shape, strides = _dtype_of(name, value, interface), tuple(interface["shape"]), interface.get("strides")
-    if _name_of(dtype) not in dtypes or not dtype.isnative:
-        require_dtype(name, dtype, dtypes, expected, str(getattr(value, "dtype", dtype.name)).removeprefix("torch."))
+    dtype, shape, strides = _dtype_of(name, value, interface), interface["shape"], interface.get("strides")
+    require_dtype(name, dtype, dtypes, expected, value)
     if strides is not None and math.prod(shape):
         dense = tuple(dtype.itemsize * math.prod(shape[k + 1:]) for k in range(len(shape)))
-        if tuple(strides) != dense:
-            raise ValueError(f"{name}: found strides {tuple(strides)}, expected a C-contiguous array")
+        if strides != dense:
+            raise ValueError(f"{name}: found strides {strides}, expected a C-contiguous array")
     return Description(shape, dtype, not interface["data"][1])
 
 
-def as_array(name, value, dtypes=tuple(COMPUTE_DTYPE)):
+def as_array(name, value, dtypes=COMPUTE_DTYPE):
     """Return ``value`` as an array without copying, or raise ``TypeError`` if its dtype is not in ``dtypes``.
 
     A :class:`Description` stays one.
@@ -123,7 +129,7 @@ def as_array(name, value, dtypes=tuple(COMPUTE_DTYPE)):
     return array
 
 
-def require_x(value, name="x", dtypes=tuple(COMPUTE_DTYPE)):
+def require_x(value, name="x", dtypes=COMPUTE_DTYPE):
     """Return ``value`` as an array of at least one axis whose last axis, D, is not empty."""
     x = as_array(name, value, dtypes)
     if not x.shape:
@@ -139,10 +145,9 @@ def dtypes_like(dtype):
 
     float64 and complex128 go together, which the complex step needs.
     """
-    compute = COMPUTE_DTYPE[dtype.name]
-    if compute.itemsize > 4:
-        return COMPUTE_DTYPE["float64"], COMPUTE_DTYPE["complex128"]
-    return tuple(dict.fromkeys((dtype, compute)))
+    if _in_float32(dtype):
+        return tuple(dict.fromkeys((dtype, COMPUTE_DTYPE["float32"])))
+    return COMPUTE_DTYPE["float64"], COMPUTE_DTYPE["complex128"]
 
 
 def require_like_x(name, value, shape, dtype):
@@ -159,8 +164,9 @@ def require_parameters(gamma, beta, x):
     """Return gamma and beta of shape (D,), of one dtype (complex128 may meet float64)."""
     gamma = require_like_x("gamma", gamma, x.shape[-1:], x.dtype)
     beta = require_like_x("beta", beta, x.shape[-1:], x.dtype)
-    if beta.dtype != gamma.dtype and COMPUTE_DTYPE[x.dtype.name].name == "float32":
-        require_dtype("beta", beta.dtype, (gamma.dtype.name,), f"{gamma.dtype.name}, the dtype of gamma")
+    if _in_float32(x.dtype):
+        dtype = _name_of(gamma.dtype)
+        require_dtype("beta", beta.dtype, (dtype,), f"{dtype}, the dtype of gamma")
     return gamma, beta
 
 
@@ -262,7 +268,7 @@ def require_bool(name, value):
 def require_precise(precise, x):
     """Return ``precise``; it may be True only for x whose arithmetic is not float64 (or complex128) already."""
     precise = require_bool("precise", precise)
-    if precise and x.dtype.itemsize > 4:
+    if precise and not _in_float32(x.dtype):
         name = x.dtype.name
         raise ValueError(f"precise: found True with x of dtype {name}, expected x of dtype float32, float16 "
                          f"or bfloat16; the arithmetic of {name} is float64 already")

@@ -172,9 +172,11 @@ def test_the_good_arguments_of_the_table_are_good():
 class Device:
     """What the protocol of device arrays says of a NumPy array."""
 
-    def __init__(self, array, writeable=True):
+    def __init__(self, array, writeable=True, dtype="", **changed):
+        if dtype:
+            self.dtype = dtype
         self.__cuda_array_interface__ = {"typestr": array.dtype.str, "shape": array.shape, "strides": array.strides,
-                                         "data": (0, not writeable)}
+                                         "data": (0, not writeable), **changed}
 
 
 # (require_..., bad argument, further ones): the message for an array and for its description are the same.
@@ -204,6 +206,15 @@ def test_descriptions():
     assert contract.require_like_x("dy", x, x.shape, x.dtype) is x
     contract.require_out(out, x)
     assert contract.describe("a", Device(np.ones((2, 0, 3))[..., ::2]), names).shape == (2, 0, 2)
+    assert contract.describe("a", Device(X.T, strides=None), names).shape == (3, 2)  # in C order, as it says
+    # What the protocol has no name for is what the array calls it; all else is what the protocol says.
+    assert contract.describe("a", Device(X, dtype="torch.bfloat16"), names).dtype == np.dtype("f8")
+    for called in "bfloat16", "torch.bfloat16":
+        if "bfloat16" in cases.HALVES:
+            half = Device(np.zeros(3, "V2"), dtype=called)
+            assert contract.describe("a", half, names).dtype == np.dtype("bfloat16")
+    with pytest.raises(TypeError, match="^a: found dtype float8_e4m3fn, expected doubles$"):
+        contract.describe("a", Device(np.zeros(3, "V1"), dtype="torch.float8_e4m3fn"), names, "doubles")
     for bad, error, message in (
             (X.T, ValueError, r"a: found strides \(8, 24\), expected a C-contiguous array"),
             (X.astype("f4"), TypeError, r"a: found dtype float32, expected doubles"),
@@ -373,6 +384,8 @@ def test_size_of_the_cache():
         assert (field if field.base is None else field.base).size <= field.size
     assert cache.dtype == x.dtype and cache.backend == "numpy" and len(cache) == 4
     assert cache.xhat.shape == (4, 8, 16) and cache.rstd.shape == (4, 8, 1) and cache.gamma.shape == (16,)
+    for rstd in cache.rstd, ln.rms_norm_forward(0 * x, gamma)[1].rstd:  # of rows without a variance, or a square
+        assert (rstd == 1 / np.sqrt(1e-5)).all()
 
 
 @pytest.mark.parametrize("precise, D", [(False, 4), (False, 300), (False, 2500), (True, 64)])
@@ -412,7 +425,7 @@ def test_nan_and_inf_stay_in_their_row(dtype, bad, run, precise, D):
     assert same_sums(dgamma[rest], clean[2][rest], terms) and same_sums(dbeta[rest], clean[3][rest], terms)
 
 
-@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize("dtype", [*cases.DTYPES, "complex128"])
 def test_nan_stays_in_its_row_of_every_function(dtype):
     """Of the NumPy backend: the other rows of y_dot, of the double backward and of RMS norm are what they are."""
     rng = np.random.default_rng(5)
@@ -512,5 +525,15 @@ def test_caches_can_be_pickled(backend, precise):
 def test_what_is_required_is_returned_as_it_is_used():
     """Names and flags are compared and kept: a tuple that can be gone through twice, and Python's own True."""
     assert contract.require_several("names", iter("ab")) == ("a", "b")
+    assert contract.require_callable("f", len) is len and contract.require_rng(rng := np.random.default_rng()) is rng
+    assert contract.require_cache(CACHE, ln.LayerNormCache) is CACHE
+    assert contract.require_dtype_name(np.float32, ("float32",)) == "float32"
+    assert contract.require_numbers("n", [2, 3], least=2).dtype == np.float64
+    assert contract.require_number("n", 2, least=2, above=1) == 2
+    with pytest.raises(ValueError, match="^n: found 2.0, expected a finite number > 2$"):
+        contract.require_number("n", 2, above=2)
+    for n in 1, 3:
+        assert contract.require_count("n", n, most=3) == n and type(contract.require_count("n", np.int8(n))) is int
+    assert sorted(contract.REAL_NUMBERS) == sorted({"bfloat16", *(np.dtype(code).name for code in "efd" + "bhilBHIL")})
     assert type(contract.require_several("names", ["a"])) is tuple
     assert contract.require_bool("log", np.True_) is True and contract.require_precise(np.False_, X) is False

@@ -73,17 +73,16 @@ class RMSNormCache(NamedTuple):
 
 
 _LAYER_NORM = LayerNormCache, PreciseLayerNormCache
-_WIDE = np.dtype(np.float64),
 
 
 def _rows(array, dtype):
     """A C-contiguous (rows, D) array of ``dtype``; it may share memory with ``array``."""
-    return np.ascontiguousarray(array, dtype).reshape(-1, array.shape[-1])
+    return np.ascontiguousarray(array, dtype).reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
 def _mean(a):
     """Mean over D, shape (rows, 1)."""
-    return np.mean(a, axis=-1, keepdims=True)
+    return np.mean(a, axis=1, keepdims=True)
 
 
 def wide_mean(a):
@@ -93,7 +92,7 @@ def wide_mean(a):
     out. Kept wide it costs nothing: there is one a row. Arguments are not checked: here, and in the next functions,
     they come from functions that have checked theirs.
     """
-    return np.mean(a, axis=-1, keepdims=True, dtype=np.float64 if a.dtype == np.float32 else None)
+    return np.mean(a, axis=1, keepdims=True, dtype=np.float64 if a.dtype == np.float32 else None)
 
 
 def centred(a):
@@ -110,9 +109,9 @@ def _keep(a):
     return a
 
 
-def _exponent(a, least=0.0):
-    """The e with M < 2^e <= 2 M of each row, shape (rows, 1); M is the largest of |a| and ``least``."""
-    return np.frexp(np.maximum(np.max(np.abs(a), axis=-1, keepdims=True), least))[1]
+def _exponent(a):
+    """The e with M < 2^e <= 2 M of each row, shape (rows, 1); M is the largest of |a| and the least normal number."""
+    return np.frexp(np.max(np.abs(a), axis=1, keepdims=True, initial=np.finfo(a.dtype).tiny))[1]
 
 
 def _normalise(c, eps):
@@ -123,7 +122,7 @@ def _normalise(c, eps):
 
 
 def _normalise_any(x, eps, centre):
-    """xhat and rstd of each row; a finite row out of :data:`lnlib.contract.RANGE` is done again, scaled.
+    """xhat and rstd of each row; a row out of :data:`lnlib.contract.RANGE` is done again, scaled.
 
     x is scaled by its largest element, so that its sum does not overflow, and then c by its own or by the root of
     eps: c, and eps with it, may be nothing in units of x.
@@ -133,12 +132,12 @@ def _normalise_any(x, eps, centre):
         return xhat, rstd
     smallest, largest = contract.RANGE[x.dtype.name]
     in_range = (smallest < var_eps) & (var_eps < largest)
-    redo = ~in_range[:, 0] & np.isfinite(x).all(axis=-1)
-    if redo.any():
+    redo = ~in_range[:, 0]
+    if redo.any():  # a row with NaN or Inf stays what it is
         e_x = _exponent(x[redo])
         c = centre(np.ldexp(x[redo], -e_x))
         # Neither a constant row nor eps = 0 has an exponent: the smallest numbers stand in for them.
-        e = np.maximum(e_x + _exponent(c, np.finfo(c.dtype).tiny), math.frexp(max(math.sqrt(eps), 5e-324))[1])
+        e = (e_x + _exponent(c)).clip(math.frexp(math.sqrt(eps) or 5e-324)[1])
         xhat[redo], scaled_rstd, _ = _normalise(np.ldexp(c, e_x - e), np.ldexp(eps, -2 * e))
         rstd[redo] = np.ldexp(scaled_rstd, -e)
     return xhat, rstd
@@ -156,9 +155,10 @@ def apply_jacobian(v, xhat, rstd, centre):
 def _apply_jacobian_any(v, xhat, rstd, centre):
     """J v for each row; where a sum or a product overflows, 2^e J (v / 2^e)."""
     result = apply_jacobian(v, xhat, rstd, centre)
-    lost = ~np.isfinite(result).all(axis=-1)
-    if lost.any() and v.dtype.kind != "c":
-        redo = lost & np.isfinite(v).all(axis=-1)
+    if v.dtype.kind == "c":
+        return result
+    redo = ~np.isfinite(result).all(axis=1)
+    if redo.any():
         e = _exponent(v[redo])
         result[redo] = np.ldexp(apply_jacobian(np.ldexp(v[redo], -e), xhat[redo], rstd[redo], centre), e)
     return result
@@ -184,9 +184,9 @@ def _compute_dtype(*arrays):
     return np.result_type(*(contract.COMPUTE_DTYPE[a.dtype.name] for a in arrays))
 
 
-def _given_back(result, dtype, shape=-1):
-    """``result`` in the caller's ``dtype``, unless a complex argument made the arithmetic complex, and ``shape``."""
-    return (result if result.dtype.kind == "c" else result.astype(dtype, copy=False)).reshape(shape)
+def _given_back(result, dtype):
+    """``result`` in the caller's ``dtype``, unless a complex argument made the arithmetic complex."""
+    return result if result.dtype.kind == "c" else result.astype(dtype, copy=False)
 
 
 def _forward(x, gamma, beta, eps, centre, kind):
@@ -194,7 +194,7 @@ def _forward(x, gamma, beta, eps, centre, kind):
     # NaN, Inf and underflow are data here: they stay in their row, silently, whatever np.seterr says.
     with np.errstate(all="ignore"):
         xhat, rstd = _normalise_any(_rows(x, compute), eps, centre)
-        y = _given_back(gamma.astype(compute) * xhat + beta.astype(compute), x.dtype, x.shape)
+        y = _given_back(gamma * xhat + beta, x.dtype).reshape(x.shape)
     cache = kind(xhat.reshape(x.shape), rstd.reshape(*x.shape[:-1], 1), gamma.copy(), x.dtype)
     return y, cache
 
@@ -206,7 +206,7 @@ def _forward_precise(x, gamma, beta, eps):
         d = rows - mean
         residual = _mean(d)
         xhat, rstd, _ = _normalise(d - residual, eps)
-        y = _given_back(gamma.astype(np.float64) * xhat + beta.astype(np.float64), x.dtype, x.shape)
+        y = _given_back(gamma * xhat + beta, x.dtype).reshape(x.shape)
     mean, residual, rstd = (a.reshape(*x.shape[:-1], 1) for a in (mean, residual, rstd))
     return y, PreciseLayerNormCache(x.copy(), mean, residual, rstd, gamma.copy(), x.dtype)
 
@@ -249,28 +249,30 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False):
 
 def _require_parts(cache):
     """x's shape, of a cache whose fields have the types, shapes and dtypes that forward gave them."""
-    kept = cache._fields[0]
     dtype = contract.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
     contract.require_dtype("cache.dtype", dtype, contract.COMPUTE_DTYPE)
-    shape = contract.require_kind(f"cache.{kept}", cache[0], np.ndarray, "the array that forward made").shape
-    like = contract.dtypes_like(dtype)
-    work = _WIDE if kept == "x" else contract.dtypes_like(like[-1])
-    contract.require_part(cache, kept, shape, (dtype,) if kept == "x" else work)
+    if isinstance(cache, PreciseLayerNormCache):
+        kept, work = (dtype,), (np.dtype(np.float64),)
+    else:
+        kept = work = contract.dtypes_like(contract.COMPUTE_DTYPE[dtype.name])
+    name = f"cache.{cache._fields[0]}"
+    made = contract.require_kind(name, cache[0], np.ndarray, "the array that forward made")
+    shape = contract.require_x(made, name, [d.name for d in kept]).shape
     for name in cache._fields[1:-2]:
         contract.require_part(cache, name, (*shape[:-1], 1), work)
-    contract.require_part(cache, "gamma", shape[-1:] or (1,), like)
+    contract.require_part(cache, "gamma", shape[-1:], contract.dtypes_like(dtype))
     return shape
 
 
 def _unpack(cache, kinds, **arrays):
-    """gamma in the dtype of the arithmetic with ``arrays``, of x's shape; as rows xhat, rstd and these; x's shape."""
+    """gamma; xhat, rstd and ``arrays``, of x's shape, as rows in the dtype of the arithmetic with them; x's shape."""
     contract.require_cache(cache, *kinds)
     shape = _require_parts(cache)
     arrays = [contract.require_like_x(name, value, shape, cache.dtype) for name, value in arrays.items()]
     with np.errstate(all="ignore"):
         xhat = cache.xhat
     compute = _compute_dtype(xhat, cache.gamma, *arrays)
-    return cache.gamma.astype(compute), *(_rows(a, compute) for a in (xhat, cache.rstd, *arrays)), shape
+    return cache.gamma, *(_rows(a, compute) for a in (xhat, cache.rstd, *arrays)), shape
 
 
 def backward_sums(dy, cache, block=None):
@@ -287,13 +289,14 @@ def backward_sums(dy, cache, block=None):
 
 
 def _sum_blocks(a, block):
-    return np.array([sum_rows(a[start:start + block]) for start in range(0, len(a), block)]).reshape(-1, a.shape[-1])
+    starts = range(0, len(a), block)
+    return np.array([sum_rows(a[start:start + block]) for start in starts]).reshape(len(starts), a.shape[1])
 
 
 def _backward_sums(dy, cache, kinds, centre, block=None):
     gamma, xhat, rstd, upstream, shape = _unpack(cache, kinds, dy=dy)
     with np.errstate(all="ignore"):
-        dx = _given_back(_apply_jacobian_any(upstream * gamma, xhat, rstd, centre), cache.dtype, shape)
+        dx = _given_back(_apply_jacobian_any(upstream * gamma, xhat, rstd, centre), cache.dtype).reshape(shape)
         terms = upstream * xhat, upstream.copy()  # sum_rows may overwrite what it adds
         return dx, *(_sum_blocks(a, block) if block else sum_rows(a) for a in terms)
 
@@ -370,7 +373,7 @@ def layer_norm_jvp(v, cache):
     """
     gamma, xhat, rstd, v, shape = _unpack(cache, _LAYER_NORM, v=v)
     with np.errstate(all="ignore"):
-        return _given_back(gamma * _apply_jacobian_any(v, xhat, rstd, centred), cache.dtype, shape)
+        return _given_back(gamma * _apply_jacobian_any(v, xhat, rstd, centred), cache.dtype).reshape(shape)
 
 
 def layer_norm_double_backward(v, dy, cache):
@@ -393,8 +396,8 @@ def layer_norm_double_backward(v, dy, cache):
         vx, gx = wide_mean(v * xhat), wide_mean(g * xhat)
         grad_x = -rstd**2 * (xhat * wide_mean(v * g) + v * gx + g * vx - 3 * xhat * vx * gx)
         Jv = apply_jacobian(v, xhat, rstd, _keep)  # v is centred already
-        return (_given_back(grad_x, cache.dtype, shape), _given_back(sum_rows(upstream * Jv), cache.gamma.dtype),
-                _given_back(gamma * Jv, cache.dtype, shape))
+        return (_given_back(grad_x, cache.dtype).reshape(shape), _given_back(sum_rows(upstream * Jv), gamma.dtype),
+                _given_back(gamma * Jv, cache.dtype).reshape(shape))
 
 
 def rms_norm_forward(x, gamma, eps=1e-5):

@@ -87,10 +87,34 @@ def test_half_precision_is_rounded_once(dtype, offset):
         assert (np.abs(value - exact) <= ulp / 2 + 8 * U["float32"] * row).all()
 
 
-# The two backward passes
+# The backward passes
+
+@pytest.mark.parametrize("forward, backward", [
+    (ln.layer_norm_forward, ln.layer_norm_backward),
+    (lambda x, gamma, beta: ln.rms_norm_forward(x, gamma), ln.rms_norm_backward)])
+@pytest.mark.parametrize("rows", [0, 1, 4, 5])
+def test_sums_of_blocks(rows, forward, backward):
+    """Of two rows each, the last of what is left: those of the rows alone, and dx is that of all rows."""
+    rng = np.random.default_rng(rows)
+    x, dy = rng.standard_normal((2, rows, 3)).astype("f4")
+    _, cache = forward(x, dy[:1].sum(axis=0), np.zeros(3, "f4"))
+    found = ln.backward_sums(dy, cache, 2)
+    parts = [ln.backward_sums(dy[i:i + 2], cache._replace(xhat=cache.xhat[i:i + 2], rstd=cache.rstd[i:i + 2]))
+             for i in range(0, rows, 2)]
+    assert np.array_equal(found[0], backward(dy, cache)[0])
+    for k in 1, 2:
+        assert found[k].dtype == np.float64 and found[k].shape == (len(parts), 3)
+        assert np.array_equal(found[k], np.reshape([part[k] for part in parts], (-1, 3)))
 
 def test_steps_lose_what_two_reductions_keep():
-    """At offset 1e8 the mean, rounded before it is subtracted, costs up to 1e8 u = 1e-8; recentred, nothing."""
+    """At offset 1e8 the mean, rounded before it is subtracted, costs up to 1e8 u = 1e-8; recentred, nothing.
+
+    At offset 0 they are as good.
+    """
+    judged = cases.judge(cases.CASES[0])
+    a = judged.arrays
+    steps = ln.layer_norm_backward_steps(a.dy, a.x, a.gamma)
+    cases.check(dict(zip(cases.NAMES[1:], steps)), judged.exact, judged.bars)
     judged = cases.judge(Case("steps at an offset", (4, 33), offset=1e8))
     a = judged.arrays
     dx, dgamma, _ = ln.layer_norm_backward_steps(a.dy, a.x, a.gamma)

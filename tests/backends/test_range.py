@@ -115,7 +115,7 @@ def test_the_range_is_derived():
     """tiny / u from below; and what is scaled up or down on the GPU is in range afterwards."""
     for dtype, (smallest, largest) in contract.RANGE.items():
         assert 0.98 <= smallest / (np.finfo(dtype).tiny / cases.U[dtype]) <= 1.02  # to one digit
-        assert largest * 2**24 < np.finfo(dtype).max  # a sum of squares of that many numbers
+        assert 10 < np.finfo(dtype).max * cases.U[dtype] / largest < 1000  # a sum of squares of 10 / u numbers
     smallest, largest = contract.RANGE["float32"]
     assert smallest * gpu.kernels.UP**2 < largest and smallest < largest * gpu.kernels.DOWN**2
     assert float(np.finfo("f4").max) ** 2 * gpu.kernels.DOWN**2 < largest
@@ -139,6 +139,12 @@ def test_the_largest_numbers(backend):
         x = np.array([[largest, -largest, largest, -largest]])
         y, _ = backend.layer_norm_forward(x, np.ones(4, dtype), np.zeros(4, dtype))
         assert np.abs(y - [[1, -1, 1, -1]]).max() <= 4 * cases.U[dtype]
+
+
+def test_eps_far_above_the_variance():
+    """Both out of range, and eps further still in the scale of the row."""
+    y = ln.layer_norm_forward(np.ldexp([1.0, -1.0], -1020), np.ones(2), np.zeros(2), 2.0**-980)[0]
+    assert y.tolist() == [2.0**-530, -(2.0**-530)]
 
 
 @every_backend

@@ -37,7 +37,7 @@ def running_sums(a, dtype="float32"):
     a = _rows(a, ("float32",))
     contract.require_choice("dtype", dtype, DTYPES)
     if dtype == "float32":
-        return np.cumsum(a, axis=0, dtype=np.float32)
+        return np.cumsum(a, axis=0)
     # bfloat16 is the upper half of a float32: add just under half of what is cut, one more if the last bit kept
     # is odd, and cut. Three times faster than round_to, and a million steps wait for each other here.
     sums = np.empty(a.shape, np.float32)
@@ -132,7 +132,7 @@ def row_sum_errors(orders, counts, columns, dtype="float32", *, rng, mean=0.0):
     contract.require_choice("dtype", dtype, DTYPES)
     shape = max(counts, default=0), contract.require_count("columns", columns)
     terms = contract.require_rng(rng).standard_normal(shape, np.float32)
-    terms = rounding.round_to(terms + np.float32(contract.require_number("mean", mean)), dtype)
+    terms = rounding.round_to(terms + contract.require_number("mean", mean), dtype)
     errors = {order: np.empty(len(counts)) for order in orders}
     for i, n in enumerate(counts):
         exact = np.array([math.fsum(column) for column in terms[:n].T.tolist()])
@@ -165,7 +165,7 @@ def row_sum_loss(n, order, dtype="float32"):
     _check(order, dtype)
     n, tu = contract.require_numbers("n", n, least=1), rounding.TAU * rounding.find(dtype).u
     roundings = {"sequential": n / 2, "random": n / 2, "pairwise": np.log2(n),
-                 "blocks": np.minimum(n, BLOCK) / 2 + np.log2(np.maximum(n / BLOCK, 1)),
+                 "blocks": n.clip(max=BLOCK) / 2 + np.log2((n / BLOCK).clip(min=1)),
                  "neumaier": 1 + (tu * n) ** 2 / 6, "wide": np.ones_like(n)}[order]
     return tu * np.sqrt(roundings)
 
@@ -181,6 +181,6 @@ def row_sum_bound(n, order, dtype="float32"):
     _check(order, dtype)
     n = contract.require_numbers("n", n, least=1)
     depth = {"sequential": n - 1, "random": n - 1, "pairwise": np.ceil(np.log2(n)),
-             "blocks": np.minimum(n, BLOCK) - 1 + np.ceil(np.log2(np.maximum(n / BLOCK, 1))),
+             "blocks": n.clip(max=BLOCK) - 1 + np.ceil(np.log2((n / BLOCK).clip(min=1))),
              "neumaier": np.ones_like(n), "wide": np.ones_like(n)}[order]
     return rounding.find(dtype).u * depth

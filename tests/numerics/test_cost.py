@@ -208,6 +208,7 @@ def test_fused_memory_is_its_results(which, keep, out, full, per_row, per_featur
     expected = 8 * (full * rows * D + per_row * rows + per_feature * D)
     moments = cost.memory(which, rows, D, "float64", keep=keep, fused=True, out=out)
     assert moments == [(f"fused {which}", expected), ("return", expected)]
+    assert cost.peak_memory(which, rows, D, "float64", keep=keep, fused=True, out=out) == expected
 
 
 # Time

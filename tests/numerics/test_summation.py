@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from lnlib.rounding import FORMATS, TAU, round_to
-from lnlib.summation import ROW_ORDERS, row_sum_bound, row_sum_errors, row_sum_loss, running_sums, sum_rows
+from lnlib.summation import (ROW_ORDERS, by_halves, row_sum_bound, row_sum_errors, row_sum_loss, running_sums,
+                              sum_rows)
 
 DTYPES = ("float32", "bfloat16")
 
@@ -148,9 +149,13 @@ def test_the_bound_counts_the_roundings_of_a_term(order, roundings):
     assert np.array_equal(row_sum_bound(N, order) / FORMATS["float32"].u, np.broadcast_to(roundings, N.shape))
 
 
-def test_blocks_lose_as_a_block_does_and_one_rounding_for_each_doubling_of_their_number():
-    lost = (row_sum_loss(N[:4], "blocks") / (TAU * FORMATS["float32"].u)) ** 2
-    assert lost == pytest.approx([1 / 2, 50, 64, 65])
+@pytest.mark.parametrize("order, roundings", [
+    ("sequential", N / 2), ("random", N / 2), ("pairwise", np.log2(N)), ("wide", 1),
+    ("blocks", [1 / 2, 50, 64, 65, 64 + np.log2(1000 / 128)])])
+def test_the_lines_count_the_roundings_of_the_total(order, roundings):
+    """Their number, where partial sums are smaller than the total in proportion; squares add up."""
+    lost = (row_sum_loss(N, order) / (TAU * FORMATS["float32"].u)) ** 2
+    assert lost == pytest.approx(np.broadcast_to(roundings, N.shape), rel=1e-14)
 
 
 def test_neumaier_loses_what_its_errors_lose_in_sequence():
@@ -158,7 +163,18 @@ def test_neumaier_loses_what_its_errors_lose_in_sequence():
     n, tu = 10_000, TAU * FORMATS["bfloat16"].u
     errors = tu**2 * np.cumsum(np.arange(1.0, n + 1))  # of the partial sums, squared
     assert row_sum_loss(n, "neumaier", "bfloat16") == pytest.approx(tu * np.sqrt(1 + errors.sum() / n), rel=1e-3)
-    assert np.array_equal(row_sum_loss(N, "wide"), np.full(5, TAU * FORMATS["float32"].u))
+
+
+def test_of_no_counts_there_are_no_errors():
+    """And no number is drawn."""
+    rng = np.random.default_rng(0)
+    assert row_sum_errors(["wide"], [], 2, rng=rng)["wide"].shape == (0,)
+    assert rng.random() == np.random.default_rng(0).random()
+
+
+def test_by_halves_in_float64():
+    """1 + 2**-52 needs all of its bits; and the last row waits."""
+    assert by_halves(np.array([[1.0], [0.0], [2.0**-52]])).tolist() == [1 + 2.0**-52]
 
 
 def test_with_a_mean_the_sum_is_well_conditioned():

@@ -92,6 +92,9 @@ def test_step_curve_covers_all_methods_and_takes_fixed_point():
     central = curve["central"]
     assert central[1] < 1e-9 < min(central[0], central[2]) and central[3] > 1e-4  # a V
     assert curve["complex"][2] < 1e-15 and curve["complex"][3] < 1e-15            # not a V
+    x = np.array([1.0, 2.0])  # floats, and a method that is twice too large: off by 1, relative to what is exact
+    twice = step_curve(np.sum, x, x, [0.5, 1], {"twice": lambda f, x, h, dy: 2 * x})["twice"]
+    assert twice.dtype == np.float64 and (twice == 1).all()
 
 
 def test_richardson_levels():
@@ -127,6 +130,7 @@ def test_the_default_step_is_the_next_power_of_two_after_the_balance(method, con
         assert target <= h < 2 * target
         assert math.frexp(h)[0] == 0.5
     assert RULES[method].balance(U) == pytest.approx((constant * U) ** (1 / (order + 1)))
+    assert RULES["complex"].step(U) == 1e-30
 
 
 @pytest.mark.parametrize("x, alike", [((1 - 16 * U, 1), True), ((1 - 18 * U, 1), False), ((-1, 16 * U - 1), True)])
@@ -580,6 +584,8 @@ HERE = np.ones((4, 16))
     (lambda: tolerance("int64", 8), ValueError, "dtype: found 'int64'"),
     (lambda: tolerance("float64", 0), ValueError, "D: found 0"),
     (lambda: tolerance("float64", 8, math.nan), ValueError, "condition: found nan"),
+    (lambda: step_curve(np.sum, ARGS[0], GRADS[1], [1.0]), ValueError,
+     r"exact: found shape \(8,\), expected \(2, 8\), the shape of x"),
     (lambda: check_gradients(f, ARGS, DY, GRADS, names=["dx"]), ValueError, "names: found 1, expected 3"),
     (lambda: check_gradients(f, ARGS, DY, GRADS, rtol=math.nan), ValueError, "rtol: found nan"),
     (lambda: direction_test(f, ARGS, DY, (GRADS[0], GRADS[1][None], GRADS[2]), rng=np.random.default_rng(0)),

@@ -175,7 +175,8 @@ def test_rms_norm_of_rows_one_can_check_by_hand():
     x, dy = np.array([[3.0, 3, 3, 5], [1, -1, 1, -1]]), np.array([[4.0, 0, 0, 0], [0, 4, 0, 0]])
     exact = reference.rms_norm(x, np.full(4, 4.0), dy, eps=3.0)
     assert exact.y.tolist() == to_fixed([[3, 3, 3, 5], [2, -2, 2, -2]]).tolist()
-    assert reference.rms_norm(x, np.ones(4)).rstd.tolist() == reference.rms_norm(x, np.ones(4), eps=1e-5).rstd.tolist()
+    one = np.ones(4)
+    assert reference.rms_norm(x, one).rstd.tolist() == reference.rms_norm(x, one, eps=1e-5).rstd.tolist()
     # r (g - xhat mean(g xhat)): g = (16, 0, 0, 0), xhat = x / 4, mean 3; then g = (0, 16, 0, 0), xhat = x / 2, mean -2.
     assert to_float64(exact.dx).tolist() == [[4 - 9 / 16, -9 / 16, -9 / 16, -15 / 16], [0.5, 7.5, 0.5, -0.5]]
     assert to_float64(exact.dgamma).tolist() == [3, -2, 0, 0]

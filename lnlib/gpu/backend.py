@@ -30,7 +30,7 @@ def _forward_kernel(plan, real, storage):
 
 
 def _backward_kernel(plan, real, storage):
-    if plan.chunks and plan.rows > 1:
+    if plan.rows != 1:
         return _kernel(kernels.backward_short, *plan[:4], real, storage)
     if plan.chunks:
         return _kernel(kernels.backward_twice if plan.twice else kernels.backward, *plan[:3], real, storage)
@@ -190,6 +190,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
     seen = contract.require_x(_seen("x", x, device))
     contract.require_dtype("x", seen.dtype, DTYPES, _EXPECTED)
     parameters = contract.require_parameters(_seen("gamma", gamma, device), _seen("beta", beta, device), seen)
+    kind, = {a.dtype for a in parameters}
     eps = contract.require_eps(eps)
     real = np.dtype(np.float64 if contract.require_bool("precise", precise) else np.float32)
     if out is not None:
@@ -205,9 +206,9 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
         statistics = machine.empty((rows, 4), real)
         if rows:
             width = width_of_access(machine, D, x, gamma, beta, y)
-            work = forward_work(rows, D, width, real, dtype, parameters[0].dtype, eps)
+            work = forward_work(rows, D, width, real, dtype, kind, eps)
             machine.launch(work, x, gamma, beta, y, statistics)
-        cache = GpuLayerNormCache(x, statistics, gamma, parameters[0].dtype, device)
+        cache = GpuLayerNormCache(x, statistics, gamma, kind, device)
         if device:
             return y, cache
         result = np.empty(shape, dtype) if out is None else out
@@ -230,7 +231,7 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
     if out is not None:
         contract.require_out(_seen("out", out, True) if device else out, contract.Description(shape, dtype, True))
     D, rows = shape[-1], math.prod(shape[:-1])
-    with machine_for(device, x if device else dy, stream, interpreted=isinstance(statistics, np.ndarray)) as machine:
+    with machine_for(device, x, stream, interpreted=isinstance(statistics, np.ndarray)) as machine:
         if device:
             _require_one_device(machine, {"dy": dy, **({} if out is None else {"out": out})})
         else:

@@ -32,7 +32,7 @@ class Interpreter:
         pass
 
     def put(self, array):
-        return np.array(array, order="C")
+        return np.array(array)
 
     def empty(self, shape, dtype):
         return np.empty(shape, dtype)
@@ -42,7 +42,7 @@ class Interpreter:
 
     def launch(self, work, *arrays):
         simt.launch(work.kernel, work.blocks, work.threads, *(
-            a.reshape(-1).view(in_kernels(a.dtype.name)) for a in arrays), *work.numbers)
+            a.ravel().view(in_kernels(a.dtype.name)) for a in arrays), *work.numbers)
 
     def address(self, array):
         return 0  # the interpreter places arrays as a GPU's allocator does
@@ -110,7 +110,9 @@ def _multiprocessors(device):
     return cuda.gpus[device].MULTIPROCESSOR_COUNT
 
 
-_name = functools.lru_cache(maxsize=None)(lambda dtype: np.dtype(dtype).name)
+@functools.lru_cache(maxsize=None)
+def _name(dtype):
+    return dtype.name  # NumPy makes it anew each time
 
 
 def _numbas(stream):

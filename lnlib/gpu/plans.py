@@ -74,7 +74,7 @@ def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1):
     twice = not chunks
     if twice:
         threads, chunks = threads_and_chunks(D, width, 2 * kept, 512)
-    twice = twice and chunks > 0
+    twice = twice and chunks != 0  # not a row that is longer still
     together = 128 // threads if threads <= 32 else 1
     turns = -(-rows // together)
     if not rows:

@@ -4,6 +4,7 @@ Where there is no GPU, lnlib.gpu runs its kernels in lnlib.simt, and so do most 
 launched directly, their accesses can be counted. The last part needs a GPU.
 """
 
+import contextlib
 import copy
 import ctypes
 import functools
@@ -461,6 +462,21 @@ def test_traffic_of_rows_that_are_read_twice(width):
         assert (uses(ran, sums[0], (name, "store"))[0] == 1).all() and not any(uses(ran, sums[0], (name, "load"))[0])
 
 
+@pytest.mark.parametrize("name, real, ahead", [
+    ("four warps, four rows each", "f4", True), ("four warps, four rows each", "f8", False),
+    ("a warp, two rows", "f8", True), ("four warps, a long row each", "f4", False)])
+def test_short_rows_are_asked_for_ahead(name, real, ahead):
+    """Once each; the next before dx of these is written, where registers have room: 8 numbers, 4 in float64."""
+    kind = KINDS[name]
+    x, gamma, beta, dy = arrays((2 * kind.rows, kind.D))
+    _, statistics, _ = launch_forward(kind.forward(len(x)), x, gamma, beta, real=np.dtype(real))
+    _, ran = launch_backward(kind.plan(1, 1), dy, x, statistics, gamma, log=True)
+    loads = [(n, a) for n, a in enumerate(ran.accesses) if (a.array, a.kind) == ("x", "load")]
+    assert sum(a.size for _, a in loads) == x.nbytes
+    next_row = min(n for n, a in loads if a.address >= x.nbytes // 2)
+    assert ahead == (next_row < min(n for n, a in enumerate(ran.accesses) if a.array == "dx"))
+
+
 # The same result, whatever the launch
 
 @pytest.mark.slow
@@ -531,20 +547,20 @@ def test_add_partials(D, partials):
 
 @pytest.mark.slow
 def test_chunks_of_partial_sums(monkeypatch):
-    """70 partial sums, 32 of them a chunk: one launch makes them, one adds chunks, and one what that leaves."""
+    """40 partial sums, 32 of them a chunk: one launch makes them, one adds chunks, and one what that leaves."""
     monkeypatch.setattr(plans, "plan_add", lambda partials: (32, 1, -(-partials // plans.TERMS)))
     monkeypatch.setattr(plans, "ROWS_ADDED", 1)
     monkeypatch.setattr(cuda, "is_available", lambda: False, raising=False)
     launch, launched = devices.Interpreter.launch, []
-    monkeypatch.setattr(devices.Interpreter, "launch",
-                        lambda self, work, *arrays: launched.append(work.blocks) or launch(self, work, *arrays))
+    monkeypatch.setattr(devices.Interpreter, "launch", lambda self, work, *arrays: (
+        launched.append(work.blocks), as_prepared(work, arrays), launch(self, work, *arrays)))
     backend.backward_work.cache_clear()
-    a = arrays((70, 516))
+    a = arrays((40, 516))
     results = run(*a)
     backend.backward_work.cache_clear()
     exact = reference.layer_norm(*a)
     cases.check(results, exact, cases.float32_bars(exact, a[1], a[3]))
-    assert launched[2:] == [17 * 3, 17]
+    assert launched[2:] == [17 * 2, 17]
 
 
 # Plans
@@ -614,6 +630,13 @@ def test_plan_of_the_second_stage():
         assert chunks == -(-partials // (lanes * plans.TERMS)) and (chunks == 1) == (partials <= 1024)
         assert columns >= 8 and columns % 8 == 0 and 32 <= columns * lanes <= 256
         assert lanes & (lanes - 1) == 0 and lanes // 2 < partials and lanes >= min(partials, 32)
+    # A partial sum has 64 rows at most. A multiprocessor has 512 threads, in four blocks of 128 or one of 512.
+    for arguments, expected in (((64, 8192, 4), (512, 4, 4, 1, 1, 1)), ((65, 8192, 4), (512, 4, 4, 1, 1, 2)),
+                                ((10**6, 4096, 4), (256, 4, 4, 1, 2, 15626)),
+                                ((10**6, 512, 4, 16, 100), (32, 4, 4, 4, 400, 4000)),
+                                ((10**6, 20000, 4, 16, 100), (1024, 0, 4, 1, 100, 15700))):
+        assert plans.plan_backward(*arguments) == (*expected, False)
+    assert plans.plan_forward(0, 100, 4) == (32, 1, 4, 4, 0, 0, False)
     # No rows, no launch but this.
     assert plans.plan_backward(0, 100, 4)[4:6] == (0, 0) and plans.plan_add(0) == (32, 1, 1)
 
@@ -631,19 +654,29 @@ def test_width():
     assert [width(1024, 512, address, 0, dtype="f2") for address in (16, 8, 24, 4, 2, 260)] == [4, 4, 4, 1, 1, 1]
 
 
-@pytest.mark.parametrize("misaligned", range(4))
+def as_prepared(work, arrays):
+    """What a GPU is told of arrays and numbers beforehand is what comes."""
+    assert work.arrays == tuple((a.dtype, a.size) for a in arrays)
+    assert all(isinstance(number, np.generic) for number in work.numbers)
+
+
+@pytest.mark.parametrize("misaligned", [*range(4), None])
 def test_each_misaligned_array_counts(misaligned, monkeypatch):
     """x, gamma, beta, y in forward, dy, x, gamma, dx in backward: one that begins elsewhere, and width is 1."""
-    widths, asked = [], Counter()
+    asked_for, asked = [], Counter()
     for name in ("plan_forward", "plan_backward"):
         plan = getattr(plans, name)
-        monkeypatch.setattr(plans, name, lambda rows, D, width, *rest, plan=plan: (
-            widths.append(width) or plan(rows, D, width, *rest)))
+        monkeypatch.setattr(plans, name, lambda rows, D, *rest, plan=plan: (
+            asked_for.append(rest) or plan(rows, D, *rest)))
 
     class Machine(devices.Interpreter):
         def address(self, array):
-            asked[len(widths)] += 1
-            return 4 if asked[len(widths)] == misaligned + 1 else 256
+            asked[len(asked_for)] += 1
+            return super().address(array) if misaligned is None else 4 * (asked[len(asked_for)] == misaligned + 1)
+
+        def launch(self, work, *arrays):
+            as_prepared(work, arrays)
+            super().launch(work, *arrays)
 
     monkeypatch.setattr(devices, "Interpreter", Machine)
     monkeypatch.setattr(cuda, "is_available", lambda: False, raising=False)
@@ -651,7 +684,10 @@ def test_each_misaligned_array_counts(misaligned, monkeypatch):
         kept.cache_clear()
     a = arrays((3, 8))
     assert cases.errors({"y": run(*a)[0]}, reference.layer_norm(*a))["y"] <= cases.BAR["float32"]
-    assert widths == [1, 1]
+    run(*arrays((3, 8), "float16", "float32"), precise=True)  # float64 takes two registers
+    width = 4 if misaligned is None else 1
+    assert asked_for[:2] == [(width, 16), (width, 16, 2)]
+    assert [kept for _, kept, *_ in asked_for[2:]] == [8, 8]
 
 
 # Mistakes
@@ -842,14 +878,22 @@ def test_mistakes_are_caught(name):
 
 # The host
 
+class TorchsDtype(NamedTuple):
+    numpys: np.dtype
+    itemsize = property(lambda self: self.numpys.itemsize)
+
+    def __str__(self):
+        return f"torch.{self.numpys}"
+
+
 class OnDevice:
     """An array on a device that is not there; what libraries of GPU arrays show to one another."""
 
-    def __init__(self, array, read_only=False):
-        self.array, self.read_only = array, read_only
+    def __init__(self, array, read_only=False, at=0):
+        self.array, self.read_only, self.at = array, read_only, at
 
     shape = property(lambda self: self.array.shape)
-    dtype = property(lambda self: self.array.dtype)
+    dtype = property(lambda self: TorchsDtype(self.array.dtype))
 
     @property
     def __cuda_array_interface__(self):
@@ -885,6 +929,9 @@ class Pretended(devices.Interpreter):
 
     def launch(self, work, *arrays):
         super().launch(work, *(getattr(a, "array", a) for a in arrays))
+
+    def device_of(self, array):
+        return array.at
 
     def put(self, array):
         raise AssertionError("an array on the device is not copied")
@@ -939,6 +986,24 @@ def refused():
         yield function, {**good, "out": X}, "out", TypeError, "found ndarray", there
         yield (function, {**good, "out": OnDevice(X, read_only=True)}, "out", ValueError, "found a read-only array",
                "that can be written")
+
+        for name in ("gamma", "beta", "out") if function is forward else ("dy", "out"):
+            elsewhere = OnDevice({**DEVICE_FORWARD, "dy": good.get("dy"), "out": ON_DEVICE[0]}[name].array, at=1)
+            yield (function, {**good, name: elsewhere}, name, ValueError, "found an array on device 1",
+                   "expected one on device 0, where x is")
+    for name, bad, error, found, expected in (
+            ("x", X.tolist(), TypeError, "found list", "the array that forward made"),
+            ("statistics", None, TypeError, "found NoneType", "the array that forward made"),
+            ("statistics", CACHE.statistics.astype("f2"), TypeError, "found dtype float16", "float32"),
+            ("x", X.astype("f8"), TypeError, "found dtype float64", "float32"),
+            ("gamma", GAMMA.astype("f8"), TypeError, "found dtype float64", "float32"),
+            ("x", np.float32(1) * np.ones((), "f4"), TypeError, "found", ""),
+            ("statistics", CACHE.statistics[:2], ValueError, "found shape (2, 4)", "(3, 4)"),
+            ("gamma", GAMMA[:7], ValueError, "found shape (7,)", "(8,)"),
+            ("dtype", "float32", TypeError, "found", "a NumPy dtype"),
+            ("dtype", np.dtype("f8"), TypeError, "found dtype float64", "float32"),
+            ("device", 0, TypeError, "found", "")):
+        yield backward, {"dy": DY, "cache": CACHE._replace(**{name: bad})}, f"cache.{name}", error, found, expected
 
     # What a device array may not be.
     for name, a in (("x", X), ("gamma", GAMMA), ("beta", BETA), ("dy", DY), ("out", X)):
@@ -1256,23 +1321,82 @@ def test_which_stream():
     assert devices.stream_of(None, None) == 0 and devices.stream_of(None, 2) == 2
 
 
-def test_results_are_made_by_the_library_of_x(monkeypatch):
-    """Numba's own where there is no x, or where its library is neither CuPy nor PyTorch."""
+def test_a_gpu_and_the_library_of_x(monkeypatch):
+    """Memory is Numba's own where there is no x, or where its library is neither CuPy nor PyTorch."""
     def made_by(name):
-        return lambda shape, dtype, **where: (name, shape, dtype, *where.values())
+        return lambda shape, dtype, **where: (name, shape, dtype, *where.items())
 
-    numba = types.SimpleNamespace(device_array=made_by("numba"), get_current_device=lambda: types.SimpleNamespace(id=77),
-                                  gpus={77: types.SimpleNamespace(MULTIPROCESSOR_COUNT=4)})
+    said = []
+
+    class Numbas(np.ndarray):
+        def copy_to_host(self, stream):
+            return said.append(("from", self.dtype.name, stream)) or np.array(self)
+
+    def to_device(a, stream):
+        return said.append(("to", a.dtype.name, a.flags.c_contiguous, stream)) or a.view(Numbas)
+
+    @contextlib.contextmanager
+    def on_device(number):
+        said.append(number)
+        yield
+        said.append("left")
+
+    class Stream(NamedTuple):
+        number: int
+
+        def synchronize(self):
+            said.append("waited")
+
+    numba = types.SimpleNamespace(
+        device_array=made_by("numba"), get_current_device=lambda: types.SimpleNamespace(id=77), external_stream=Stream,
+        to_device=to_device, gpus={n: types.SimpleNamespace(MULTIPROCESSOR_COUNT=2 * n) for n in (5, 77)})
     monkeypatch.setattr(devices, "cuda", numba)
-    monkeypatch.setattr(devices, "device_of", lambda address: None)
-    for name, expected in (("cupy", ("cupy", (2, 3), "float32")), ("other", ("numba", (2, 3), "float32", 0))):
-        monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(empty=made_by(name)))
-        interface = {"stream": 1, "data": (0, False)}
-        x = type("array", (), {"__module__": f"{name}.core", "__cuda_array_interface__": interface})()
-        assert devices.Gpu(x).empty((2, 3), "float32") == expected
+    monkeypatch.setattr(devices, "device_of", {1000: 5, 0: None}.get)
+    monkeypatch.setattr(devices, "on_device", on_device)
+
+    def array(name, address=0, stream=1, **more):
+        interface = {"stream": stream, "data": (address, False)}
+        monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(empty=made_by(name), float16="torch's", cuda=(
+            types.SimpleNamespace(current_stream=lambda device: types.SimpleNamespace(cuda_stream=len(device))))))
+        return type("array", (), {"__module__": f"{name}.core", "__cuda_array_interface__": interface, **more})()
+
+    half = np.dtype("f2")
+    assert devices.Gpu(array("cupy", None)).empty((2, 3), half) == ("cupy", (2, 3), half)
+    assert devices.Gpu(array("other")).empty((2, 3), half) == ("numba", (2, 3), half, ("stream", 0))
+    here = devices.Gpu(array("other", 1000, 9))
+    assert (here.device, here.multiprocessors, here.stream) == (5, 10, 9)
+    assert here.empty(1, half) == ("numba", 1, half, ("stream", Stream(9)))
+    x = array("torch", device="cuda:5", data_ptr=lambda self: 1000)
+    torchs = devices.Gpu(x)
+    assert torchs.empty((2, 3), half) == ("torch", (2, 3), "torch's", ("device", "cuda:5"))
+    assert (torchs.device, torchs.stream, devices.Gpu(x, 3).stream) == (5, 6, 3)
     machine = devices.Gpu()
-    assert machine.empty(5, "float64") == ("numba", 5, "float64", 0)
-    assert (machine.device, machine.multiprocessors) == (77, 4)
+    assert (machine.device, machine.multiprocessors) == (77, 154)
+    assert machine.device_of(x) == 5 and machine.device_of(array("other")) == 77
+    torchs.launch(types.SimpleNamespace(launch=lambda *launched: said.append(launched)), x, array("other"))
+    with here as entered:
+        assert entered is here
+    assert said == [(5, 6, [1000, 0]), 5, "left"]
+    # NumPy's arrays, there and back. To Numba bfloat16 is 16 bits.
+    for stream, expected in ((0, 0), (9, Stream(9))):
+        said.clear()
+        machine, a = devices.Gpu(None, stream), np.arange(6).reshape(2, 3).astype(cases.HALVES[-1]).T
+        found = np.zeros_like(a)
+        machine.get(machine.put(a), found)
+        name = prepared.in_kernels(cases.HALVES[-1])
+        assert said == [("to", name, True, expected), ("from", name, expected), *["waited"] * bool(stream)]
+        assert bits([found]) == bits([a])
+
+
+@pytest.mark.parametrize("device, available, interpreted, expected", [
+    (True, False, True, "gpu"), (False, True, False, "gpu"), (False, True, True, None), (False, False, False, None)])
+def test_where_kernels_run(device, available, interpreted, expected, monkeypatch):
+    """On a GPU if there is one, or if x is on one; but what the interpreter began it finishes."""
+    monkeypatch.setattr(devices, "Gpu", lambda *given: ("gpu", *given))
+    monkeypatch.setattr(devices, "Interpreter", lambda *given: (None, *given))
+    monkeypatch.setattr(cuda, "is_available", lambda: available, raising=False)
+    given = {"interpreted": True} if interpreted else {}
+    assert devices.machine_for(device, "x", 7, **given) == (expected, "x" if device else None, 7)
 
 
 def test_the_parameters_of_a_launch():

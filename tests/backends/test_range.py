@@ -117,6 +117,7 @@ def test_the_range_is_derived():
         assert 0.98 <= smallest / (np.finfo(dtype).tiny / cases.U[dtype]) <= 1.02  # to one digit
         assert 10 < np.finfo(dtype).max * cases.U[dtype] / largest < 1000  # a sum of squares of 10 / u numbers
     smallest, largest = contract.RANGE["float32"]
+    assert (gpu.kernels.DOWN, gpu.kernels.UP) == (2.0**-90, 2.0**100)
     assert smallest * gpu.kernels.UP**2 < largest and smallest < largest * gpu.kernels.DOWN**2
     assert float(np.finfo("f4").max) ** 2 * gpu.kernels.DOWN**2 < largest
 

@@ -14,39 +14,71 @@ from lnlib.mistakes.relation import relation
 
 
 def test_numbers_whose_squares_overflow_or_vanish_are_told_apart():
-    for size in (1e200, 1e-200, 1e-320):
-        one = np.array([size, -size])
+    for size in (1e200, -1e200, 1e-200, 1e-320):
+        one = np.array([size, 2 * size])
         assert agree(one, one * (1 + 1e-12)) and not agree(one, 2 * one) and not agree(one, one / 1e150)
 
 
-def test_a_transpose_and_an_inverse():
-    a = np.array([[1.0, 2], [3, 4]])
-    for b, words in ((a.T, "transpose"), (np.linalg.inv(a), "inverse"), (a[::-1], "other way round")):
-        assert words in str(relation([(b, [])], [(a, [])]))
-    assert relation([(a, [])], [(a, [])]) is None
-    # One integer is often a simple multiple of another.
-    assert relation([(9, [])], [(6, [])]) is None and relation([(4, [])], [(12, [])]) is None
-    for mine, right, factor in ((14, 7, "2"), (7, 14, "1/2"), (28, 7, "4"), (7, 28, "1/4")):
-        assert f"is {factor} times it" in str(relation([(mine, [])], [(right, [])]))
-    assert "3/2" in str(relation([(9, []), (12, [])], [(6, []), (8, [])]))
-    # Of float32, a fraction with a large denominator would be near any number.
-    b = np.array([1, 2], np.float32)
-    assert relation([(np.float32(1.0371) * b, [])], [(b, [])]) is None
-    assert "3/2" in str(relation([(np.float32(1.5) * b, [])], [(b, [])]))
-    with np.errstate(all="ignore"):  # products overflow
-        assert relation([(np.array([1e308, -1e308]), [])], [(np.array([1e10, 1e10 + 1]), [])]) is None
-    # One number is a fraction of another by chance.
-    assert relation([(1.8, [])], [(1.9, [])]) is None and "3 times" in str(relation([(4.5, [])], [(1.5, [])]))
-    assert "rounded to 6 decimal places" in str(relation([(2e-6, [])], [(1.8e-6, [])]))
-    assert relation([(0.0, [])], [(1e-9, [])]) is None
-    # Two that are cut off at one number, beside one that is right.
-    cut = "is 1 where the right one is larger"
-    assert cut in str(relation([(0.5, []), (1.0, []), (1.0, [])], [(0.5, []), (3.3, []), (7.1, [])]))
-    for right in ((0.4, 3.3, 7.1), (0.5, 3.3, 0.7), (0.5, 3.3, 3.3)):
-        assert cut not in str(relation([(0.5, []), (1.0, []), (1.0, [])], [(b, []) for b in right]))
-    # Arguments that were changed are not a result.
-    assert relation([(1.0, [2 * a])], [(1.0, [a])]) is None
-    assert "2 times" in str(relation([(None, [a, 2 * a])], [(None, [a, a])]))
+A, ZERO, ROWS = np.array([[1.0, 2], [3, 4]]), np.zeros(2), np.array([0.1, 0.2, 0.7])
+_R32 = ROWS.astype(np.float32)
+
+
+@pytest.mark.parametrize("words, pairs", [
+    ("has the digits of float32", [(_R32.astype(float), ROWS)]), ("None", [(_R32, ROWS + 1e-4)]),
+    ("None", [(_R32.astype(float), 1.0001 * ROWS)]), ("None", [(123456, 123456.1)]),
+    ("None", [(1.123456789, 1.123457789)]),
+    ("has the other sign", [(-A, A)]), ("is the transpose", [(A.T, A)]), ("None", [(A[0], A)]),
+    ("has the right numbers in another shape", [(A.ravel(), A)]), ("None", [(A.ravel() + 1, A)]),
+    ("None", [(ROWS, A)]),
+    ("is the other way round along its first axis", [(A[::-1], A)]), ("None", [(2.5, 3.7)]),
+    ("has the right numbers in another order", [(ROWS[[1, 0, 2]], ROWS)]),
+    ("is the inverse", [(np.linalg.inv(A), A)]),
+    ("is the inverse", [(np.eye(2) / 2, np.eye(2, dtype=np.float16) * 2)]),
+    ("is the inverse", [(np.array([[1, -.5], [0, 2e-6]]), np.array([[1, 2.5e5], [0, 5e5]]))]),
+    *(("None", [(np.linalg.inv(b), b)]) for b in (np.array([[1, 1e6], [0, 2e6]]), np.diag([1, 1e6]))),
+    ("None", [(np.ones((2, 3)), np.arange(6).reshape(2, 3) + 0.5)]),
+    ("is the reciprocal", [(1 / ROWS, ROWS)]), ("None", [(ZERO + 1, np.array([0, 2]))]),
+    ("is the square,", [(ROWS**2, ROWS)]), ("is the square root", [(ROWS**0.5, ROWS)]),
+    ("is the square root", [(np.array([1j, 2]), np.array([-1 + 0j, 4]))]), ("None", [(ZERO, -ROWS[1:])]),
+    ("is 1 too large", [(ROWS + 1, ROWS)]), ("is 1 too small", [(ROWS - 1, ROWS)]),
+    ("None", [(A, A)]), ("None", [(A, A * np.nan)]), ("None", [(True, False)]),
+    ("None", [(np.array([True]), np.array([False]))]),
+    ("part 2 of 2 of your result is 2 times", [(("one", 6.4), ("other", 3.2))]),
+    ("part 2 of 2 of your result is 2 times", [((True, 6.4), (False, 3.2))]),
+    ("None", [((6.4, 1.0), (3.2,))]), ("None", [((6.4, "one"), (3.2, 1.0))]),
+    # In every pair, and of each the same.
+    ("None", [(-A, A), (A.T, A)]), ("None", [(2.6, 1.3), (3.9, 1.3)]),
+    # One integer is often a simple multiple of another, and one number a fraction of another by chance.
+    ("None", [(9, 6)]), ("None", [(4, 12)]), ("is 3/2 times", [(9, 6), (12, 8)]), ("None", [(1.8, 1.9)]),
+    *((f"is {factor} times it", [pair]) for factor, pair in (
+        ("2", (14, 7)), ("1/2", (7, 14)), ("4", (28, 7)), ("1/4", (7, 28)))),
+    ("is 10 times", [(13.0, 1.3)]), ("None", [(14.3, 1.3)]), ("None", [(-14.3, 1.3)]),
+    ("is 1/10 times", [(0.17, 1.7)]), ("None", [(1.7 / 11, 1.7)]), ("None", [(ZERO + 3, ZERO)]),
+    ("None", [(ZERO, ROWS[1:])]),
+    ("is 1025/1024 times", [(1025 * ROWS, 1024 * ROWS)]), ("None", [(1026 * ROWS, 1025 * ROWS)]),
+    # Of fewer digits, a fraction with a large denominator would be near any number.
+    ("is 33/32 times", [(33 * _R32, 32 * _R32)]), ("None", [(34 * _R32, 33 * _R32)]),
+    ("None", [(np.array([1e308, -1e308]), np.array([1e10, 1e10 + 1]))]),  # products overflow
+    *((words, [(np.round(x / 10**n, n), x / 10**n)]) for x in (np.array([3.4567, 2.2345]),) for n, words in (
+        (0, "None"), (1, "to 1 decimal place,"), (6, "to 6 decimal places,"), (9, "to 9"), (10, "None"))),
+    ("None", [(0.0, 1e-9)]),
+    # Those that are cut off at one number, beside one that is right, or 0 but for where a search ends.
+    ("is 1 where the right one is larger", [(0.5, 0.5), (1.0, 3.3), (1.0, 8.0), (0.0, 8e-12)]),
+    ("is 1 where the right one is smaller", [(1.5, 1.5), (1.0, -3.3), (1.0, -8.0), (0.0, -8e-12)]),
+    ("is rounded to 1 decimal", [(0.5, 0.5), (1.0, 1.02), (1.0, 1.04)]), ("None", [(0.5, 0.5), (0.0, 8e-12)]),
+    *(("None", [(0.5, 0.5), (1.0, 3.3), *rest]) for rest in (
+        [(1.0, 8.0), (0.0, 9e-12)], [(1.1, 8.0)], [(1.0, 0.7)], [(1.0, 3.3)], [(1, 7.1)], [(ZERO + 1, ZERO + 7)])),
+    ("None", [(1.0, 3.3), (1.0, 7.1)]), ("None", [(0.5, 0.5), (np.nan, 3.3), (np.nan, 7.1)]),
+    ("None", [(5, 5), (1, 3), (1, 7)]),
+])
+def test_how_numbers_follow_from_the_right_ones(words, pairs):
+    said = str(relation(*([(value, []) for value in values] for values in zip(*pairs))))
+    assert words in said, said
+
+
+def test_arguments_are_results_only_where_nothing_is_returned():
+    assert relation([(1.0, [2 * A])], [(1.0, [A])]) is None
+    assert "your result is 2 times" in str(relation([(None, [A, 2 * A])], [(None, [A, A])]))
 
 
 # ---- How it is found -----------------------------------------------------------------------------------
@@ -179,16 +211,35 @@ def test_a_diagnosis_that_crashes_is_a_defect_that_costs_no_report(monkeypatch):
 
 # ---- Comparing, and changing ---------------------------------------------------------------------------
 
+WORDS = np.array(["one", None])
+
+
 @pytest.mark.parametrize("a, b, same", [
     (1.0, 1.0 + 1e-12, True), (1.0, 1.0 + 1e-8, False), (np.float32(1), 1 + 1e-7, True),
+    (np.float32(1), 1.001, False),
     (np.float16(1), 1.005, True), (np.float16(1), 1.02, False), (3, 3, True), (3, 4, False),
-    ([1.0, 2.0], (1.0, 2.0), True), ([1.0], [1.0, 2.0], False), ("race", "race", True), ("race", "fine", False),
-    (None, None, True), (None, 0.0, False), (True, False, False), (0.0, np.False_, False),
-    ({"a": 1.0}, {"a": 1.0}, True),
+    (np.longdouble(1), 1 + 1e-8, False),
+    ([1.0, 2.0], (1.0, 2.0), True), ([1.0], [1.0, 2.0], False), ([1.0], 1.0, False), ([1.0], np.ones(1), False),
+    ("race", "race", True), ("race", "fine", False), (WORDS, WORDS, True), ({1}, frozenset({1}), False),
+    (None, None, True), (None, 0.0, False), (np.array([None]), np.ones(1), False), (True, False, False),
+    (0.0, np.False_, False), (np.ones(0), np.ones(0), True),
+    ({"a": 1.0}, {"a": 1.0}, True), ({"a": 1.0}, {"a": 2.0}, False), ({"a": 1.0}, 1.0, False),
     ({"a": 1.0}, {"b": 1.0}, False), (np.array([1, np.nan]), np.array([1, np.nan]), True), (np.nan, 1.0, False),
-    (np.inf, -np.inf, False), (np.ones(2), np.ones((1, 2)), False), (1 + 1j, 1 + 1j, True)])
+    (np.array([np.nan, 1e-12]), np.array([np.nan, 2e-12]), False),
+    (np.array([np.inf, 1]), np.array([np.inf, 2]), False),
+    (np.inf, -np.inf, False), (np.ones(2), np.ones((1, 2)), False), (np.ones(2, int), np.ones((1, 2), int), False),
+    (1 + 1j, 1 + 1j, True)])
 def test_agree(a, b, same):
     assert agree(a, b) is agree(b, a) is same
+
+
+def test_to_how_much_numbers_agree():
+    for one, two in ((1.0, 2.0), ([1.0], [2.0]), ({"a": 1.0}, {"a": 2.0})):  # relative to the second, the right one
+        assert agree(one, two, tolerance=0.5) and not agree(two, one, tolerance=0.5)
+    for one in (1.0, [1.0], {"a": 1.0}, np.array([1.0, np.nan])):
+        assert agree(one, one, bits=True)
+    for one, two in ((1.0, 1 + 1e-12), ([1.0], [1 + 1e-12]), ({"a": 1.0}, {"a": 1 + 1e-12}), (np.float32(1), 1.0)):
+        assert agree(one, two) and not agree(one, two, bits=True)
 
 
 def test_a_change_that_does_not_fit_is_an_error():
@@ -204,8 +255,16 @@ def test_a_change_that_does_not_fit_is_an_error():
 
 def test_expressions_agree_however_they_are_written():
     sympy = pytest.importorskip("sympy")
-    x, n = sympy.Symbol("x"), sympy.Symbol("n", integer=True)
-    assert agree(n * x * (x + 1), n * x**2 + n * x) and not agree(n * x * (x + 1), n * x**2 + x)
+    x, f, (n, k) = sympy.Symbol("x"), sympy.Function("f"), sympy.symbols("n k", integer=True)
+    for a, b, same in (
+            (n * x * (x + 1), n * x**2 + n * x, True), (n * x * (x + 1), n * x**2 + x, False), (n, k, False),
+            (x, "x", False),
+            (x, 2, False), (sympy.Integer(2), 2, True), (f(x), f(x), True), (f(x), x, False),  # which has no value
+            (n, n + (n - 2) * (n - 3), True), (n, 2 * n - 2, False), (n, 2 * n - 3, False),  # asked at 3 and at 2
+            (x, x + (x - 2) * (x - 3), False), (sympy.KroneckerDelta(n, k), 0, False),
+            (sympy.Matrix([x, n]), sympy.Matrix([x, n]), True), (sympy.Matrix([x, n]), sympy.Matrix([x, k]), False),
+            (sympy.Matrix([x, n]), sympy.Matrix([[x, n]]), False)):
+        assert agree(a, b) is agree(b, a) is same, (a, b)
 
 
 # ---- Slips -----------------------------------------------------------------------------------------------

@@ -169,7 +169,7 @@ def reply(call, answer, arguments, unchanged=False):
 def _arrays(value):
     if isinstance(value, (tuple, list)) and any(isinstance(a, np.ndarray) for a in value):
         return [a for a in value if isinstance(a, np.ndarray)]
-    return [] if isinstance(value, (tuple, np.random.Generator)) else [np.asarray(value)]
+    return [] if isinstance(value, (tuple, np.random.Generator)) else [value]
 
 
 def _in_words(error, answer):

@@ -173,5 +173,5 @@ else:
         if single != value:
             bits |= 1
         if value != value:
-            bits = 0x7fc00000
+            bits = 0x7fc0 << 16
         return uint16(((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) & 0xffff)

@@ -70,8 +70,7 @@ class _Machine:
     def shared_array(self, place, shape, dtype, alignment=None):
         if place not in self.shared:
             array = self.local_array(place, shape, dtype)
-            data = np.full(shape, np.nan if array.dtype.kind == "f" else 0, array.dtype)
-            self.shared[place] = Memory(place[0], data, bytearray(shape), self)
+            self.shared[place] = Memory(place[0], np.zeros(shape, array.dtype), bytearray(shape), self)
         return self.shared[place]
 
     def run(self, function, arguments):
@@ -111,7 +110,6 @@ class _Machine:
         """Run a thread up to where it waits."""
         try:
             self.waiting[thread] = self.running[thread].send(self.answers[thread])
-            self.answers[thread] = None
         except StopIteration:
             self.waiting[thread] = _RETURNED
         except Exception as error:
@@ -232,7 +230,7 @@ class _Machine:
         if key not in self.places:
             # Not the instruction's offset: that may move when Python specialises the code.
             self.places[key] = code.co_name, *_position(code, frame.f_lasti)
-        step = min(count, max(1, 16 // size))
+        step = min(count, 16 // size)
         for part in range(0, count, step):
             site = *self.places[key], kind, part
             passed = self.passed[self.thread]
@@ -298,7 +296,8 @@ def launch(kernel, grid, block, *arguments, log=False, checks=True):
     names = list(inspect.signature(function).parameters)
     if len(arguments) != len(names):
         raise TypeError(f"arguments: found {len(arguments)}, expected {len(names)}: {', '.join(names)}")
-    machine = _Machine(int(grid), int(block), log, checks)
+    grid, block = int(grid), int(block)
+    machine = _Machine(grid, block, log, checks)
     seen, known = [], {}
     for name, value in zip(names, arguments):
         array = _argument(name, value, machine)
@@ -314,4 +313,4 @@ def launch(kernel, grid, block, *arguments, log=False, checks=True):
     finally:
         if collecting:
             gc.enable()
-    return Run(int(grid), int(block), machine.accesses, machine.events)
+    return Run(grid, block, machine.accesses, machine.events)

@@ -5,7 +5,7 @@ import weakref
 
 import numpy as np
 
-from .source import INTEGER, TYPES, KernelError, Promotion, to_integer
+from .source import INTEGER, NARROW, TYPES, KernelError, Promotion, to_integer
 
 
 class DataRace(KernelError):
@@ -64,7 +64,7 @@ class Array:
         """``value`` as the array keeps it."""
         if not self.floating:
             return to_integer(self.dtype.name, value)
-        if isinstance(value, float) and self.dtype.itemsize < 8:
+        if isinstance(value, float) and self.scalar in NARROW:
             raise Promotion(f"float64 is stored into {self.name}, an array of {self.dtype}")
         return self.scalar(value)
 

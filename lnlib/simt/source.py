@@ -123,7 +123,7 @@ _MATH = types.SimpleNamespace(
     **{name: np.float64(getattr(math, name)) for name in ("inf", "nan", "pi")})
 LIBDEVICE = types.SimpleNamespace(  # rounded by themselves, as everything is here
     fadd_rn=lambda a, b: np.float32(a) + np.float32(b), fmul_rn=lambda a, b: np.float32(a) * np.float32(b),
-    dadd_rn=lambda a, b: np.float64(a) + np.float64(b), dmul_rn=lambda a, b: np.float64(a) * np.float64(b))
+    dadd_rn=lambda a, b: np.float64(a) + b, dmul_rn=lambda a, b: np.float64(a) * b)
 
 
 # From the source of a function to a generator.
@@ -144,16 +144,17 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Call(self, node):
         """Wait by a yield; a function that may wait, by a yield from."""
         self.generic_visit(node)
-        module, _, name = ast.unparse(node.func).partition(".")
-        if module == "cuda" and name in ("shared.array", "local.array"):
+        called = ast.unparse(node.func)
+        module, _, name = called.partition(".")
+        if called in ("cuda.shared.array", "cuda.local.array"):
             # Its name, if it gets no other, and its place: all threads of a block get one shared array at one place.
-            node.args.insert(0, ast.Constant((f"cuda.{name}", node.lineno, node.col_offset)))
+            node.args.insert(0, ast.Constant((called, node.lineno, node.col_offset)))
         if module == "cuda" and name in WARP_OPERATIONS | BLOCK_OPERATIONS:
             request = ast.Tuple([ast.Constant(name), ast.Constant(node.lineno), *node.args], ast.Load())
-            return ast.copy_location(ast.Yield(request), node)
-        if module in self.helpers and not name:
+            return ast.Yield(request)
+        if called in self.helpers:
             node.args.insert(0, ast.Name("cuda", ast.Load()))
-            return ast.copy_location(ast.YieldFrom(node), node)
+            return ast.YieldFrom(node)
         return node
 
     def visit_Assign(self, node):
@@ -163,14 +164,15 @@ class _Rewriter(ast.NodeTransformer):
         several = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
         for name, call in zip(target.elts, value.elts) if several else [(target, value)]:
             if isinstance(call, ast.Call) and ast.unparse(call.func) in ("cuda.shared.array", "cuda.local.array"):
-                call.args[0] = ast.Constant((ast.unparse(name), *call.args[0].value[1:]))
+                _, *place = call.args[0].value
+                call.args[0] = ast.Constant((ast.unparse(name), *place))
         return node
 
     def visit_Constant(self, node):
         """A Python float is a float64 on the GPU, although NumPy would adapt it to float32."""
         if not isinstance(node.value, float):
             return node
-        return ast.copy_location(ast.Call(ast.Name("__simt_float64", ast.Load()), [node], []), node)
+        return ast.Call(ast.Name("__simt_float64", ast.Load()), [node], [])
 
     def visit_BinOp(self, node):
         self.generic_visit(node)
@@ -188,8 +190,7 @@ class _Rewriter(ast.NodeTransformer):
                            for context in (ast.Load(), ast.Store()))
         else:
             read, write = ast.Name(target.id, ast.Load()), target
-        total = ast.copy_location(ast.BinOp(ast.copy_location(read, target), node.op, node.value), node)
-        statements.append(ast.Assign([ast.copy_location(write, target)], self.visit(total)))
+        statements.append(ast.Assign([write], self.visit(ast.BinOp(read, node.op, node.value))))
         return [ast.fix_missing_locations(ast.copy_location(statement, node)) for statement in statements]
 
 

@@ -44,7 +44,13 @@ def test_without_numba_a_kernel_stays_what_it_is(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
     without = types.SimpleNamespace(**runpy.run_path(cuda_access.__file__))
     assert without.cuda.jit(add_one) is add_one and without.cuda.jit(device=True)(add_one) is add_one
-    assert not without.cuda.is_available()
+    assert without.FULL == 2**32 - 1 and without.cuda.is_available() is False
+    with pytest.raises(AttributeError, match="cuda.grid: Numba's CUDA target is not installed"):
+        without.cuda.grid  # noqa: B018
+    for name, given in {"load4": 2, "store4": 6, "widened": 1, "bfloat16": 1}.items():
+        with pytest.raises(NotImplementedError, match=f"{name}: works in a kernel only"):
+            vars(without)[name](*range(given))
+    assert without.device(add_one) is add_one
 
 
 class FakeCuda:

@@ -5,7 +5,7 @@ import pytest
 
 from lnlib import layer_norm_forward
 from lnlib.exercises import Call, Check, Mismatch, each, expect, unchanged
-from lnlib.exercises.run import Raised, here, questions, verdict
+from lnlib.exercises.run import Raised, here, plainly, questions, quietly, raised, reply, verdict
 
 
 def ask(rng):
@@ -34,6 +34,7 @@ def test_a_call_is_made_when_its_result_is_taken():
 def test_what_an_answer_raises_is_told_from_what_a_judge_raises():
     check = each("shape", ask, lambda found, **_: found.shape)
     assert run(check, lambda x, n: 1 / 0).startswith("your function raised ZeroDivisionError: division by zero; in its")
+    assert run(check, int).startswith("your function raised ValueError: int() base must")  # no line of its own
     names = {}
     exec("def unseen(x, n): return 1 / 0", names)  # without its source, no line can be shown
     assert run(check, names["unseen"]) == "your function raised ZeroDivisionError: division by zero"
@@ -42,6 +43,24 @@ def test_what_an_answer_raises_is_told_from_what_a_judge_raises():
         "your result is not of the form asked for (AttributeError: 'str' object has no attribute 'shape')"
     with pytest.raises(NotImplementedError, match="later"):
         run(check, lambda x, n: (_ for _ in ()).throw(NotImplementedError("later")))
+
+
+def test_what_is_said_of_an_exception():
+    def minus(a, b):
+        return a - b
+
+    check = each("minus", ask, lambda found, **_: None)
+    for shape, hint in (((3, 2), "; a mean over the last axis keeps that axis, of length 1, only with keepdims=True"),
+                        ((5, 2), "")):
+        for answer in (lambda x, n: minus(x, np.zeros(shape)), lambda x, n: minus(np.zeros(shape), x)):
+            assert run(check, answer).endswith(" ; in its line `return a - b`" + hint)
+    assert not run(check, lambda x, n: int("(3,) (3,2)")).endswith("keepdims=True")
+    assert run(check._replace(call=quietly), lambda x, n: n / x) is None
+    with pytest.raises(Raised) as info:
+        reply(plainly, lambda: 1 / 0, {})
+    assert vars(info.value) == {"kind": "ZeroDivisionError", "message": "division by zero",
+                                "telling": False, "means": ""}
+    assert raised(ValueError("long"), minus, "short", telling=True).message == "short"
 
 
 def test_what_is_no_verdict_goes_through():
@@ -54,10 +73,10 @@ def test_what_is_no_verdict_goes_through():
     with pytest.raises(Gone):
         verdict(each("gone", ask, lambda found, **_: None), None, make)
 
-    def raised(check, arguments):
+    def told(check, arguments):
         raise Raised("KindError", "text", "your function raised something")
 
-    assert verdict(each("raised", ask, lambda found, **_: None), None, raised) == "your function raised something"
+    assert verdict(each("raised", ask, lambda found, **_: None), None, told) == "your function raised something"
 
 
 def test_an_answer_works_on_copies_and_may_not_change_them_where_that_is_asked():
@@ -73,6 +92,9 @@ def test_an_answer_works_on_copies_and_may_not_change_them_where_that_is_asked()
     _, cache = layer_norm_forward(np.arange(3.0), np.ones(3), np.zeros(3))
     caches = unchanged("the cache is left alone", lambda rng: Call({"cache": cache}))
     assert "argument cache" in run(caches, lambda cache: cache.xhat.fill(0))
+    lists = unchanged("a list is left alone", lambda rng: Call({"values": [1, 2], "rng": rng}))
+    assert "argument values" in run(lists, lambda values, rng: values.reverse())
+    assert run(lists, lambda values, rng: rng.random()) is None
 
 
 def test_how_a_call_is_made_may_be_told():

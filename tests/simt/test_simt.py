@@ -406,6 +406,9 @@ def test_uninitialised_reads():
     simt.launch(written(four, "x"), 1, 1, simt.uninitialised(4, f32))
     whole = simt.uninitialised(3, np.int32)
     assert whole.dtype == np.int32 and whole.tolist() == [0, 0, 0] and simt.uninitialised(0, f32).size == 0
+    for name, *given in (("shape", True, f32), ("shape", -1, f32), ("dtype", 3, complex), ("dtype", 3, "f4")):
+        with pytest.raises(TypeError, match=f"{name}: found"):
+            simt.uninitialised(*given)
     simt.launch(read, 1, 1, whole.view(f32))  # as another dtype it is not watched
 
 

@@ -1311,13 +1311,14 @@ def test_on_the_gpu_what_pytorch_has_of_its_own():
 
 def test_which_stream():
     """The caller's, else the one that the array names, else the default one: 0, which 1 names, too."""
-    ours = types.SimpleNamespace(handle=9)  # Numba's, of this version; of another
+    ours = types.SimpleNamespace(handle=np.int64(9))  # Numba's, of this version; of another
     theirs = types.SimpleNamespace(handle=types.SimpleNamespace(value=9))
     default = types.SimpleNamespace(handle=types.SimpleNamespace(value=None))
     for named, given, expected in ((7, 5, 5), (7, ours, 9), (7, theirs, 9), (7, default, 0), (7, None, 7), (7, 0, 0),
                                    (1, None, 0), (2, None, 2), (None, None, 0)):
         x = types.SimpleNamespace(__cuda_array_interface__={"stream": named})
-        assert devices.stream_of(x, given) == expected, (named, given)
+        found = devices.stream_of(x, given)
+        assert found == expected and type(found) is int, (named, given)
     assert devices.stream_of(None, None) == 0 and devices.stream_of(None, 2) == 2
 
 
@@ -1373,7 +1374,7 @@ def test_a_gpu_and_the_library_of_x(monkeypatch):
     machine = devices.Gpu()
     assert (machine.device, machine.multiprocessors) == (77, 154)
     assert machine.device_of(x) == 5 and machine.device_of(array("other")) == 77
-    torchs.launch(types.SimpleNamespace(launch=lambda *launched: said.append(launched)), x, array("other"))
+    torchs.launch(types.SimpleNamespace(launch=lambda *launched: said.append(launched)), x, array("other", None))
     with here as entered:
         assert entered is here
     assert said == [(5, 6, [1000, 0]), 5, "left"]

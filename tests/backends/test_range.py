@@ -277,6 +277,7 @@ def test_the_precise_cache(dtype):
     gamma = x[0].copy()
     _, cache = ln.layer_norm_forward(x, gamma, gamma, precise=True)
     expected = ln.layer_norm_backward(dy, cache)
+    assert ln.layer_norm_forward(x[None], gamma, gamma, precise=True)[0].shape == (1, 4, 64)
     assert cache.x.dtype == x.dtype and cache.mean.dtype == cache.residual.dtype == cache.rstd.dtype == np.float64
     assert cache.mean.shape == cache.residual.shape == cache.rstd.shape == (4, 1)
     x *= 0

@@ -10,6 +10,7 @@ from lnlib.exercises.run import plainly, reply
 from lnlib.mistakes import Diagnosis, change
 from lnlib.mistakes.change import changed, function_of
 from lnlib.mistakes.compare import agree
+from lnlib.mistakes.recognise import Failure, Reply, _nearly, _partly, says_little
 from lnlib.mistakes.relation import relation
 
 
@@ -79,6 +80,27 @@ def test_how_numbers_follow_from_the_right_ones(words, pairs):
 def test_arguments_are_results_only_where_nothing_is_returned():
     assert relation([(1.0, [2 * A])], [(1.0, [A])]) is None
     assert "your result is 2 times" in str(relation([(None, [A, 2 * A])], [(None, [A, A])]))
+
+
+def replies(*results):
+    return [Reply(result, []) for result in results]
+
+
+@pytest.mark.parametrize("result, little", [
+    (True, True), (np.True_, True), (0, True), (ZERO, True), ((0.0, True), True), ((0.0, 1.0), False), (2.5, False),
+    ("", False), (ZERO + 1, False), (Failure("E", ""), True), (Failure("E", "", True), False)])
+def test_what_says_little(result, little):
+    assert says_little(replies(result)) is says_little(replies(0, result)) is little
+
+
+def test_what_replies_nearly_or_partly_the_same():
+    mine, right = replies(2, 3, 4, 5), replies(2, 9, 9, 9)
+    known = {"one off": replies(2, 3, 4, 6), "too": replies(1, 3, 4, 5), "two": replies(1, 3, 4, 6)}
+    assert _nearly(mine, known, 1 / 4) == ["one off", "too"] and _nearly(mine, known, 1 / 2) == ["one off", "too"]
+    assert _nearly(mine, known, 0.24) == []
+    assert _partly(mine, right, replies(2, 3, 9, 9)) and not _partly(mine, right, replies(2, 3, 4, 5))
+    assert not _partly(mine, right, replies(2, 8, 8, 8))
+    assert not _partly(replies("a", 0, 3), replies("b", 5, 5), replies("a", 0, 4))
 
 
 # ---- How it is found -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ plain values stand for themselves and everything else is a list that begins with
     ["array", dtype, shape]  ["scalar", dtype]          both take their bytes from the second part, in order
 
 No pickle: what comes back can be nothing but these. Sizes are compared with limits before memory is taken.
-The module imports nothing from this package: it runs on both sides.
+The module imports nothing from this package: it runs on both sides, of one machine, whose order of bytes they share.
 """
 
 import json
@@ -19,7 +19,7 @@ import numpy as np
 JSON_LIMIT, DATA_LIMIT = 10**6, 2**24
 ITEMS, _DEPTH, _BOUND = 10**5, 20, 10**1000
 _HEAD = struct.Struct("<II")
-DTYPES = {name: np.dtype(name).newbyteorder("<") for name in
+DTYPES = {name: np.dtype(name) for name in
            ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
             "float16", "float32", "float64", "complex64", "complex128")}
 
@@ -38,7 +38,7 @@ def encode(value):
     data = []
 
     def array(a):
-        name = a.dtype.newbyteorder("=").name
+        name = a.dtype.name  # in whatever order its bytes are
         _need(name in DTYPES, f"an array of dtype {str(a.dtype)[:40]}, expected numbers")
         _need(a.nbytes <= DATA_LIMIT, f"an array of shape {a.shape}; that is too large")
         data.append(a.astype(DTYPES[name]).tobytes())
@@ -46,26 +46,21 @@ def encode(value):
 
     def walk(v, depth):
         _need(depth <= _DEPTH, "lists in lists in lists, too deep")
-        if v is None or isinstance(v, bool):
+        if v is None or isinstance(v, str):
             return v
-        if isinstance(v, str):
-            return str(v)
         if isinstance(v, np.generic):
-            return ["scalar", array(np.asarray(v))]
-        if isinstance(v, float):
-            return float(v)
-        if isinstance(v, int):
-            _need(abs(v) < _BOUND, "an integer too large")
-            return int(v)
+            return ["scalar", array(v)]
+        if isinstance(v, (int, float)):
+            _need(isinstance(v, float) or abs(v) < _BOUND, "an integer too large")
+            return v
         if isinstance(v, np.ndarray):
-            v = np.asarray(v)
-            return ["array", array(v), list(v.shape)]
+            return ["array", array(np.asarray(v)), v.shape]
         if isinstance(v, complex):
             return ["complex", v.real, v.imag]
         if isinstance(v, (list, tuple)):
             return ["list" if isinstance(v, list) else "tuple", *(walk(item, depth + 1) for item in v)]
         if isinstance(v, dict):
-            return ["dict", *([walk(key, depth + 1), walk(item, depth + 1)] for key, item in v.items())]
+            return ["dict", *([walk(part, depth + 1) for part in pair] for pair in v.items())]
         raise WireError(f"{type(v).__name__}, expected arrays, numbers, strings, or tuples, lists and dicts of them")
 
     try:
@@ -88,7 +83,7 @@ def changed(values, before):
         try:
             return encode(value) == frame
         except WireError:
-            return False
+            return None
 
     return [i for i, (value, frame) in enumerate(zip(values, before)) if not same(value, frame)]
 
@@ -119,11 +114,11 @@ def decode(frame):
 
 class _Decoder:
     def __init__(self, data):
-        self._data, self._items = memoryview(data), 0
+        self._data, self._taken, self._items = data, 0, 0
 
     def value(self, found):
         result = self._value(found, 0)
-        _need(not self._data, "bytes that belong to nothing")
+        _need(self._taken == len(self._data), "bytes that belong to nothing")
         return result
 
     def _value(self, v, depth):
@@ -136,13 +131,13 @@ class _Decoder:
             return v
         if type(v) is str:
             return v.encode(errors="replace").decode()  # half a surrogate pair cannot be written to a file
-        _need(type(v) is list and v and type(v[0]) is str, "a value of no kind")
+        _need(type(v) is list, "a value of no kind")
         kind, *rest = v
         if kind in ("list", "tuple"):
             items = [self._value(item, depth + 1) for item in rest]
             return items if kind == "list" else tuple(items)
         if kind == "dict":
-            return {self._key(key): self._value(item, depth + 1) for key, item in rest}
+            return dict([self._value(part, depth + 1) for part in (_key(key), item)] for key, item in rest)
         if kind == "complex":
             real, imag = rest
             _need(type(real) is type(imag) is float, "no complex number")
@@ -154,22 +149,22 @@ class _Decoder:
         name, = rest
         return self._array(name, [])[()]
 
-    def _key(self, key):
-        _need(type(key) in (str, int, bool, float, type(None)), "a key that is no key")
-        # Larger ones may all have one hash, and a dict takes minutes.
-        _need(type(key) is not int or abs(key) < 2**63, "a key that is too large")
-        return self._value(key, 0)
-
     def _array(self, name, shape):
-        _need(type(name) is str and name in DTYPES, "an array of no dtype")
-        _need(type(shape) is list and len(shape) <= 16, "an array of no shape")
-        _need(all(type(n) is int and 0 <= n <= DATA_LIMIT for n in shape), "an array of no shape")
         dtype = DTYPES[name]
+        _need(type(shape) is list and len(shape) <= 16, "an array of no shape")
+        _need(all(type(n) is int and 0 <= n for n in shape), "an array of no shape")
         # An axis of length 0 must not hide huge ones beside it.
-        _need(math.prod(max(n, 1) for n in shape) <= DATA_LIMIT, "an array too large")
-        size = math.prod(shape) * dtype.itemsize
-        _need(size <= len(self._data), "an array without its bytes")
-        part, self._data = self._data[:size], self._data[size:]
+        _need(math.prod(n or 1 for n in shape) <= DATA_LIMIT, "an array too large")
+        start = self._taken
+        self._taken += math.prod(shape) * dtype.itemsize
+        part = self._data[start:self._taken]  # of one without all its bytes the shape does not fit
         if name == "bool":  # a byte that is neither 0 nor 1 is no bool
             return (np.frombuffer(part, np.uint8) != 0).reshape(shape)
-        return np.frombuffer(part, dtype).reshape(shape).astype(dtype.newbyteorder("="))
+        return np.frombuffer(part, dtype).reshape(shape).copy()
+
+
+def _key(key):
+    _need(type(key) in (str, int, bool, float, type(None)), "a key that is no key")
+    # Larger ones may all have one hash, and a dict takes minutes.
+    _need(type(key) is not int or abs(key) < 2**63, "a key that is too large")
+    return key

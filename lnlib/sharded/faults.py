@@ -28,7 +28,7 @@ FAULTS = {
     "length": Fault("its dy has a row too few", "ValueError: dy: found shape"),
     "exception": Fault("it fails between the two passes", "ZeroDivisionError: "),
     "early return": Fault("it returns after the first pass", "the end of the program on rank"),
-    "eps": Fault("its eps is 1e-6", "eps: found 1e-0"),
+    "eps": Fault("its eps is 1e-6", "1e-06 on rank "),
 }
 
 

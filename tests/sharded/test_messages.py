@@ -213,6 +213,8 @@ def test_a_cache_of_the_other_cut_is_refused():
                             (features.rms_norm_backward, of_features), (rows.rms_norm_backward, of_rows)):
         with pytest.raises(RankError, match="^rank 0: TypeError: cache: found "):
             simulate([backward(dy, cache)])
+    with pytest.raises(RankError, match="^rank 0: TypeError: cache.dtype: found dtype int64"):
+        simulate([features.layer_norm_backward(dy, of_features._replace(dtype=np.dtype(np.int64)))])
 
 
 def test_arguments_of_the_simulator():

@@ -86,11 +86,8 @@ class Checked:
             return None
 
 
-@contextlib.contextmanager
 def _quietly():
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        yield
+    return warnings.catch_warnings(action="ignore")
 
 
 def judge_example(task, call):
@@ -205,7 +202,7 @@ def judge(data, assignment, seconds=Seconds(), limits=Limits(), agreed=None):
     wanted = Wanted({task.name: task.names for task in tasks}, agreed or {})
     with contextlib.closing(_Process(data, wanted, deadline, seconds, limits)) as process:
         examples = [process.ask(lambda notebook: judge_example(task, lambda args: notebook.call(task.name, args)),
-                                (NOT_RUN, True)) for task in tasks]
+                                (NOT_RUN, None)) for task in tasks]
         before, (output, printed) = process.first, process.output
         judged = [(task, example, *(process.ask(lambda notebook: judge_task(task, notebook, assignment.seed), unasked)
                                     if goes_on else unasked))

@@ -48,9 +48,9 @@ def for_import(marks, roster, title):
     """
     by_id = {mark.student: mark for mark in marks}
     names = {column.strip().casefold(): column for column in roster.columns}
-    if _MOODLE <= set(names):
+    if _MOODLE.issubset(names):
         return "moodle.csv", _worksheet(roster, by_id, names)
-    if {"id", "section"} <= set(names) and {"student", "lastname"} & set(names):
+    if {"id", "section"}.issubset(names) and not {"student", "lastname"}.isdisjoint(names):
         return "canvas.csv", _gradebook(roster, by_id, names, title)
     points = [[*(student.row[column] for column in roster.columns), _total(by_id.get(student.id))]
               for student in roster.students]

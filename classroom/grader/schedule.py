@@ -25,7 +25,7 @@ _JUDGE_SECONDS = 30  # beyond the submission's own time
 def write(path, text):
     """All of the text or nothing, whatever happens meanwhile."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    partial.write_text(text, encoding="utf-8")
+    partial.write_bytes(text.encode())
     partial.replace(path)
 
 
@@ -75,8 +75,8 @@ class Grading:
     entry -> who.
     """
 
-    def __init__(self, folder, found, assignment, results, again=False, seconds=Seconds(), limits=Limits(),
-                 report=print, agreed=None, students=None):
+    def __init__(self, folder, found, assignment, results, again, seconds, limits, report, agreed=None,
+                 students=None):
         self.seconds, self.limits, self.graded = seconds, limits, {}
         self._folder, self._found, self._assignment, self._results = folder, found, assignment, results
         self._again, self._report = again, report
@@ -96,7 +96,7 @@ class Grading:
                 if job:
                     self._shared[job.path].append(submission)
             elif job.path.exists() and (job.path in self._fresh or not self._again):
-                self._finish(submission, json.loads(job.path.read_text(encoding="utf-8")))
+                self._finish(submission, json.loads(job.path.read_bytes()))
             else:
                 job.path.unlink(missing_ok=True)
                 self._fresh.add(job.path)
@@ -125,7 +125,7 @@ class Grading:
 
     def end(self, path):
         """The result at ``path`` is there, or will never be."""
-        result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else nothing_ran(
+        result = json.loads(path.read_bytes()) if path.exists() else nothing_ran(
             self._assignment, "not judged", "its results could not be judged: too large, or too slow")
         for submission in self._shared.pop(path):
             self._finish(submission, result)
@@ -180,7 +180,7 @@ def grade(submissions, assignment, out, jobs=None, again=False, seconds=Seconds(
     try:
         found = find_submissions(folder)
         grading = Grading(folder, found, assignment, results, again, seconds, limits, report, agreed)
-        run(grading.jobs(), grading.end, seconds, limits, jobs)
+        run(grading.jobs(), grading.end, grading.seconds, grading.limits, jobs)
     finally:
         os.close(folder)
     return sorted(grading.graded.items())

@@ -12,8 +12,9 @@ LIMIT = 10**8  # bytes of a file, outputs and all
 #: What may be handed in; of a folder the first of these kinds that is there counts.
 SUFFIXES = ".ipynb", ".py", ".zip"
 _ENTRIES, _DEPTH = 1000, 20  # of one student's folder
-_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_FOLDER = _READ | getattr(os, "O_DIRECTORY", 0)
+# Windows, where nobody grades, lacks both.
+_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", os.O_RDONLY)
+_FOLDER = _READ | getattr(os, "O_DIRECTORY", os.O_RDONLY)
 
 
 class Submission(NamedTuple):
@@ -28,7 +29,7 @@ class Submission(NamedTuple):
 
 def open_folder(path):
     """A descriptor of the folder of submissions: what is put in its place later is not looked at."""
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0))
+    return os.open(path, os.O_RDONLY)
 
 
 def find_submissions(fd):
@@ -39,7 +40,7 @@ def find_submissions(fd):
     full = [printable(os.fsencode(entry.name).replace(b"\\", b"\\\\").decode(errors="backslashreplace"))
             for entry in entries]
     short = [name.removesuffix(_suffix(name)) for name in full]
-    taken = Counter(name for pair in zip(full, short) for name in set(pair))
+    taken = Counter(full + short)
     # ann, ann.ipynb and ann.ipynb.ipynb are three.
     return sorted(Submission(name if taken[name] == 1 else whole, *_file_of(fd, entry))
                   for entry, whole, name in zip(entries, full, short))
@@ -54,7 +55,7 @@ def _file_of(fd, entry):
     """(path, inode, None) or (None, None, problem)."""
     if entry.is_symlink():
         return None, None, "a link, not a notebook"
-    if not entry.is_dir(follow_symlinks=False):
+    if not entry.is_dir():
         return (entry.name,), entry.inode(), None
     try:
         return _only_one(list(_walk(fd, entry.name, (), [0])))

@@ -249,6 +249,11 @@ def test_compare_sees_changed_arguments(capsys):
     def in_place(a):
         a += 1
         return a
+    for found, says in ((2.0, "agrees"), (2 + 2**-51, "DIFFERS: the relative error is 2.2e-16, allowed is 0e+00")):
+        compare(lambda a: np.array(found), (np.zeros(3),), np.full((), 2.0))
+        assert capsys.readouterr().out == f"{says}\nfound:\n{found}\nexpected:\n2.0\n"
+    compare(in_place, (np.zeros(3),), np.zeros(3), 1e-9)
+    assert capsys.readouterr().out.startswith("DIFFERS: the relative error")
     compare(in_place, (np.zeros(3),), np.ones(3), 1e-9)
     assert capsys.readouterr().out.startswith("DIFFERS: your function changed its arguments")
 

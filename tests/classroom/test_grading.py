@@ -10,7 +10,9 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +20,9 @@ from answers import settled
 from pages import ROOT
 
 from classroom import assignment, beside, key as keys, rehearse, tasks
-from classroom.grader import cgroup, feedback, grade, hostile, judge, launch, points, schedule, submissions, text
+from classroom.grader import (cgroup, core, feedback, grade, hostile, judge, launch, points, schedule, submissions,
+                              text)
+from lnlib.exercises import run as runner
 
 if sys.platform != "linux":
     pytest.skip("the grader needs Linux", allow_module_level=True)
@@ -569,6 +573,131 @@ def test_nan_in_the_right_places_gets_no_points(drawn):
         assert all(message for _, message in checks), (task.id, checks)
 
 
+_DIED, _HUNG = judge.Gone("crashed", "it died"), judge.Gone("too slow", "it hung")
+
+
+def _raise(error):
+    raise error
+
+
+def _noisy(message=None):
+    """A judge that warns and, given a message, is not content."""
+    def judge(found, asked):
+        warnings.warn(f"{sum(found)}")
+        if message:
+            raise runner.Mismatch(message)
+    return judge
+
+
+def _task(name, *judges, calls=1):
+    """A task whose checks make so many calls each; for each that is passed there is a point."""
+    asked = [runner.Call({"a": n}) for n in range(calls)]
+    checks = [runner.Check(f"{name}{k}", lambda rng: asked, one) for k, one in enumerate(judges)]
+    return SimpleNamespace(id=name, name=name, names=("a",), points=len(judges), score=float, checks=checks, rtol=0.0,
+                           shown=lambda: ((1,), "yes"), diagnose=lambda calls, fails: None)
+
+
+@pytest.mark.parametrize("answer, changed, wanted", [
+    ("yes", [], (None, True, None)), ("no", [0], ("found 'no', expected 'yes'", True, None)),
+    ("yes", [0], ("your function changed its arguments; work on new arrays", True, None)),
+    (NotImplementedError(), [], ("not written yet", True, None)),
+    (runner.Raised("E", "", "a\x1b"), [], (r"a\x1b", True, None)),
+    (judge.Slow(), [], ("a call of your function took too long and was stopped", False, None)),
+    (_DIED, [], ("it died", False, _DIED))], ids=str)
+def test_what_is_said_of_the_public_example(answer, changed, wanted):
+    answers = Answers(lambda args: _raise(answer) if isinstance(answer, Exception) else answer, changed)
+    assert judge.judge_example(_task("f"), lambda args: answers.call("f", args)) == wanted
+
+
+def test_what_is_said_is_made_fit_for_a_page(monkeypatch):
+    monkeypatch.setattr(judge, "difference", lambda *args: "a\x1b")
+    assert judge.judge_example(_task("f"), lambda args: ("yes", [])) == (r"a\x1b", True, None)
+
+
+def test_the_first_diagnosis_counts_and_what_ends_a_check_ends_the_task():
+    task, numbers = _task("f", _noisy("a\x1b"), _noisy(), _noisy("b"), _noisy(), calls=25), itertools.count()
+    task.diagnose = lambda calls, fails: f"{len(calls)} calls, {next(numbers)}, {warnings.warn('odd')}, {fails(abs)}"
+    checks = [("f0", r"a\x1b"), ("f1", None), ("f2", "b"), ("f3", None)]
+    assert judge.judge_task(task, Answers(lambda args: 0), 7) == (checks, "20 calls, 0, None, a\x1b", None)
+    assert judge.TOLD == ("not run", "a call of your function took too long and was stopped")
+    for error, gone in ((judge.Slow(), None), (_DIED, _DIED)):
+        wanted = checks[:1] + [("f1", str(error)), ("f2", "not run"), ("f3", "not run")]
+        answers = iter([0] * 30)
+        found, _, end = judge.judge_task(task, Answers(lambda args: _raise(error) if next(answers, 1) else 0), 7)
+        assert (found, end) == (wanted, gone)
+
+
+def test_what_is_kept_of_a_submission(monkeypatch):
+    """Where a task ends its process the next one has another; where the cells do, no other is tried."""
+    script, log = [], []
+
+    class Played:
+        def __init__(self, data, wanted, deadline, seconds, limits):
+            assert (data, seconds, limits) == (b"data", judge.Seconds(), launch.Limits())
+            assert wanted == ({"f": ("a",), "g": ("a",)}, agreed or {})
+            assert 50 < deadline - time.monotonic() <= 60
+            log.append("start")
+            if script[0] == "broken":
+                raise _HUNG
+            self.notes = judge.NO_NOTES | {"cells": len(log)}
+
+        def call(self, name, args):
+            assert name in ("f", "g") and type(args) is tuple
+            answer = script.pop(0)
+            return (_raise(answer) if isinstance(answer, Exception) else answer), []
+
+        @property
+        def output(self):
+            return f"{len(script)} to go", len(script)
+
+        def close(self):
+            log.append("close")
+
+    monkeypatch.setattr(judge, "Notebook", Played)
+    key = judge.Assignment((_task("f", _noisy(), _noisy()), _task("g", _noisy(), _noisy("wrong"))), _SEED, "")
+
+    def seen(note, left):
+        return {"note": note, "output": f"{left} to go", "printed": left}
+
+    def judged(*played):
+        script[:], log[:] = played, []
+        found = judge.judge(b"data", key, agreed=agreed)
+        f, g = found.pop("tasks")
+        assert set(found) - set(judge.NO_NOTES) == {"state", "note", "output", "printed", "public"}
+        return (found["state"], found["cells"], {name: found[name] for name in ("note", "output", "printed")},
+                found["public"], f["points"], g["points"],
+                [words for one in (f, g) for words in (one["example"], *dict(one["checks"]).values())])
+
+    no, agreed = ["not run"] * 3, {"f": "F"}
+    assert judged("yes", "yes", 1, 1, 1, 1) == (
+        "graded", 1, seen(None, 0), seen(None, 4), 2, 1, [None, None, None, None, None, "wrong"])
+    assert log == ["start", "close"]
+    agreed = None
+    assert judged(_DIED, "yes", 1, 1) == ("crashed", 2, seen("it died", 0), seen("it died", 2), 0, 1, [
+        "it died", *no[1:], None, None, "wrong"])
+    assert log == ["start", "start", "close"]
+    assert judged("yes", "yes", 1, _HUNG, _DIED) == (
+        "too slow", 2, seen("it hung", 0), seen("during a check it took too long and was stopped", 3), 1, 0, [
+            None, None, "it hung", None, "it died", "not run"])
+    assert log == ["start", "start"]
+    nothing = {"note": "it hung", "output": "", "printed": 0}
+    assert judged(_DIED, "broken") == (
+        "crashed", 1, seen("it died", 1), seen("it died", 1), 0, 0, ["it died", *no[1:], *no])
+    assert judged("broken") == ("too slow", 0, nothing, nothing, 0, 0, no * 2) and log == ["start"]
+    assert judge.nothing_ran(key, "graded", None) == judge.result("graded", None, [
+        (task, "not run", [(check.title, "not run") for check in task.checks], None) for task in key.tasks])
+    assert judge.nothing_ran(key, "graded", None)["public"] == nothing | {"note": None}
+
+
+def test_who_needs_a_look():
+    found = {"state": "graded", "note": None, "missing": {}, "proposed": {}, "errors": [(2, "NameError")]}
+    why = ["there is no function f; h may be meant, see the file of matches", "there is no function g",
+           "code cell 2: NameError"]
+    for more, wanted in (({}, []), ({"state": "crashed", "note": "x"}, ["crashed: x"]),
+                         ({"missing": ["f", "g"], "proposed": {"f": "h"}}, why)):
+        assert list(judge.looks(found | more)) == wanted
+
+
 def test_what_is_no_text_is_not_written_out():
     assert text.plain(["<b>"]) == text.plain(np.zeros(3)) == "" and text.plain("a\n\x1bb") == r"a \x1bb"
 
@@ -584,29 +713,51 @@ def test_an_argument_that_was_changed_fails_the_check_and_changes_nothing_here()
 
 # ---- Folders and files --------------------------------------------------------------------------------------
 
-def test_submissions_of_every_form_are_found_and_links_are_not_followed(tmp_path):
+def test_submissions_of_every_form_are_found_and_links_are_not_followed(tmp_path, monkeypatch):
     (tmp_path / "secret.txt").write_text("{}")
     folder = tmp_path / "submissions"
     for name in ("both", "two", "none", ".hidden", "linked", "hidden-inside/.ipynb_checkpoints"):
         (folder / name).mkdir(parents=True)
-    for name in ("ann.ipynb", "both.ipynb", "both/x.ipynb", "two/a.ipynb", "two/b.ipynb", "essay.pdf", ".DS_Store",
+    for name in ("ann.ipynb", "both.ipynb", "both/x.py", "two/a.ipynb", "two/b.ipynb", "essay.pdf", ".DS_Store",
                  "hidden-inside/x.ipynb", "hidden-inside/.ipynb_checkpoints/x-checkpoint.ipynb"):
         (folder / name).write_text("{}")
     (folder / "link.ipynb").symlink_to(tmp_path / "secret.txt")
     (folder / "folder-link").symlink_to(tmp_path)
     (folder / "linked" / "x.ipynb").symlink_to(tmp_path / "secret.txt")
     os.mkfifo(folder / "pipe.ipynb")
-    with open(folder / "long.ipynb", "wb") as file:
-        file.truncate(submissions.LIMIT + 1)
+    (folder / "hidden-inside" / "another").symlink_to(tmp_path)
+    (folder / "long.ipynb").write_text("{ }")
+    assert submissions.LIMIT == 10**8
+    monkeypatch.setattr(submissions, "LIMIT", 2)
+    opened = os.listdir("/proc/self/fd")
     fd = submissions.open_folder(folder)
     found = {s.student: s for s in submissions.find_submissions(fd)}
     assert list(found) == sorted(["ann", "both", "both.ipynb", "two", "none", "linked", "essay.pdf", "hidden-inside",
                                   "link", "folder-link", "pipe", "long"])
     assert {name for name, s in found.items() if s.problem} == {"two", "none", "link", "folder-link"}
     assert submissions.read(fd, found["ann"]) == submissions.read(fd, found["hidden-inside"]) == b"{}"
-    for name in ("linked", "pipe", "long"):
-        with pytest.raises(ValueError):
+    for name, words in {"linked": "it cannot be read", "pipe": "no ordinary file", "long": "3 bytes; more than 2",
+                        "two": "a folder with 2 files", "none": "a folder without a file"}.items():
+        with pytest.raises(ValueError, match=words):
             submissions.read(fd, found[name])
+    monkeypatch.setattr(submissions, "_walk", lambda *args: _raise(PermissionError(13, "Permission denied")))
+    assert {s.problem for s in submissions.find_submissions(fd) if s.student in ("both", "none")} == {
+        "its folder cannot be read: Permission denied"}
+    os.close(fd)
+    assert os.listdir("/proc/self/fd") == opened
+
+
+@pytest.mark.parametrize("files, depth, problem", [(5, 20, None), (6, 20, "a folder of more than 25 files"),
+                                                   (1, 21, "folders in folders, too deep")])
+def test_how_large_a_folder_may_be(files, depth, problem, tmp_path, monkeypatch):
+    assert submissions._ENTRIES == 1000
+    monkeypatch.setattr(submissions, "_ENTRIES", 25)
+    inner = tmp_path.joinpath("ann", *map(str, range(depth)))
+    inner.mkdir(parents=True)
+    for k in range(files):
+        (inner / (f"{k}.txt" if k else "x.ipynb")).touch()
+    fd = submissions.open_folder(tmp_path)
+    assert [found.problem for found in submissions.find_submissions(fd)] == [problem]
     os.close(fd)
 
 
@@ -624,7 +775,7 @@ def test_what_is_exchanged_while_submissions_are_graded_is_not_read(place, link,
     other.rename(tmp_path / place)
     if link:
         (tmp_path / place).rename(tmp_path / "theirs")
-        (tmp_path / place).symlink_to(tmp_path / "theirs")
+        (tmp_path / place).symlink_to(tmp_path / "away")  # a link is not followed, not even to what was there
     if place == "class":  # it stays open
         assert submissions.read(fd, found) == b"mine"
     else:
@@ -679,10 +830,12 @@ def test_a_change_of_the_code_that_judges_grades_again(tmp_path, monkeypatch):
     for folder in ("code", "submissions"):
         (tmp_path / folder).mkdir()
     (tmp_path / "submissions" / "ann.ipynb").write_bytes(b"{}")
+    (tmp_path / "submissions" / "bob").mkdir()  # known before ann
     assignment.write((3,), tmp_path / "made", seed=_SEED)
     judged = []
 
     def judge_apart(data, key, path, *args):
+        assert (path.parent, *args) == (tmp_path / "in/out/results", judge.Seconds(9), launch.Limits(disk=1), {})
         judged.append(path)
         path.write_text(json.dumps(judge.nothing_ran(key, "graded", None)))
         return os.posix_spawn(sys.executable, [sys.executable, "-c", ""], os.environ)
@@ -692,8 +845,11 @@ def test_a_change_of_the_code_that_judges_grades_again(tmp_path, monkeypatch):
     for text, number in (("x = 1", 1), ("x = 1", 1), ("x = 2", 2), ("x = 2", 2)):
         (tmp_path / "code" / "judge.py").write_text(text)
         key = keys.load(tmp_path / "made" / "instructor" / "assignment.json")
-        schedule.grade(tmp_path / "submissions", key, tmp_path / "out", report=lambda *args: None)
-        assert len(judged) == number
+        opened = os.listdir("/proc/self/fd")
+        found = schedule.grade(tmp_path / "submissions", key, tmp_path / "in" / "out", 2, seconds=judge.Seconds(9),
+                               limits=launch.Limits(disk=1), report=lambda *args: None)
+        assert [entry for entry, _ in found] == ["ann", "bob"]
+        assert len(judged) == number and os.listdir("/proc/self/fd") == opened
 
 
 def test_the_next_one_begins_before_the_others_end(monkeypatch):
@@ -710,6 +866,121 @@ def test_the_next_one_begins_before_the_others_end(monkeypatch):
     schedule.run(jobs, done.append, number=2)
     assert sorted(done) == taken == list(range(6)) and waited
     assert all(number == 2 or begun == len(jobs) for number, begun in waited)
+
+
+class Clock:
+    """Processes and a clock in the place of the system's: 1 never ends by itself, the others at once."""
+
+    WNOHANG, getpid = os.WNOHANG, os.getpid
+
+    def __init__(self, patch, most=99):
+        self.now, self.log, self._most = 0, [], most
+        patch.setattr(schedule, "os", self)
+        patch.setattr(schedule, "time", SimpleNamespace(monotonic=lambda: self.now))
+        patch.setattr(schedule, "_wait", self._wait)
+        patch.setattr(schedule, "judge_apart", lambda data, sheet, pid, *more: self.log.append((pid, *more)) or pid)
+
+    def sched_getaffinity(self, pid):
+        return range(3 + pid)
+
+    def waitpid(self, pid, how):
+        if how != os.WNOHANG:
+            self.log.append(("wait", pid, how))
+        return pid if pid > 1 or ("kill", 1, signal.SIGKILL) in self.log else 0, 0
+
+    def kill(self, pid, how):
+        self.log.append(("kill", pid, how))
+        if self.now == self._most:
+            raise ProcessLookupError
+
+    def _wait(self, pids):
+        self.log.append([*pids])
+        self.now += 1
+        if self.now == self._most:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_what_hangs_is_killed(monkeypatch, interrupted):
+    seconds, limits = judge.Seconds(10), launch.Limits()
+    jobs = [schedule.Job(b"", "", None, {}, k) for k in (1, 2, 3, 4)]
+    clock = Clock(monkeypatch, most=1 if interrupted else 99)
+    begun = [(k, seconds, limits, {}) for k in (1, 2, 3, 4)]
+    killed = "kill", 1, signal.SIGKILL
+    if interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            schedule.run(jobs, clock.log.append, seconds, limits, number=2)
+        assert clock.log == [*begun[:2], 2, begun[2], 3, begun[3], 4, [1], killed, ("wait", 1, 0)]
+    else:
+        schedule.run(jobs, clock.log.append, seconds, limits)
+        assert clock.log == [*begun[:3], 2, 3, begun[3], 4, *[[1]] * 41, killed, [1], 1] and clock.now == 42
+
+
+def test_waiting_ends_after_a_second_and_keeps_no_file_open(monkeypatch):
+    opened, told = os.listdir("/proc/self/fd"), []
+    monkeypatch.setattr(schedule.select, "select", lambda *given: told.append(given))
+    schedule._wait([os.getpid()])
+    (ends, *rest), = told
+    assert len(ends) == 1 and rest == [[], [], 1] and os.listdir("/proc/self/fd") == opened
+
+
+@pytest.mark.parametrize("pid", [77, 0])
+def test_a_judge_is_a_process_of_its_own_within_limits(monkeypatch, tmp_path, capsys, pid):
+    import resource
+    done, fails = [], False
+    for place, name in ((os, "_exit"), (core, "take"), (schedule, "end_with_parent"), (signal, "signal"),
+                        (resource, "setrlimit")):
+        monkeypatch.setattr(place, name, lambda *args, name=name: done.append((name, *args)))
+    monkeypatch.setattr(os, "fork", lambda: pid)
+    monkeypatch.setattr(schedule, "judge", lambda *args: done.append(args) or (
+        _raise(ValueError("odd")) if fails else {"a": 1}))
+    given = b"", None, tmp_path / "a.json", judge.Seconds(), launch.Limits(), {"f": "g"}
+    if pid:
+        assert schedule.judge_apart(*given) == pid and not done
+        return
+    schedule.judge_apart(*given)
+    assert done == [("end_with_parent", os.getpid()), ("take",), ("signal", signal.SIGINT, signal.SIG_IGN),
+                    ("setrlimit", resource.RLIMIT_AS, (2**32, 2**32)), ("setrlimit", resource.RLIMIT_CORE, (1, 1)),
+                    (*given[:2], *given[3:]), ("_exit", 0), ("_exit", 1)]
+    assert given[2].read_text() == '{\n "a": 1\n}' and not capsys.readouterr().err
+    fails = True
+    schedule.judge_apart(*given)
+    assert done[-2:] == [done[5], ("_exit", 1)] and "odd" in capsys.readouterr().err
+    monkeypatch.setattr(Path, "replace", lambda *args: _raise(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        schedule.write(given[2], "half a")
+    assert given[2].read_text().startswith("{")
+
+
+def test_each_file_is_judged_once_and_nobody_is_lost(tmp_path):
+    """Those of c, d and f are the same: d's comes while c's is judged, f's later. The judges of ``dies`` do."""
+    (tmp_path / "in" / "g").mkdir(parents=True)
+    for name, data in zip(("=a", *"bcdef", "who"), ("three", "two", "one", "one", "three", "one", "x")):
+        (tmp_path / "in" / f"{name}.ipynb").write_text(data)
+    sheet = judge.Assignment((), _SEED, "key")
+    sheets = SimpleNamespace(tasks=(), of=dict.fromkeys(["A", *"bcdef"], sheet).__getitem__)
+    fd = submissions.open_folder(tmp_path / "in")
+
+    def graded(again, dies):
+        said, jobs = [], []
+        grading = schedule.Grading(fd, submissions.find_submissions(fd), sheets, tmp_path, again, judge.Seconds(),
+                                   launch.Limits(), lambda *args: said.append(args), {"'=a": {"f": "g"}}, {"=a": "A"})
+        for job in itertools.chain(grading.jobs(), [None]):
+            if jobs:
+                if jobs[-1].student != dies:
+                    jobs[-1].path.write_text('{"state": "graded"}')
+                grading.end(jobs[-1].path)
+            jobs.append(job)
+        assert [(n, of) for n, of, *_ in said] == [(k, 8) for k in range(1, 9)]
+        assert {entry: state for *_, entry, state in said} == dict.fromkeys(["=a", *"bcdef"], "graded") | {
+            dies: "not judged", "g": "not a notebook", "who": "unknown student"}
+        assert grading.identical == [["=a", "e"], ["c", "d", "f"]]
+        assert "without a file" in json.dumps(grading.graded["g"])
+        return [(job.student, job.data, job.renamed) for job in jobs[:-1]]
+
+    each = [("A", b"three", {"f": "g"}), ("b", b"two", {}), ("c", b"one", {}), ("e", b"three", {})]
+    assert [graded(False, "b"), graded(False, "b"), graded(True, "e")] == [each, each[1:2], each]
+    os.close(fd)
 
 
 def test_bad_folders_are_named(tmp_path):

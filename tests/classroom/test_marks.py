@@ -131,11 +131,12 @@ def test_overrides_and_comments_are_kept_and_shown(tmp_path):
     assert ben.total == 8 and ben.days == 2 and "2 of 10 points are lost" in ben.result["remarks"][0]
     page = feedback.feedback("ann", ann.result, SimpleNamespace(tasks=TASKS))
     assert "<li>Well done</li>" in page and "ann: 10 of 10 points" in page
-    table = rows(points.points_csv(found, SimpleNamespace(tasks=TASKS), late=True))
-    assert [(row["a"], row["days late"], row["total"]) for row in table] == [("6", "0", "10"), ("6", "2", "8")]
-    assert "Well done" in table[0]["comment"] and "name" not in table[0]
-    table = rows(points.points_csv(found, SimpleNamespace(tasks=TASKS), names={"ann": "=Ann"}))
-    assert [row["name"] for row in table] == ["'=Ann", ""]
+    ann.result["remarks"], ben.result["remarks"] = ["=a", "b"], []
+    assert points.points_csv([ann, ben._replace(student="=ben")], SimpleNamespace(tasks=TASKS), late=True) == (
+        "student,a,b,days late,total,state,comment\nann,6,4,0,10,graded,'=a b\n'=ben,6,4,2,8,graded,\n")
+    ann.result["remarks"] = []
+    assert points.points_csv(found, SimpleNamespace(tasks=TASKS), names={"ann": "=Ann"}) == (
+        "student,name,a,b,total,state\nann,'=Ann,6,4,10,graded\nben,,6,4,8,graded\n")
 
 
 def test_an_override_names_a_student_as_the_roster_does(tmp_path):
@@ -189,7 +190,7 @@ def test_the_best_of_several_counts(tmp_path):
     look = settling.needs_a_look([mark], joined, lambda result: [], [[name for name, _ in graded]])
     assert look[-1] == ("s2", "", "in the roster, and handed in nothing")
     assert ("s1", graded[0][0], f"the same file as {graded[1][0]}") in look
-    assert points.looks_csv(look).splitlines()[0] == "student,handed in,why"
+    assert points.looks_csv([("=s", "b", "c")]) == "student,handed in,why\n'=s,b,c\n"
     (name, entry, why), (other, *_) = settling.needs_a_look([mark._replace(told=())], joined, lambda result: [],
                                                             overrides={"s1", "Anne"})
     assert (name, entry, other) == ("Anne", "", "s2") and "no student who handed in" in why
@@ -208,10 +209,14 @@ def test_what_moodle_and_canvas_take_back(tmp_path):
         ("7", "Good"), ("", "<p>One,\ntwo</p>"), ("", "")]
     found, _ = settled(tmp_path, [("José Díaz_102_assignsubmission_file", result(3, 4))], who=who)
     _, text = points.for_import(found, who, "Homework 1")  # what was written there by hand stays
-    assert [(row["Grade"], row["Feedback comments"]) for row in rows(text)][1] == ("7", "<p>One,\ntwo</p>")
+    assert [(row["Grade"], row["Feedback comments"]) for row in rows(text)] == [
+        ("", ""), ("7", "<p>One,\ntwo</p>"), ("", "")]
     # Moodle refuses a worksheet without this column.
     who = roster(tmp_path, MOODLE.replace("Last modified (grade)", "Modified"))
     assert points.for_import(found, who, "Homework 1")[0] == "gradebook.csv"
+    who = roster(tmp_path, "Identifier, GRADE,Last modified (grade)\nann,,-\n")  # and takes one of no others
+    found, _ = settled(tmp_path, [("ann", result(3, 4))], "ann,,,Good\n", who=who)
+    assert points.for_import(found, who, "HW") == ("moodle.csv", "Identifier, GRADE,Last modified (grade)\nann,7,-\n")
     who = roster(tmp_path, CANVAS)
     found, _ = settled(tmp_path, [("smithann_4001_1_hw.ipynb", result(3, 4))], who=who)
     name, text = points.for_import(found, who, "Homework 1")
@@ -229,8 +234,12 @@ def test_what_moodle_and_canvas_take_back(tmp_path):
     name, text = points.for_import(found, roster(tmp_path, two), "HW")
     assert name == "canvas.csv" and text.splitlines()[0] == two.splitlines()[0]
     assert text.splitlines()[2] == "Smith,Ann,4001,s1,ann,,c.edu,A,7"
-    who = roster(tmp_path, "Email\nann@x.org\n")
-    assert points.for_import([], who, "HW") == ("gradebook.csv", "Email,HW\nann@x.org,\n")
+    assert points.for_import([], roster(tmp_path, CANVAS), "HW")[1].splitlines()[:3] == [
+        "Student,ID,SIS User ID,SIS Login ID,Section,HW", "    Points Possible,,,,,0", '"Smith, Ann",4001,s1,ann,A,']
+    marks = [found[0]._replace(student=name) for name in ("email", "id", "student")]
+    for columns in "Email", "Student,Email", "Name,ID,Section,Email":
+        who = roster(tmp_path, f"{columns}\n{columns.lower()}\n")
+        assert points.for_import(marks, who, "HW") == ("gradebook.csv", f"{columns},HW\n{columns.lower()},7\n")
 
 
 def test_the_zip_has_moodles_folders(tmp_path):

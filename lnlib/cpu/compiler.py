@@ -2,7 +2,7 @@
 
 from llvmlite import ir
 from numba import config, types
-from numba.core.cgutils import get_or_insert_function
+from numba.core.cgutils import get_item_pointer, get_or_insert_function
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.extending import intrinsic
 
@@ -28,10 +28,9 @@ def prefetch(typing_context, array, i, j):
     """Ask for the cache line of array[i, j], to write to it."""
 
     def generate(context, builder, signature, arguments):
-        value, row, column = arguments
+        value, *place = arguments
         view = context.make_array(signature.args[0])(context, builder, value)
-        width = builder.extract_value(view.shape, 1)
-        address = builder.gep(view.data, [builder.add(builder.mul(row, width), column)])
+        address = get_item_pointer(context, builder, signature.args[0], view, place)
         int32 = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [address.type, int32, int32, int32])
         function = get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")

@@ -17,13 +17,12 @@ from .compiler import NoAlias, prefetch
 ROW_BLOCK = 16
 
 
-def _chunk():
-    """CHUNK for the processor that Numba compiles for; the smallest if in doubt.
+def _chunk(processor, features):
+    """CHUNK for a processor with these features, as LLVM names them; the smallest if in doubt.
 
     LLVM adds to four vectors of sums, of 512 bits for AMD's AVX-512 and of 256 for Intel's, whose clock wide ones
     would slow. SSE2 has the registers for two vectors, of 128 bits.
     """
-    _, processor, features = cpu_target.target_context.codegen().magic_tuple()
     found = features.split(",")
     if "+avx512f" in found and processor.startswith("znver"):
         return 2048
@@ -33,7 +32,7 @@ def _chunk():
 #: Bytes of a row that are summed in the dtype of the arithmetic, before float64 takes over. So few that 8 numbers are
 #: added one after another. Each addition is rounded, by u of the sum so far at most. Where that is the square of an
 #: outlier it swallows the same of every square that follows: these errors have one sign.
-CHUNK = _chunk()
+CHUNK = _chunk(*cpu_target.target_context.codegen().magic_tuple()[1:])
 
 #: Bytes of a tile of a wide row.
 TILE = 2048
@@ -136,7 +135,7 @@ def _upstream_sums(dy, x, i, start, stop, gamma, mean, residual, rstd, first):
         w_sum = _add(w_sum, w)
         wx_sum = _add(wx_sum, w * xhat)
         x_sum = _add(x_sum, xhat)
-    return np.float64(w_sum), np.float64(wx_sum), np.float64(x_sum)
+    return w_sum, wx_sum, x_sum
 
 
 @_loop
@@ -273,10 +272,9 @@ def _forward_rows(x, beta, eps, y, statistics, gamma, begin, end):
             total, squares = _moments(x, i, 0, D, mean) if D <= chunk else _long_moments(x, i, mean, chunk)
             residual = total / D
             variance = squares / D - residual * residual
-            better = real(mean + residual)
-            if not residual * residual > 0.25 * variance or better == mean:
+            if not residual * residual > 0.25 * variance:
                 break
-            mean = better
+            mean = real(mean + residual)
         in_range = smallest < variance + eps < largest
         rstd = real(1 / math.sqrt(variance + eps)) if in_range else real(0)
         statistics[0, i], statistics[1, i], statistics[2, i] = mean, residual, rstd
@@ -324,7 +322,7 @@ def _means_of_g(dy, x, i, mean, residual, rstd, gamma, tolerance, root, harmless
 
 # Each fills rows begin to end of dx and adds their dgamma and dbeta to ``sums`` by way of arrays dgamma and dbeta;
 # if ``sums`` has no columns they stay in dgamma and dbeta. ``means``, (2, ROW_BLOCK), is scratch. Each returns two
-# counts: of rows left to the NumPy backend (their dx begins with NaN), and of rows whose mean is not that recorded.
+# counts: of rows left to the NumPy backend (their dx is NaN), and of rows whose mean is not that recorded.
 
 
 @_row_loop
@@ -332,8 +330,8 @@ def _backward_short_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begi
     """Row by row, each still in the nearest cache when it is read again.
 
     Four at a time, with gamma, dgamma and dbeta in registers, save stores: in C, rows of 64 in a cache gain a
-    quarter, but rows of 512 from memory take 1.7 times as long. Here, in one loop for four rows, the first gained 3 % and rows
-    of 128 from memory took 1.4 times as long. Asking for the lines of dx in advance costs up to a fifth.
+    quarter, but rows of 512 from memory take 1.7 times as long. Here, in one loop for four rows, the first gained 3 % and
+    rows of 128 from memory took 1.4 times as long. Asking for the lines of dx in advance costs up to a fifth.
     """
     D, line = x.shape[1], LINE // x.itemsize
     tolerance, root, harmless = _rounding_of_a_mean(gamma.itemsize), math.sqrt(D), _harmless(gamma)
@@ -343,17 +341,14 @@ def _backward_short_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begi
             mean, residual, rstd = statistics[0, i], statistics[1, i], statistics[2, i]
             g_mean, gx_mean, other = _means_of_g(dy, x, i, mean, residual, rstd, gamma, tolerance, root, harmless)
             changed += other
-            if math.isnan(g_mean):
-                left += 1
-                dx[i, 0] = math.nan
-                continue
+            left += math.isnan(g_mean)
             head = (first_head - i * D) & (line - 1) if D >= LONG_ROW else 0
             start, stop = 0, head if head > 0 else D
             while start < D:  # the head, the rest: one loop, compiled once
                 write_gradients(dy, x, i, start, stop, gamma, mean, residual, rstd, g_mean, gx_mean,
                                 dx, dgamma, dbeta)
                 start, stop = stop, D
-        if sums.shape[1] > 0:
+        if sums.size:
             _fold(dgamma, dbeta, sums)
     return left, changed
 
@@ -370,23 +365,20 @@ def _backward_wide_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, means
         for i in rows:
             _fetch(dx, i, 0, tile, line)
             mean, residual, rstd = statistics[0, i], statistics[1, i], statistics[2, i]
-            means[0, i - row], means[1, i - row], other = _means_of_g(dy, x, i, mean, residual, rstd, gamma,
-                                                                      tolerance, root, harmless)
+            g_mean, gx_mean, other = _means_of_g(dy, x, i, mean, residual, rstd, gamma, tolerance, root, harmless)
             changed += other
-            left += math.isnan(means[0, i - row])
+            left += math.isnan(g_mean)
+            means[0, i - row], means[1, i - row] = g_mean, gx_mean
         start, stop = 0, head if head > 0 else tile
         while start < D:
             for i in rows:
                 mean, residual, rstd = statistics[0, i], statistics[1, i], statistics[2, i]
                 g_mean, gx_mean = means[0, i - row], means[1, i - row]
-                if math.isnan(g_mean):
-                    dx[i, 0] = math.nan
-                    continue
                 _fetch(dx, i, stop, stop + tile, line)
                 write_gradients(dy, x, i, start, stop, gamma, mean, residual, rstd, g_mean, gx_mean,
                                 dx, dgamma, dbeta)
             start, stop = stop, min(stop + tile, D)
-        if sums.shape[1] > 0:
+        if sums.size:
             _fold(dgamma, dbeta, sums)
     return left, changed
 

@@ -20,7 +20,7 @@ def _layer():
 
 def _look_at_parent():
     global _forked
-    _forked = _forked or _layer() is not None
+    _forked = _layer() is not None
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork

@@ -90,6 +90,9 @@ def bad_rows():
         for x, found in ((np.float64(1), "found a 0-d array"), (1.0, "found a 0-d array"),
                          (np.ones((2, 0)), "found shape (2, 0)"), ([], "found shape (0,)")):
             yield function, good, "x", x, ValueError, found, "expected"
+        none = np.ones((1, 2, 0), good["x"].dtype)
+        yield (function, {**good, **dict.fromkeys(set(good) & {"gamma", "beta"}, none[0, 0])}, "x", none, ValueError,
+               "found shape (1, 2, 0)", "expected")
         for name in set(good) & {"gamma", "beta"}:
             for shape in ((4,), (2,), (1,), (), (1, 3)):
                 value = np.ones(shape, good["x"].dtype)

@@ -4,7 +4,9 @@ That it refuses the same input as every backend is in test_contract.py, the ends
 the accuracy of ordinary rows in test_all_backends.py.
 """
 
+import contextlib
 import functools
+import itertools
 import math
 import platform
 import re
@@ -21,8 +23,8 @@ from numba.core.compiler import Flags
 from numba.core.dispatcher import Dispatcher
 
 from lnlib import cpu, layernorm, reference
-from lnlib.cpu import kernels
-from lnlib.cpu.backend import PARALLEL_SIZE
+from lnlib.cpu import backend, kernels
+from lnlib.cpu.compiler import NoAlias, prefetch
 
 
 LINE = 64
@@ -196,7 +198,7 @@ def test_rows_are_cut_at_cache_lines(dtype):
         head = kernels.head_of(rows)
         assert 0 <= head < line and (rows.ctypes.data + head * rows.itemsize) % LINE == 0
         copy = kernels.copy_for(rows, 3, np.arange(300, dtype=dtype))
-        assert np.array_equal(copy, np.arange(300)) and copy.ctypes.data % LINE == rows.ctypes.data % LINE
+        assert np.array_equal(copy, np.arange(300)) and (copy.ctypes.data - rows.ctypes.data) % 4096 == 3 * 1024
 
 
 # The cache
@@ -208,7 +210,7 @@ def test_what_the_cache_shares(dtype, precise):
     if precise and dtype == "float64":
         pytest.skip("float64 is precise")
     for D in (1, 5, 300):
-        x, gamma, beta, dy = arrays((4, D), dtype)
+        x, gamma, beta, dy = arrays((2, 2, D), dtype)
         y, cache = cpu.layer_norm_forward(x, gamma, beta, precise=precise)
         assert cache.x is x
         compute = np.float64 if precise or dtype == "float64" else np.float32
@@ -217,7 +219,7 @@ def test_what_the_cache_shares(dtype, precise):
         assert cache.statistics.shape == (3, 4) and cache.gamma.shape == (D,)
         assert np.array_equal(cache.gamma, gamma.astype(compute))
         wide = x.astype(np.float64)
-        mean, variance = wide.mean(axis=-1), wide.var(axis=-1)
+        mean, variance = wide.mean(axis=-1).ravel(), wide.var(axis=-1).ravel()
         assert np.allclose(cache.statistics[0] + cache.statistics[1], mean, rtol=1e-5, atol=1e-5)
         # Of a row of one feature 1 / sqrt(eps); var + eps is right to a few roundings otherwise.
         assert np.allclose(cache.statistics[2], 1 / np.sqrt(variance + 1e-5), rtol=1e-5)
@@ -229,6 +231,17 @@ def test_what_the_cache_shares(dtype, precise):
         cache = cpu.layer_norm_forward(kind, gamma, beta, precise=precise)[1]
         assert not np.shares_memory(cache.x, x) and np.array_equal(cache.x, kind)
         assert cache.x.flags.carray
+
+
+def test_the_guess_at_the_mean():
+    """That of the first 16 numbers; the mean itself where that lies 0.52, not 0.48 standard deviations beside it."""
+    x = np.tile(np.array([1, -1], "f4"), (2, 150))
+    one = np.ones(300, "f4")
+    x[:, :16] += np.array([[0.48], [0.52]]) * 300 / 284
+    x[:, 15] += 0.05
+    statistics = cpu.layer_norm_forward(x, one, one)[1].statistics
+    assert np.abs(statistics[0] - [x[0, :16].mean(), x[1].mean()]).max() <= 1e-6
+    assert np.abs(statistics[0] + statistics[1] - x.mean(axis=1)).max() <= 1e-6
 
 
 CHANGES = {
@@ -390,10 +403,28 @@ def test_the_number_of_threads(dtype):
                 assert (np.abs(b - c) <= 2 * 18 * cases.U[dtype] * np.abs(terms).sum(axis=0)).all()
 
 
+def test_usual_arguments_are_recognised_at_a_glance(monkeypatch):
+    """The slow way leads through lnlib.contract."""
+    monkeypatch.setattr(backend, "contract", None)
+    for shape in ((6,), (4, 6), (2, 2, 6)):
+        for dtype in ("float32", "float64"):
+            a = arrays(shape, dtype)
+            run(*a, 0.0, out=[np.empty_like(a[0]), np.empty_like(a[0])])
+
+
+@pytest.mark.parametrize("number, shape, turns", [(2, (33_333, 3), 0), (2, (50_000, 2), 2), (1, (50_000, 2), 0)])
+def test_threads_are_used_from_a_hundred_thousand_numbers(number, shape, turns, monkeypatch):
+    taken = []
+    monkeypatch.setattr(backend, "usable_threads", lambda: number)
+    monkeypatch.setattr(backend, "turn", lambda: taken.append(1) or contextlib.nullcontext())
+    run(*arrays(shape))
+    assert len(taken) == turns
+
+
 @pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="needs two threads")
 def test_real_threads_give_the_same_bits_every_time():
     a = arrays((400, 300))
-    assert a[0].size > PARALLEL_SIZE
+    assert a[0].size > backend.PARALLEL_SIZE
     before = numba.get_num_threads()
     try:
         for n in (1, 2):
@@ -493,12 +524,14 @@ def test_precise_is_rounded_once():
 # The compiler
 
 SERIAL = kernels.forward_serial, kernels.backward_serial
+LOOPS = kernels._moments, kernels._write_y, kernels._upstream_sums, kernels.write_gradients
 
 # The loop whose products may be fused with sums is compiled first, before the loops over rows, with which every other
 # process here begins.
 COMPILED = """
 import json, test_cpu
 found = test_cpu.noalias_marks(), test_cpu.several_widths()
+assert not [loop for loop in test_cpu.LOOPS if "float64" in str(loop.signatures)]  # the arithmetic is of float32
 print(json.dumps([*found, [[sum(counts.values()) for counts in (kernel.stats.cache_hits, kernel.stats.cache_misses)]
                            for kernel in test_cpu.SERIAL]]))
 """
@@ -603,29 +636,142 @@ def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
     assert results == results_without and len(results) == 20
 
 
-@pytest.mark.slow
-def test_no_function_takes_its_flags_from_a_caller(compiled):
-    """Numba gives a flag that is not set the value of the caller compiled first: bits would depend on the order.
+# fastmath, forceinline, _nrt, and whether NoAlias compiles it.
+FLAGS = {
+    ((), True, False, False): "_backward_short_rows _backward_wide_rows _fetch _guess_of_g _harmless _means_of_g "
+                              "_rounding_of_a_mean times",
+    (("contract",), True, False, False): "_gradient _xhat",
+    (("contract",), True, False, True): "_fold _overflown _two_sum _upstream_sums write_gradients",
+    (("contract", "nsz", "reassoc"), True, False, False): "_add",
+    ((), True, True, False): "_add_threads _backward_part _backward_rows _filled_parts _long_moments _overlap _parts "
+                             "_refused _zero_sums copy_for head_of",
+    ((), False, True, False): "_forward_part _forward_rows backward_serial backward_threads forward_serial "
+                              "forward_threads",
+    (("contract",), False, True, True): "_first_sum _moments _write_y",
+}
 
-    ``times`` must be fused neither here nor in COMPILED, whose order is another.
-    """
-    functions = [value for value in vars(kernels).values() if isinstance(value, Dispatcher)]
-    assert len(functions) > 20
-    for function in functions:
-        assert {"fastmath", "forceinline", "error_model", "_nrt"} <= function.targetoptions.keys(), function
+
+def test_every_function_has_its_flags():
+    """All are given: a flag that is not set has the value of the caller that Numba compiled first."""
+    found = {}
+    for name, function in sorted(vars(kernels).items()):
+        if isinstance(function, Dispatcher):
+            options = function.targetoptions
+            key = (tuple(sorted(options["fastmath"] or ())), options["forceinline"], options["_nrt"],
+                   function._compiler.pipeline_class is NoAlias)
+            found.setdefault(key, []).append(name)
+            assert options["nogil"] is True and options["error_model"] == "numpy"
+            assert ("parallel" in options) == (name in ("forward_threads", "backward_threads"))
+    assert {key: " ".join(names) for key, names in found.items()} == FLAGS
+
+
+@pytest.mark.slow
+def test_bits_do_not_depend_on_what_is_compiled_first(compiled):
+    """``times`` must be fused neither here nor in COMPILED, whose order is another."""
     assert compiled[1][1] == several_widths()
+
+
+def test_a_line_is_asked_for_to_be_written_and_kept():
+    @numba.njit
+    def ask(array):
+        prefetch(array, 1, 2)
+
+    ask(np.zeros((3, 4)))
+    assert re.search(r"call void @llvm.prefetch.p0\(.*, i32 1, i32 3, i32 1\)", *ask.inspect_llvm().values())
+
+
+# What the loops do to be fast changes no result. In Python one can listen: who is called, for which part of a row.
+LISTENING = """
+import json
+import test_cpu
+from lnlib.cpu import kernels
+test_cpu.check_small_functions()
+heard = {name: [] for name in ("prefetch", "copy_for", "_write_y", "write_gradients")}
+def listen(name, first, last):
+    function = getattr(kernels, name)
+    setattr(kernels, name, lambda *a: heard[name].append(a[first:last]) or function(*a))
+listen("prefetch", 1, 3), listen("copy_for", 1, 2), listen("_write_y", 1, 4), listen("write_gradients", 2, 5)
+found = []
+for shape in test_cpu.LISTENED:
+    a = test_cpu.arrays(shape, "float64")
+    results = test_cpu.run(*a, out=[test_cpu.at(a[0], 3) for _ in range(2)])
+    found.append(([b.tolist() for b in results], list(heard.values())))
+    heard = {name: [] for name in heard}
+print(json.dumps(found))
+"""
+LISTENED = ((3, 7), (17, 255), (8, 256), (9, 256), (16, 256), (17, 256), (2, 300), (3, 1023), (3, 1024), (3, 1100))
+
+
+def to_be_heard(rows, D):
+    """For float64, 8 numbers a line, and results whose first row begins with 5 numbers of a line begun before.
+
+    Long rows are cut at the first line that begins in them; wide ones in tiles of 2 KB, from the same column in each.
+    """
+    long, wide = D >= 256, 8 * D >= 8192
+    pieces = [cut for i in range(rows) for cut in
+              ([[i, 0, (5 - i * D) % 8], [i, (5 - i * D) % 8, D]] if long else [[i, 0, D]])]
+    edges = sorted({0, D, *range(0 if D % 8 else 5, D, 256)})
+    tiles = [[i, *edge] for edge in itertools.pairwise(edges) for i in range(rows)]
+    asked = [[i, j] for i, start, stop in [*([i, 0, 0] for i in range(rows)), *tiles]
+             for j in range(stop, min(stop + 256, D), 8)]
+    copies = [[2], [1]] * (long and rows > 8) + [[1], [2], [3]] * (long and rows > 16)
+    return [asked if wide else [], copies, pieces, tiles if wide else [cut for cut in pieces if cut[1] < cut[2]]]
 
 
 def test_without_the_compiler(tmp_path):
     """With NUMBA_DISABLE_JIT=1 (for a debugger) the loops are Python's: on short rows, long rows and wide rows."""
-    code = """
-import json
-import test_cpu
-print(json.dumps([[b.tolist() for b in test_cpu.run(*test_cpu.arrays((3, D), "float64"))] for D in (7, 300, 1100)]))
-"""
-    for D, found in zip((7, 300, 1100), child(code, tmp_path, NUMBA_DISABLE_JIT="1"), strict=True):
-        for a, b in zip(found, run(*arrays((3, D), "float64")), strict=True):
+    for shape, (found, heard) in zip(LISTENED, child(LISTENING, tmp_path, NUMBA_DISABLE_JIT="1"), strict=True):
+        for a, b in zip(found, run(*arrays(shape, "float64")), strict=True):
             assert np.linalg.norm(a - b) <= 2 * cases.BAR["float64"] * np.linalg.norm(b)
+        assert heard == to_be_heard(*shape), shape
+
+
+def check_small_functions():
+    """In Python: to compile each by itself would take seconds."""
+    assert [kernels._chunk(*target) for target in (
+        ("znver4", "+avx,+avx512f"), ("skylake-avx512", "+avx,+avx512f"), ("znver2", "+avx"), ("x86-64", "+sse2"))
+    ] == [2048, 1024, 1024, 256]
+    assert (kernels.ROW_BLOCK, kernels.TILE, kernels.LINE, kernels.PAGE) == (16, 2048, 64, 4096)
+    assert kernels._rounding_of_a_mean(4) == 2**-16 and kernels._rounding_of_a_mean(8) == 2**-32
+    for dtype in ("float32", "float64"):
+        half_ulp = float(np.finfo(dtype).max) * cases.U[dtype] / 2
+        assert 0.9 <= kernels._harmless(np.ones(1, dtype)) / half_ulp <= 1
+    assert kernels._zero_sums(2, 5).shape == (2, 4, 5 + 128 // 8)
+    for g, guess in (([4, 2, 6], 4), ([4, 1.9, 4], 0), ([4, 4, 6.1], 0), ([4, 0, 4], 0), ([4, 0], 4)):
+        assert kernels._guess_of_g(np.array([g]), 0, np.ones(len(g))) == guess
+    for a, b, over in ((-9e291, 0, 1), (0, -9e291, 1), (5e291, 5e291, 1), (8e291, 0, 0)):
+        assert kernels._overflown(np.array([0, a]), np.array([b, 0])) == over
+
+    for dtype, lost in (("f4", 0), ("f8", 1e-20)):
+        sums, block = np.array([[1.0], [1], [0], [0]]), np.full((2, 1), 1e-20, dtype)
+        kernels._fold(*block, sums)
+        assert sums.tolist() == [[1], [1], [lost], [lost]] and not block.any()
+    sums = np.arange(12.0).reshape(3, 4, 1)
+    sums[1:, :2, 0] = [[2.0**60], [-2.0**60]]  # of threads: what one loses is added with what it had lost before
+    dgamma, dbeta = np.empty((2, 1))
+    kernels._add_threads(sums, dgamma, dbeta)
+    assert (dgamma, dbeta) == (0 + 2 + 6 + 10, 1 + 3 + 7 + 11)
+
+    # Which rows are left: those whose sums, times the root of D, are D times what is harmless, of either sign.
+    sign = np.resize(np.array([1, -1], "f4"), 64)
+    for dy, limit in ((np.arange(64) > 0, 1e31 * 64 / (63 + 8)), (sign, 1e31 / 8)):
+        for factor in (0.99, -0.99, 1.01, -1.01):
+            saved, dx = np.array([0, 0, 1, *[1] * 64], "f4"), np.empty((1, 64), "f4")
+            g = (factor * limit * dy[None]).astype("f4")
+            assert kernels.backward_serial(g, sign[None], saved, dx, dx[0].copy(), dx[0].copy()) == (
+                1 + (abs(factor) > 1), 0)
+    # The mean of xhat is taken out of that of g * xhat: here it is moved by a quarter.
+    x, one, _, dy = arrays((3, 5), "float64")
+    _, cache = layernorm.layer_norm_forward(x, one, one)
+    xhat, rstd = cache.xhat, cache.rstd
+    saved = np.concatenate([x.mean(axis=1) + 0.25, 0 * x[:, 0], rstd[:, 0], one])
+    dx = np.empty_like(x)
+    assert kernels.backward_serial(dy, x, saved, dx, np.empty(5), np.empty(5)) == (0, 3)
+    assert [kernels._refused(*a) for a in (
+        (dx, dy, x, saved), (x, dy, x, saved), (dy, dy, x, saved), (saved[:14], dy, x, saved),
+        (dx, dy, x, saved[1:]), (dx, dy, x, saved.astype("f4")))] == [0, -1, -1, -1, -2, -2]
+    moved = dx - 0.25 * rstd**2 * (one * dy * xhat).mean(axis=1, keepdims=True)
+    assert np.allclose(moved, layernorm.layer_norm_backward(dy, cache)[0], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])

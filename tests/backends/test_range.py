@@ -112,10 +112,12 @@ def test_both_sides_of_the_limits(dtype, end, backend, side, part):
 
 
 def test_the_range_is_derived():
-    """tiny / u from below; and what is scaled up or down on the GPU is in range afterwards."""
+    """tiny / u from below; what is scaled up or down on the GPU is in range afterwards; the ends are not in range."""
     for dtype, (smallest, largest) in contract.RANGE.items():
         assert 0.98 <= smallest / (np.finfo(dtype).tiny / cases.U[dtype]) <= 1.02  # to one digit
         assert 10 < np.finfo(dtype).max * cases.U[dtype] / largest < 1000  # a sum of squares of 10 / u numbers
+        one = np.ones(3, dtype)
+        assert [cpu.layer_norm_forward(one, one, one, e)[1].statistics[2, 0] for e in (smallest, largest)] == [0, 0]
     smallest, largest = contract.RANGE["float32"]
     assert (gpu.kernels.DOWN, gpu.kernels.UP) == (2.0**-90, 2.0**100)
     assert smallest * gpu.kernels.UP**2 < largest and smallest < largest * gpu.kernels.DOWN**2

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import itertools
 import pickle
 import warnings
 from collections import namedtuple
@@ -155,16 +156,24 @@ def row_id(row):
     return f"{function.__module__}.{function.__name__} {name}: {found}, {expected}".removeprefix("lnlib.")
 
 
-BAD = sorted(bad_rows(), key=row_id)
+BAD = {name: list(rows) for name, rows in itertools.groupby(
+    sorted(bad_rows(), key=row_id), key=lambda row: f"{row[0].__module__}.{row[0].__name__}".removeprefix("lnlib."))}
 
 
-@pytest.mark.parametrize("function, good, name, value, error, found, expected", BAD, ids=map(row_id, BAD))
-def test_bad_input_is_refused_by_name(function, good, name, value, error, found, expected):
-    with pytest.raises(error) as caught:
+def refusal(function, good, name, value, error, found, expected):
+    """What is wrong with how a bad value is refused; None if nothing."""
+    try:
         function(**{**good, name: value})
-    message = str(caught.value)
-    assert type(caught.value) is error  # not a subclass that NumPy happened to raise
-    assert message.startswith(f"{name}: ") and found in message and expected in message, message
+    except Exception as caught:
+        said = str(caught)  # of that class, not of a subclass that NumPy happened to raise
+        right = type(caught) is error and said.startswith(f"{name}: ") and found in said and expected in said
+        return None if right else f"{type(caught).__name__}: {said}"
+    return "accepted"
+
+
+@pytest.mark.parametrize("function", BAD)
+def test_bad_input_is_refused_by_name(function):
+    assert not {row_id(row): wrong for row in BAD[function] if (wrong := refusal(*row))}
 
 
 def test_the_good_arguments_of_the_table_are_good():

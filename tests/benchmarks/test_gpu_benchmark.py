@@ -423,6 +423,7 @@ def test_the_exit_status(monkeypatch, tmp_path, records, failures, status):
 
 # The profile
 
+@pytest.mark.slow
 def test_counts_of_the_interpreter():
     N, D = 20, 64
     found = profile.counts(N, D, multiprocessors=2)

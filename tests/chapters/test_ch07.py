@@ -69,6 +69,7 @@ def test_a_third_of_the_variances_is_negative_and_a_third_zero(centre):
     assert 0.2 < (v < 0).mean() < 0.45 and 0.2 < (v == 0).mean() < 0.45
 
 
+@pytest.mark.slow
 def test_a_negative_row_may_be_chosen_among_thousands():
     def chosen(centre):
         rows = np.float32(centre + np.random.default_rng(3).uniform(-0.9, 0.9, (3000, 3)))

@@ -127,7 +127,7 @@ def test_several_runs_side_by_side():
 COUNTS = {"float32": (1000, 10_000, 100_000), "bfloat16": (100, 1000, 10_000)}
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
 def test_the_lines(dtype):
     """Root mean squares over 64 columns are good to 9 %, the derivation to a factor of about 2, so 2 allows no more.
 

@@ -211,6 +211,7 @@ def now_and_then(count=[0]):
     return backward
 
 
+@pytest.mark.slow
 def test_what_is_asked_of_calls():
     def failed(backward, forward=layer_norm_forward):
         return {f.property: f.sentence for f in validate((forward, backward), quick=True).failures}

@@ -738,7 +738,8 @@ def check_small_functions():
         assert 0.9 <= kernels._harmless(np.ones(1, dtype)) / half_ulp <= 1
     assert kernels._zero_sums(2, 5).shape == (2, 4, 5 + 128 // 8)
     for g, guess in (([4, 2, 6], 4), ([4, 1.9, 4], 0), ([4, 4, 6.1], 0), ([4, 0, 4], 0), ([4, 0], 4)):
-        assert kernels._guess_of_g(np.array([g]), 0, np.ones(len(g))) == guess
+        gamma = np.arange(1.0, len(g) + 1)
+        assert kernels._guess_of_g(np.array([g]) / gamma, 0, gamma) == guess
     for a, b, over in ((-9e291, 0, 1), (0, -9e291, 1), (5e291, 5e291, 1), (8e291, 0, 0)):
         assert kernels._overflown(np.array([0, a]), np.array([b, 0])) == over
 

@@ -28,7 +28,6 @@ _TOWARDS = "ones", "along"
 
 def _store(a, dtype):
     """Float64 numbers rounded to ``dtype``; half formats stay in float32, the dtype that layer norm computes in."""
-    find(dtype)
     return a.astype(dtype) if dtype in ("float32", "float64") else round_to(a, dtype).astype(np.float32)
 
 
@@ -45,10 +44,9 @@ def rows(rng, count, D, ratio, sigma=1.0, dtype="float32"):
     """
     D, count = contract.require_count("D", D, least=2), contract.require_count("count", count)  # of one: no sigma
     ratio, sigma = contract.require_number("ratio", ratio), contract.require_number("sigma", sigma, least=0)
-    find(dtype)
     z = contract.require_rng(rng).standard_normal((count, D))
-    z -= z.mean(axis=-1, keepdims=True)
-    z /= np.sqrt(np.mean(z * z, axis=-1, keepdims=True))
+    z -= z.mean(axis=1, keepdims=True)
+    z /= np.sqrt(np.mean(z * z, axis=1, keepdims=True))
     mean = ratio * rng.uniform(0.99, 1.01, (count, 1))
     return _store(sigma * (mean + z), dtype)
 
@@ -63,7 +61,6 @@ def upstream(rng, xhat, ones=0.0, along=0.0, rest=1.0, dtype="float32"):
     With D = 2 there is no w: ``rest`` other than 0 is a ``ValueError``.
     """
     contract.require_rng(rng)
-    find(dtype)
     xhat = contract.require_x(xhat, "xhat", _FLOATS).astype(np.float64)
     ones, along, rest = (contract.require_number(name, value)
                          for name, value in (("ones", ones), ("along", along), ("rest", rest)))

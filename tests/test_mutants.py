@@ -33,6 +33,8 @@ def test_changes_of_an_expression():
 def test_what_is_left_alone():
     assert not kinds('"""Text."""\nimport a\n__all__ = [1]\ndef f(x: 1 = "a") -> 2:\n    "text"\n')
     assert kinds("raise ValueError(f'found {1 + 1}')") == {("dropped statement", "pass")}
+    assert not kinds("x = min(a, b) + max(a, b)") ^ {("arithmetic", "x = (min(a, b) - max(a, b))")}
+    assert not kinds("x = int64(a)")  # no test without a compiler for GPUs could tell
     assert not kinds("x = os.kill(-1, 9)")  # a wrong number would end other programs
 
 

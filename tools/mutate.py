@@ -20,6 +20,8 @@ _ARITHMETIC = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: a
 _RARELY = {"swapped arguments", "removed keyword", "dropped call", "return None", "dropped sign"}
 #: A change in a call of these could harm what lies outside the copy.
 _HARMFUL = {"kill", "killpg", "rmtree", "unlink", "rmdir", "chmod"}
+#: Of these neither order nor, but in compiled code, width can be seen: integers of Python and of lnlib.simt have none.
+_SYMMETRIC, _INTEGERS = {"min", "max", "np.minimum", "np.maximum"}, {"int32", "int64", "uint64", "np.uintp"}
 _UNREAD = {"annotation", "returns", "decorator_list", "msg", "type_comment", "ctx", "exc", "cause"}
 
 
@@ -64,12 +66,14 @@ def _of_constant(node):
 
 
 def _of_call(node, modules):
-    for k, (a, b) in enumerate(zip(node.args, node.args[1:])):
+    called = ast.unparse(node.func)
+    for k, (a, b) in enumerate(zip(node.args, node.args[1:]) if called not in _SYMMETRIC else ()):
         if ast.dump(a) != ast.dump(b) and not isinstance(a, ast.Starred) and not isinstance(b, ast.Starred):
             yield "swapped arguments", _changed(node, args=[*node.args[:k], b, a, *node.args[k + 2:]])
     for k in range(len(node.keywords)):
         yield "removed keyword", _changed(node, keywords=_without(node.keywords, k))
-    if len(node.args) == 1 and not node.keywords and not isinstance(node.args[0], (ast.Starred, ast.GeneratorExp)):
+    if len(node.args) == 1 and not node.keywords and called not in _INTEGERS and not isinstance(
+            node.args[0], (ast.Starred, ast.GeneratorExp)):
         method = isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value).split(".")[0] not in modules
         yield "dropped call", node.func.value if method else node.args[0]
 

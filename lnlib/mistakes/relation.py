@@ -88,7 +88,7 @@ def _times(pairs):
     # Fractions of small denominators only: of larger ones, one is near every number.
     rough = any(x.dtype in (np.float16, np.float32) for pair in pairs for x in pair)
     quotient = (np.vdot(b, a) / np.vdot(b, b)).real
-    factor = Fraction(float(quotient)).limit_denominator(32 if rough else 1024) if np.isfinite(quotient) else 0
+    factor = Fraction(quotient).limit_denominator(32 if rough else 1024) if np.isfinite(quotient) else 0
     # One number is a simple multiple of another too often to mean something, and an integer more often still.
     telling = len(set(b.tolist())) > 1 or factor in (2, Fraction(1, 2), 4, Fraction(1, 4)) or (
         (b != np.round(b)).any() and max(abs(factor.numerator), factor.denominator) <= 10)

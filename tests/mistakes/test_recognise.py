@@ -353,7 +353,7 @@ def names(x):
     (lambda x: ["small", "middle", "large"], None),
     (lambda x: [name for name, least in (("small", 1), ("middle", 2), ("large", 4)) if x < least], "slip")])
 def test_names_that_never_change_are_no_slip(monkeypatch, answer, kind):
-    check = each("names", lambda rng: [Call({"x": x}) for x in (0.5, 1.5, 3.0, 5.0)],
+    check = each("names", lambda rng: [Call({"x": x}) for x in (0.5, 1.5, 5.0)],
                  lambda found, x: expect(found == names(x), "wrong"))
     found = told(monkeypatch, answer, (), (check,), names)
     assert (found.kind if found else None) == kind, found

@@ -308,8 +308,8 @@ def test_what_is_no_race():
     simt.launch(written(READERS, "x", "mask"), 1, 32, np.zeros(4, f32), 0b1111)
     simt.launch(written(ORDERED + "cuda.syncwarp()\ny[t] = s[t ^ 1]", "y"), 1, 64, y)
     assert y.tolist() == [t ^ 1 for t in range(64)]
-    simt.launch(written("y[0] = x[0]", "x", "y"), 2, 1, np.ones(1, f32), y, checks=False)
-    assert y[0] == 1
+    simt.launch(written("y[0], y[1] = x[0], len(x)", "x", "y"), 2, 1, np.ones(3, f32), y, checks=False)
+    assert y[:2].tolist() == [1, 3]
 
 
 def test_race_through_one_array_given_twice():

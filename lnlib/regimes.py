@@ -28,6 +28,7 @@ _TOWARDS = "ones", "along"
 
 def _store(a, dtype):
     """Float64 numbers rounded to ``dtype``; half formats stay in float32, the dtype that layer norm computes in."""
+    find(dtype)
     return a.astype(dtype) if dtype in ("float32", "float64") else round_to(a, dtype).astype(np.float32)
 
 

@@ -13,8 +13,9 @@ LIMIT = 10**8  # bytes of a file, outputs and all
 SUFFIXES = ".ipynb", ".py", ".zip"
 _ENTRIES, _DEPTH = 1000, 20  # of one student's folder
 # Windows, where nobody grades, lacks both.
-_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", os.O_RDONLY)
-_FOLDER = _READ | getattr(os, "O_DIRECTORY", os.O_RDONLY)
+_NOFOLLOW, _DIRECTORY = (getattr(os, name, os.O_RDONLY) for name in ("O_NOFOLLOW", "O_DIRECTORY"))
+_READ = os.O_RDONLY | _NOFOLLOW
+_FOLDER = _READ | _DIRECTORY
 
 
 class Submission(NamedTuple):
@@ -29,7 +30,7 @@ class Submission(NamedTuple):
 
 def open_folder(path):
     """A descriptor of the folder of submissions: what is put in its place later is not looked at."""
-    return os.open(path, os.O_RDONLY)
+    return os.open(path, os.O_RDONLY | _DIRECTORY)
 
 
 def find_submissions(fd):

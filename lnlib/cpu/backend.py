@@ -165,7 +165,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
         with turn():
             out_of_range = forward_threads(rows, gamma, beta, eps, y_rows, saved, threads)
     cache = CpuLayerNormCache(x, saved, eps, dtype)
-    if out_of_range == -1:
+    if out_of_range < 0:
         raise ValueError(_OVERLAP)
     if out_of_range:
         left = cache.statistics[2] == 0
@@ -212,7 +212,7 @@ def layer_norm_backward(dy, cache, *, out=None):
         raise
     if left == -2:
         _require_parts(cache)
-    if left == -1:
+    if left < 0:
         raise ValueError(_OVERLAP)
     if left:
         mine = np.isnan(dx_rows[:, 0])

@@ -744,6 +744,8 @@ def test_submissions_of_every_form_are_found_and_links_are_not_followed(tmp_path
     assert {s.problem for s in submissions.find_submissions(fd) if s.student in ("both", "none")} == {
         "its folder cannot be read: Permission denied"}
     os.close(fd)
+    with pytest.raises(NotADirectoryError):
+        submissions.open_folder(folder / "ann.ipynb")
     assert os.listdir("/proc/self/fd") == opened
 
 

@@ -83,11 +83,12 @@ def frame(structure, data=b""):
     (["array", "float64", [0, 2**20, 2**20]], b""),
     (["array", "float64", [2**63, 2]], b""), (["array", "float64"], bytes(8)), (["scalar", "float64"], b""),
     (["scalar", "float64", 1], bytes(8)), (["complex", 1.0], b""), (["complex", 1.0, 2], b""),
+    (["complex", "1", "2"], b""), (["array", "float64", [0, 2**60]], b""), (["dict", [["list"], 1]], b""),
     (["dict", [["tuple"], 1]], b""), (["dict", 1], b""), (["dict", [1, 2, 3]], b""), (["pickle", "int8"], b"1"),
     ([], b""), ({"a": 1}, b""), ({"list": 1}, b""), ([1, 2], b""), (b"[" * 10**5, b""), (b"\xff", b""), (b"", b""),
     (["dict", [2**63, 0]], b""), (b"1" * 1001, b""), (b"9" * 10**5, b""), (["list"] + [0] * 10**5, b""),
     (b"null", b"left over"), (nested(20, lambda v: ["list", v]), b""),
-    (nested(20, lambda v: ["dict", [0, v]]), b"")], ids=range(32))
+    (nested(20, lambda v: ["dict", [0, v]]), b"")], ids=range(35))
 def test_what_is_no_message(structure, data):
     with pytest.raises(wire.WireError):
         wire.decode(frame(structure, data))

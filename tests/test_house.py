@@ -42,6 +42,7 @@ def modules_imported(name, body=None):
     return {module for module, _ in imports(name, body) if module in SOURCES}
 
 
+@pytest.mark.slow
 def test_the_library_needs_nothing_that_stands_around_it():
     for name in SOURCES:
         if name.startswith("lnlib"):

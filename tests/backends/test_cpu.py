@@ -718,6 +718,7 @@ def to_be_heard(rows, D):
     return [asked if wide else [], copies, pieces, tiles if wide else [cut for cut in pieces if cut[1] < cut[2]]]
 
 
+@pytest.mark.slow
 def test_without_the_compiler(tmp_path):
     """With NUMBA_DISABLE_JIT=1 (for a debugger) the loops are Python's: on short rows, long rows and wide rows."""
     for shape, (found, heard) in zip(LISTENED, child(LISTENING, tmp_path, NUMBA_DISABLE_JIT="1"), strict=True):

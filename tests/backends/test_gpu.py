@@ -493,6 +493,7 @@ def test_sums_do_not_depend_on_the_blocks(kind):
     assert kind.rows == 16 or bits(other[1:2]) != bits([launch_add(*results[0][1:], kind.D)[0]])
 
 
+@pytest.mark.slow
 def test_rows_do_not_depend_on_other_rows():
     """y and dx of a row are the same alone, bit for bit: a batch can be cut anywhere."""
     for D in (33, 100, 600):

@@ -44,6 +44,7 @@ def test_every_step_is_layer_norm(name, dtype, rows, D):
     cases.check(results, exact, cases.bars_of_plain_sums(exact, gamma, beta, dy, cases.U[dtype] * lost))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*PAIRS, *(name for name, (forward, _) in COMPILED.items() if forward)])
 def test_the_cache_holds_what_the_docstring_says(name):
     if name in COMPILED:

@@ -301,6 +301,7 @@ def test_precise_jvp_and_double_backward():
         assert a.dtype == np.float32 and np.linalg.norm(a - b) <= 1.001 * cases.U["float32"] * np.linalg.norm(b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["ones", "xhat"])
 @every_backend
 def test_precise_dx_at_kappa_1e6(direction, backend):

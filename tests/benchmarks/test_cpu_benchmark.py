@@ -77,6 +77,7 @@ def test_the_limit_in_c_is_the_same_pass():
         assert not list(limit.limit_calls(*other))
 
 
+@pytest.mark.slow
 def test_thread_calls():
     """The sums of two parts share a cache line in one call and not in the other; all add the same rows."""
     pytest.importorskip("numba")

@@ -438,6 +438,7 @@ def test_counts_of_the_interpreter():
     assert rows["row-in-registers"]["requests"] == N * 3 and rows["row-in-registers"]["sectors/request"] == 8
 
 
+@pytest.mark.slow
 def test_the_profile_needs_a_gpu_or_interprets(monkeypatch, capsys):
     monkeypatch.setattr(profile, "cuda", types.SimpleNamespace(is_available=lambda: False))
     assert profile.main([]) == 2

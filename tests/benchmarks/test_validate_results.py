@@ -20,6 +20,7 @@ def test_every_record_is_whole():
             assert failure["sentence"] and failure["case"] and 0 < failure["failed"] <= failure["tried"]
 
 
+@pytest.mark.slow
 def test_some_targets_again_keep_the_others(tmp_path, monkeypatch, capsys):
     rms = "lnlib.layernorm, RMS norm"
     monkeypatch.setattr(validate, "targets", lambda: ([

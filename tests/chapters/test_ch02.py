@@ -35,6 +35,7 @@ def other_s(sym):
     return sym.xhat[sym.i] * sym.xhat[sym.j] / (sym.D * Symbol("s"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id, candidate, message", [
     ("eigenvalues", lambda x, eps: np.roll(eigenvalues_solution(x, eps), 1), "another order"),
     ("eigenvalues", lambda x, eps: eigenvalues_solution(x, 2 * eps), "off by"),

@@ -449,6 +449,7 @@ def test_rows_until_of_no_finite_number():
         assert ch09.rows_until_solution(1e-5, U, True) == np.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["sequential", "pairwise"])
 @pytest.mark.parametrize("factor", [0.25, 4])
 def test_rows_until_is_measured(monkeypatch, order, factor):

@@ -193,6 +193,7 @@ def test_transpose(changes, check, words):
     assert failed("no-conflicts", solution_with("no-conflicts", *changes), words) == check
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride, turns, kind", [(32, 32, "known"), (34, 2, "known"), (36, 4, None)])
 def test_conflicts_are_told_by_their_turns(stride, turns, kind):
     """The numbers are right in each case; what tells one from the other is in how many turns they are moved."""

@@ -264,6 +264,7 @@ def test_bad_input(folder, tmp_path):
         keys.load(tmp_path / "other.json")
 
 
+@pytest.mark.slow
 def test_hidden_tests_judge_in_their_own_process(monkeypatch, capsys):
     task = drawn("ch03-norm-backward", 3)
     given = task.id, 3, keys.fingerprint(task)
@@ -276,6 +277,7 @@ def test_hidden_tests_judge_in_their_own_process(monkeypatch, capsys):
     assert "FAILED" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_hidden_tests_say_what_went_wrong(capsys):
     task = drawn("ch03-norm-backward", 3)
     given = task.id, 3, keys.fingerprint(task)

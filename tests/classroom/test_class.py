@@ -47,6 +47,7 @@ def table(path):
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
+@pytest.mark.slow
 def test_a_variant_is_worth_points_to_its_own_student_alone(graded):
     assert [(row["student"], row["total"]) for row in table(graded / "points.csv")][:2] == [("s1", "4"), ("s2", "4")]
     assert float(table(graded / "points.csv")[2]["total"]) < 4

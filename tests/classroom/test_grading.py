@@ -564,6 +564,7 @@ def _nan(result):
     return result * np.nan if np.asarray(result).dtype.kind == "f" else result
 
 
+@pytest.mark.slow
 def test_nan_in_the_right_places_gets_no_points(drawn):
     for task in drawn:
         right = task.function()

@@ -84,6 +84,7 @@ def test_commands_are_understood():
         assert set(map(int, chapters.split(","))) <= set(tasks.chapters()), chapters
 
 
+@pytest.mark.slow
 def test_the_example_gives_what_the_page_shows(tmp_path):
     files, points = re.findall(r"```text\n(.*?)```", TEXT, re.S)
     new, grade = (shlex.split(commands(f"python -m classroom {command}")[0])[1:]

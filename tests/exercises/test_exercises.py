@@ -235,6 +235,7 @@ def test_a_kernel_that_fails_is_recognised_by_how_it_fails():
     assert str(check("no-conflicts", no_barrier).diagnosis).startswith("Nothing waits between the stores and the loads")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id, change, means", [
     ("warp-sum", ("width // 2", "width / 2"), "Which division of integers gives an integer?"),
     ("warp-sum", ("FULL, ", "(1 << width) - 1, "), "whose mask leaves it out"),

@@ -379,6 +379,7 @@ def dx_error_and_kappa(x, gamma, beta, dy, eps=1e-5):
     return reference.relative_error(dx, exact.dx), reference.kappa(exact, dy, gamma)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("D", [2, 3, 8, 64, 100, 768, 4096, 65536])
 def test_the_tolerance_is_neither_too_small_nor_useless(dtype, D):
@@ -457,6 +458,7 @@ def test_check_gradients_passes_the_right_gradients(method, shape):
     assert all(row.tolerance <= 200 * ACCURACY[method] for row in report.rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_check_gradients_fails_wrong_ones(method):
     args, dy, grads = problem((2, 3, 8))
@@ -521,6 +523,7 @@ def test_a_gradient_that_is_zero(method):
                            method=method).passed  # D = 1
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=80, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(3, 12), st.sampled_from([0.0, 10.0, 1e3, 1e5]),
        st.integers(-3, 3), st.sampled_from(["ones", "near ones", "random"]), st.sampled_from(["central", "complex"]))
@@ -565,6 +568,9 @@ def test_the_table_and_rtol():
     assert len({line.index(word) for line, word in zip(lines, ("tolerance", "1e-08", "1e-08", "1e-08"))}) == 1
     assert check_gradients(f, args, dy, (-grads[0], *grads[1:]), rtol=3.0).passed
     assert not check_gradients(f, args, dy, grads, rtol=0.0).passed
+    # An exact gradient has no error, which 0 allows: doubling rounds nothing, and neither does a complex step in it.
+    assert check_gradients(lambda x: 2 * x, args[:1], np.ones_like(dy), (np.full_like(args[0], 2),), method="complex",
+                           rtol=0.0).passed
     assert str(check_gradients(f, args, dy, grads)).splitlines()[3].startswith("grads[2]")
     assert check_gradients(lambda: dy, (), dy, ()).passed
 

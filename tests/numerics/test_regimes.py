@@ -310,6 +310,7 @@ def test_how_many_roundings_a_sum_amounts_to():
     assert [regimes.sum_roundings(192, order) for order in ("accumulators", "pairwise", "exact")] == [1 + 8 / 3, 2, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("D", [16, 128, 256, 4096])
 def test_pairs_amount_to_two_roundings_at_every_length(D):
     """Two numbers of a size have a sum that is off by half a spacing h or not at all: h**2 / 2, where a typical

@@ -181,6 +181,7 @@ def test_spectrum_is_not_proved_for_another_normalisation():
     assert refuted[2] == {along, trace}
 
 
+@pytest.mark.slow
 def test_ddof_leaves_the_spectrum():
     """With D - 1 in the variance s is another number, but the same function of it gives the eigenvalues."""
     r = symbolic.row(3)

@@ -310,6 +310,7 @@ def test_recentred_needs_short_sums():
     assert 1e-3 < delta and near(y_error(x, exact, "recentred", order="sequential"), delta)
 
 
+@pytest.mark.slow
 def test_the_short_form_may_give_a_negative_variance():
     """Eight accumulators, D = 65536, mu / sigma = 1e7: r is some hundred sigma, and r^2 u E is more than 1.
 

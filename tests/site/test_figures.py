@@ -35,6 +35,7 @@ def test_lines_are_drawn_over_x():
     plt.close(ax.figure)
 
 
+@pytest.mark.slow
 def test_on_a_phone_panels_stand_below_each_other_and_labels_keep_apart():
     narrow = pytest.importorskip("lnlib.figures.narrow")  # IPython is in the book's environment
     fig, axes = figures.figure(6, 3, columns=2)
@@ -55,6 +56,7 @@ def test_on_a_phone_panels_stand_below_each_other_and_labels_keep_apart():
     plt.close(fig)
 
 
+@pytest.mark.slow
 def test_on_a_phone_a_kill_matrix_keeps_the_names_of_its_checks():
     """Rotated, of the size of all type, and apart: 19 of them in the width of a phone."""
     narrow = pytest.importorskip("lnlib.figures.narrow")

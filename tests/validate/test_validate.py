@@ -113,6 +113,7 @@ def test_a_failure_is_shrunk_to_one_of_its_kind():
     assert all(np.isfinite(f.error) and f.case.gamma.all() for f in at.values())
 
 
+@pytest.mark.slow
 def test_mistakes_of_the_catalogue_are_found_and_shrunk():
     for entry in MUTANTS[::9]:
         report = validate((forward_keeping_x, entry.backward), quick=True)

@@ -628,6 +628,17 @@ def test_what_is_no_finite_real_number_has_no_diagnosis(value):
     assert diagnose(lambda dy, cache: (dy * value, None, None)) is None
 
 
+@pytest.mark.parametrize("shape", [lambda a: a[..., :-1], lambda a: a.T])
+def test_nothing_is_said_of_a_shape_that_no_known_mistake_has(shape):
+    for k in range(3):
+        def backward(dy, cache):
+            given = list(layer_norm_backward(dy, cache))
+            given[k] = shape(dy * cache.xhat**3)
+            return given
+
+        assert diagnose(backward) is None
+
+
 def test_candidates_cannot_spoil_the_probes():
     def spoils(dy, cache):
         dy.fill(0)

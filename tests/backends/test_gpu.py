@@ -243,6 +243,17 @@ def test_every_kernel(kind, real, dtype, offset):
     cases.check(launch_all(kind, *judged.arrays, real=real), judged.exact, judged.bars)
 
 
+@pytest.mark.parametrize("name", ["a warp, two rows", "a warp, four rows, one by one"])
+def test_rows_of_a_warp_are_asked_each_for_itself_whether_g_is_constant(name):
+    """Where it is, dx is 0 to the last bit. Of four rows, no two pairs of neighbours are alike."""
+    kind, constant = KINDS[name], np.array([True, False, False, True])
+    x, gamma, beta, dy = arrays((4, kind.D))
+    gamma, dy[constant] = np.full_like(gamma, 1.7), np.float32(0.1)
+    found, exact = launch_all(kind, x, gamma, beta, dy), reference.layer_norm(x, gamma, beta, dy)
+    cases.check(found, exact, cases.float32_bars(exact, gamma, dy))
+    assert found[1].any(axis=1).tolist() == [False, True, True, False]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sigma, eps, exponent", [(3e19, 1e-5, 64), (5e37, 1e-5, 125), (1e-36, 0.0, -120),
                                                   (1e-22, 1e-44, -73), (1.0, 1e42, 70)])

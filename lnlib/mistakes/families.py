@@ -168,6 +168,8 @@ RMS_NORM = Family(("dx", "dgamma"), (_rms_probe(1, (5, 7), 3.0), _rms_probe(2, (
                          missing_rstd="the factor rstd in front of dx is missing",
                          centred_for_xhat="x is used as xhat in the projection, both times",
                          centred_once="x is used as xhat in the projection, once",
+                         extra_rstd_in_projection="one 1/s too many in the projection: s**3 was kept when x became xhat",
+                         variance_for_std="dx is divided by the mean square, not by its root",
                          dgamma_from_centred="dgamma is summed from dy * x"),
                   _rms_bases, mean=0)
 

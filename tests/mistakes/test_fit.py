@@ -628,6 +628,14 @@ def test_what_is_no_finite_real_number_has_no_diagnosis(value):
     assert diagnose(lambda dy, cache: (dy * value, None, None)) is None
 
 
+def test_of_rms_norm_nothing_is_said_that_only_layer_norm_has():
+    told = {known.name: known.wrong for known in RMS_NORM.known}
+    names = {name for names, _ in RMS_NORM.bases(*RMS_NORM.probes[0]) for name in names}
+    names |= {"frozen-statistics", "missing-projection", "dgamma-from-centred"}
+    assert len(names) > 12 and not {n: told[n] for n in names if re.search(r"- mean|variance|\bc\b|centred|1/sigma", told[n])}
+    assert "rstd" in told["missing-rstd"]
+
+
 @pytest.mark.parametrize("shape", [lambda a: a[..., :-1], lambda a: a.T])
 def test_nothing_is_said_of_a_shape_that_no_known_mistake_has(shape):
     for k in range(3):

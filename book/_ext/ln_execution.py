@@ -1,4 +1,4 @@
-"""Execute notebooks so that a page never shows what the code no longer does.
+"""Execute notebooks so that a page never shows what the code no longer does, and one on each core.
 
 Jupyter Book's execution cache looks at a notebook's cells only. Here its folder is named after
 everything else that decides an output: the library, the data files, Python and the packages.
@@ -7,11 +7,16 @@ everything else that decides an output: the library, the data files, Python and 
 import contextlib
 import hashlib
 import importlib.metadata
+import logging
 import os
 import re
 import shutil
 import sys
 from pathlib import Path
+
+from jupyter_cache import get_cache
+from jupyter_cache.executors import load_executor
+from myst_nb.core.read import is_myst_markdown_notebook
 
 KEPT_CACHES = 3
 
@@ -76,8 +81,25 @@ def _configure(app, config):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
 
 
+def _execute_side_by_side(app, env, docnames):
+    """Executes what is not in the cache yet, where each page then finds its notebook.
+
+    One that fails is not kept: MyST-NB executes it again when it reads the page, and reports the error.
+    """
+    cache = get_cache(app.config.nb_execution_cache_path)
+    paths = [path for path in map(env.doc2path, sorted(docnames)) if path.endswith(".md")
+             and is_myst_markdown_notebook(Path(path).read_text(encoding="utf-8"))]
+    for path in paths:
+        cache.add_nb_to_project(path, read_data={"name": "myst_nb_md", "type": "plugin"})
+    said = logging.getLogger("notebooks")
+    said.setLevel(logging.INFO)  # a line when each begins and ends
+    load_executor("local-parallel", cache, said).run_and_cache(
+        filter_uris=paths, timeout=app.config.nb_execution_timeout)
+
+
 def setup(app):
     # A value of the configuration, so that a change of it reads and writes all pages again.
     app.add_config_value("ln_extensions", extensions_key(), "env")
     app.connect("config-inited", _configure, priority=1)
+    app.connect("env-before-read-docs", _execute_side_by_side)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -359,6 +359,41 @@ def test_names_that_never_change_are_no_slip(monkeypatch, answer, kind):
     assert (found.kind if found else None) == kind, found
 
 
+def named(x):
+    return [str(x)]
+
+
+def counted(x):
+    return x + 0
+
+
+@pytest.mark.parametrize("solution, right, wrong, told_of", [
+    (named, "[str(x)]", "[str(x + 1)]", (True, True, False, False)),
+    (counted, "x + 0", "x + 1", (True, True, True, False))])
+def test_names_and_counts_are_those_of_a_mistake_in_nearly_all_calls(monkeypatch, solution, right, wrong, told_of):
+    """Of ten calls, five of them of the check that fails, a tenth may have other names, and a third other counts."""
+    checks = [each(word, lambda rng, of=of: [Call({"x": x}) for x in of],
+                   lambda found, x: expect(found == solution(x), "wrong")) for word, of in (
+                       ("one", range(5)), ("two", range(5, 10)))]
+    for others, told_here in zip((0, 1, 2, 4), told_of):
+        def candidate(x):
+            return solution(x + 1 if x < 10 - others else 7 * x)
+
+        found = told(monkeypatch, candidate, [(right, wrong, "One more.")], checks, solution)
+        assert (found is not None and found.sentence == "One more.") == told_here, (others, found)
+
+
+def nearly(x, eps):
+    return x + eps
+
+
+def test_a_slip_may_show_in_the_last_bits_alone(monkeypatch):
+    check = each("bits", lambda rng: [Call({"x": x, "eps": 1e-12}) for x in (0.7, 1.3, 2.9)],
+                 lambda found, x, eps: expect(found == nearly(x, eps), "other bits"))
+    found = told(monkeypatch, lambda x, eps: x, (), (check,), nearly)
+    assert found and found.kind == "slip" and "a term left out" in str(found), found
+
+
 def word(x):
     return "small" if x < 1 else "middle" if x < 2 else "large"
 

@@ -98,7 +98,7 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
     # What holds of the few numbers of one check may be an accident of them.
     if not says and relation(mine, right) and (simple := relation(mine_all(), list(everywhere(solution)))):
         return simple
-    if not says and not little and (slip := _slip(mine_all, mine, right, solution, replies, message_of, everywhere)):
+    if not little and (slip := _slip(mine_all, mine, right, solution, replies, message_of, everywhere)):
         return slip
     # What a message says of the numbers says nothing where these could be compared, and were not the same.
     if not found and not (mine and (names or re.search(r"off by|found -?\d|\d of \d+ numbers", message))):
@@ -118,7 +118,7 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
 
 def _slip(mine_all, mine, right, solution, replies, message_of, everywhere):
     """The :class:`Diagnosis` of an answer whose numbers are, in all checks, those of a variation of the solution."""
-    if not mine or agree(mine, right, bits=True) or any(isinstance(result, Failure) for result, _ in mine):
+    if agree(mine, right, bits=True) or any(isinstance(result, Failure) for result, _ in mine):
         return None
     if all(_is_names(r) for r, _ in mine) and len({tuple(r) for r, _ in mine_all()}) < 3:
         return None  # names that hardly change: many slips end with them

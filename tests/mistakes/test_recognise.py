@@ -10,7 +10,7 @@ from lnlib.exercises.run import plainly, reply
 from lnlib.mistakes import Diagnosis, change
 from lnlib.mistakes.change import changed, function_of
 from lnlib.mistakes.compare import agree
-from lnlib.mistakes.recognise import Failure, Reply, _nearly, _partly, says_little
+from lnlib.mistakes.recognise import Failure, Reply, _nearly, _partly, recognise, says_little
 from lnlib.mistakes.relation import relation
 
 
@@ -287,6 +287,119 @@ def test_expressions_agree_however_they_are_written():
             (sympy.Matrix([x, n]), sympy.Matrix([x, n]), True), (sympy.Matrix([x, n]), sympy.Matrix([x, k]), False),
             (sympy.Matrix([x, n]), sympy.Matrix([[x, n]]), False)):
         assert agree(a, b) is agree(b, a) is same, (a, b)
+
+
+# ---- What is asked, and of whom ------------------------------------------------------------------------
+
+def positive(x):
+    return x > 0
+
+
+def recognised(answer, *mistakes, here=(1.5, 2.5), everywhere=None, solution=square, message="wrong", says=None,
+               before=(), asks=None):
+    """The diagnosis of an answer which fails a check that asks at ``here``, where all checks ask at ``everywhere``.
+
+    ``says``: what the check says of a function, by default that of all whose replies are not the solution's.
+    ``before``: the results at 1.5 of functions that an earlier check stops. ``asks``: gets what is asked everywhere.
+    """
+    def replied(function, x):
+        try:
+            return Reply(function(x), [])
+        except Exception as error:  # of a variation of the solution
+            return Reply(Failure(type(error).__name__, str(error)), [])
+
+    def replies(function, at=here):
+        return [replied(function, x) for x in at]
+
+    def all_replies(function):
+        if asks is not None:
+            asks.append(function)
+        return iter(replies(function, everywhere or here))
+
+    def wrong(function):
+        return None if replies(function) == replies(solution) else message
+
+    return recognise(answer, message, solution, [change(*one) for one in mistakes], replies, says or wrong,
+                     lambda function: function(1.5) not in before, all_replies)
+
+
+def test_one_mistake_alone_is_it_even_where_an_earlier_check_stops_it():
+    found = recognised(lambda x: 2 * x, FIRST, before=(3.0,))
+    assert found == ("known", (), "First.", ("replies as the solution with '2 * x' for 'x * x', to all 2 calls",))
+
+
+def test_of_several_mistakes_those_count_that_no_earlier_check_stops():
+    also = "x * x", "3 * x if x == 1.5 else 2 * x", "Also."
+    found = recognised(lambda x: 2 * x, FIRST, SECOND, before=(3.0,))  # all are stopped: none is ruled out
+    assert found.kind == "one of" and len(found.because) == 4 and "refuted by an earlier check" in found.because[2]
+    assert recognised(lambda x: 2 * x, FIRST, also, here=(2.5, 3.5), before=(4.5,)).because == (
+        "replies as the solution with '2 * x' for 'x * x', to all 2 calls",
+        "replies as the solution with '3 * x if x == 1.5 else 2 * x' for 'x * x', to all 2 calls",
+        "refuted by an earlier check: the solution with '3 * x if x == 1.5 else 2 * x' for 'x * x'")
+    assert recognised(lambda x: 2 * x, FIRST, also, here=(2.5, 3.5), before=(4.5,)).sentence == "First."
+    # What says little needs more.
+    assert recognised(lambda x: 0.0, ("x * x", "0 * x", "Nothing."), before=(0.0,)) is None
+    assert recognised(lambda x: 0.0, ("x * x", "0 * x", "Nothing.")).kind == "may be"
+
+
+def test_a_relation_and_a_slip_hold_in_all_checks_or_are_not_told():
+    places = 1.5, 2.5, 4.5
+    assert recognised(lambda x: x * x + 1, everywhere=places).kind == "relation"
+    assert recognised(lambda x: x * x + (1 if x < 4 else 2), everywhere=places) is None
+    found = recognised(lambda x: x**3, everywhere=places)
+    assert found.kind == "slip" and "a factor too many" in found.sentence
+    assert found.because == ("replies as the solution with a factor too many",)
+    assert recognised(lambda x: x**3 if x < 4 else 7.0, everywhere=places) is None
+    assert recognised(lambda x: x**3 if x != 2.5 else 7.0, everywhere=(1.5, 4.5)) is None
+    # No slip is told that passes the check, nor of replies that are right: then it fails for another reason.
+    assert recognised(lambda x: x**3, says=lambda function: None) is None
+    assert recognised(lambda x: x * x, says=lambda function: "wrong") is None
+
+
+def test_all_checks_are_asked_once():
+    asked = []
+    answer = lambda x: x + 0.3 * (x > 2)  # noqa: E731
+    assert recognised(answer, asks=asked) is None
+    assert asked.count(answer) <= 1
+    asked = []
+    assert recognised(lambda x: 2 * x, FIRST, asks=asked) and not asked
+
+
+@pytest.mark.parametrize("others, kind", [(1, "may be"), (2, None)])
+def test_a_verdict_may_differ_from_that_of_a_mistake_in_a_quarter_of_the_calls(others, kind):
+    """Of true and false many things come: the check must say the same of both, and all checks nearly hear the same."""
+    everywhere = (1.5, 2.5, 3.5, 4.5)
+    for count, extra in ((1, 0), (others, others == 2)):
+        def answer(x):
+            return x > (9 if x > 4.5 - count else -9)
+
+        calls = everywhere + (5.5,) * (others == 2) * 3
+        found = recognised(answer, ("x > 0", "x > -9", "Always."), here=(1.5, -1.5), everywhere=calls,
+                           solution=positive, message="no verdict")
+        assert (found.kind if found else None) in (kind, "may be"), (count, extra, found)
+
+
+def test_what_a_check_says_of_both_counts_where_numbers_do_not():
+    always = "x * x", "-8 * x - 1", "Another."
+    answer = lambda x: [9.5, 7.25][x > 2]  # noqa: E731
+    same = {"says": lambda function: None if function is square else "too many rows"}
+    found = recognised(answer, always, message="too many rows", **same)
+    assert found == ("may be", (), "It may be this: Another.",
+                     ("the failed check says the same of the solution with '-8 * x - 1' for 'x * x'",))
+    assert recognised(answer, always, message="too many rows", before=(-13.0,), **same) is None
+    for message in ("off by 3", "found -2", "found 7", "3 of 4 numbers"):  # which could be compared, and differ
+        assert recognised(answer, always, message=message, says=lambda function: message) is None
+        assert recognised(answer, always, here=(), message=message, says=lambda function: message).kind == "may be"
+
+
+def test_an_exception_with_a_meaning_is_told_where_nothing_else_is_known():
+    def ends(means, kind="DataRace"):
+        return lambda x: Failure(kind, "two threads", True, means)
+
+    known = {"message": "it ends with DataRace"}
+    assert recognised(ends("Two write."), **known) == ("error", (), "Two write.", ("ends with DataRace",))
+    assert recognised(ends(""), **known) is None
+    assert recognised(ends("Two write.", "IndexError"), **known) is None
 
 
 # ---- Slips -----------------------------------------------------------------------------------------------

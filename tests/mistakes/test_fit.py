@@ -150,6 +150,7 @@ PAIRS = [
      {"statistics-of-xhat", "projection-times-two"}),
     (lambda d, g, h, r: (g * d - m(g * d) - 2 * h / r / sigma(h, r) * m(g * d * h / r / outside_root(h, r)))
      / outside_root(h, r), {"eps-outside-root", "projection-times-two"}),
+    (lambda d, g, h, r: r * g * d - m(g * d) - 2 * h * m(g * d * h), {"rstd-on-first-only", "projection-times-two"}),
 ]
 
 
@@ -635,6 +636,22 @@ def test_of_rms_norm_nothing_is_said_that_only_layer_norm_has():
     foreign = re.compile(r"- mean|variance|\bc\b|centred|1/sigma").search
     assert len(names) > 12 and not {name: told[name] for name in names if foreign(told[name])}
     assert "rstd" in told["missing-rstd"]
+
+
+def test_kinds_of_what_no_entry_is():
+    """A family without entries that have a backward has no nearest; what has few digits is told by them alone."""
+    assert diagnose(lambda dy, cache: (dy * cache.xhat**3, None), RMS_NORM) is None
+    assert diagnose(lambda dy, cache: (dy * cache.xhat**3, None, None)).kind == "nearest"
+
+    def narrow(dy, cache):
+        return [a.astype(np.float32).astype(float) for a in layer_norm_backward(dy, cache)]
+
+    found = diagnose(lambda dy, cache: (narrow(dy, cache)[0], None, None))
+    assert found == ("precision", (), found.sentence, ()) and found.sentence.startswith("Your dx has the digits of float32")
+    found = diagnose(lambda dy, cache: (1.25 * layer_norm_backward(dy, cache)[0] * (1 + 0 * dy), None, None))
+    assert found.names == ("dx-other",)
+    found = diagnose(lambda dy, cache: (None, 1.25 * layer_norm_backward(dy, cache)[1], None))
+    assert found == ("relation", (), "Your dgamma points the right way, and is 1.25 times too long.", ())
 
 
 @pytest.mark.parametrize("shape", [lambda a: a[..., :-1], lambda a: a.T])

@@ -20,8 +20,10 @@ _ARITHMETIC = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: a
 _RARELY = {"swapped arguments", "removed keyword", "dropped call", "return None", "dropped sign"}
 #: A change in a call of these could harm what lies outside the copy.
 _HARMFUL = {"kill", "killpg", "rmtree", "unlink", "rmdir", "chmod"}
-#: Of these nobody sees the order, and of these, but in compiled code, the width: integers of lnlib.simt have none.
-_SYMMETRIC, _INTEGERS = {"min", "max", "np.minimum", "np.maximum"}, {"int32", "int64", "uint64", "np.uintp"}
+#: Of these nobody sees the order (agree: but for a tolerance, relative to the second), and of these, but in compiled
+#: code, the width: integers of lnlib.simt have none.
+_SYMMETRIC, _INTEGERS = {"min", "max", "np.minimum", "np.maximum", "agree", "_same"}, {
+    "int32", "int64", "uint64", "np.uintp"}
 _UNREAD = {"annotation", "returns", "decorator_list", "msg", "type_comment", "ctx", "exc", "cause"}
 
 

@@ -221,7 +221,7 @@ def _run(backward, family):
             raise ValueError(f"backward: found {len(outputs)} outputs, expected {len(family.outputs)}: "
                              f"{', '.join(family.outputs)}")
         found.append([None if a is None else _array(a) for a in outputs])
-    return [None if any(a is None for a in arrays) else list(arrays) for arrays in zip(*found)]
+    return [None if any(a is None for a in arrays) else arrays for arrays in zip(*found)]
 
 
 def _one_of(what, entries):
@@ -254,7 +254,7 @@ def _not_linear(backward, family, found, tolerance):
     return {output: Diagnosis("known", ("not-linear",), f"Your {output} is not linear in dy: where dy is -2 times as large, "
                               f"{output} is not. Where does dy stand in your formula?", (f"{output}: for -2 dy not -2 times it",))
             for output, a, b in zip(family.outputs, found, twice)
-            if a and b and not _same([-2 * v for v in a], b, 10 * tolerance)}
+            if a and not _same([-2 * v for v in a], b, 10 * tolerance)}
 
 
 def _common_factor(found, right, tolerance):
@@ -272,11 +272,10 @@ def _nearest(output, found, family):
         if values[k][0].shape == right[k][0].shape == found[0].shape:
             mine, other = found[0] - right[k][0], values[k][0] - right[k][0]
             size = np.linalg.norm(mine) * np.linalg.norm(other)
-            # An entry that is right here but for rounding has no direction; and what is not on the entry's line must be
-            # small beside the candidate, too, or all that are far from a large right result would be near each other.
+            # What is not on the entry's line must be small beside the candidate, too, or all that are far from a large
+            # right result would be near each other.
             off_line = np.linalg.norm(mine - np.vdot(mine, other) / max(np.vdot(other, other), 1e-300) * other)
-            if (np.linalg.norm(other) > 1e-9 * np.linalg.norm(right[k][0]) and np.vdot(mine, other) > 0.97 * size
-                    and off_line < np.linalg.norm(found[0]) / 3):
+            if np.vdot(mine, other) > 0.97 * size and off_line < np.linalg.norm(found[0]) / 3:
                 near.append((np.linalg.norm(mine - other), np.vdot(mine, other) / size, known))
     if not near:
         return Diagnosis("nearest", (), f"Your {output} is wrong in a way that no known mistake comes near.")

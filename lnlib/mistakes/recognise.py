@@ -42,7 +42,7 @@ def matches(mine, right, wrong, replies, fails):
     whether it fails the check that the answer failed: what passes that check does not explain it.
     """
     for bits in (True, False):
-        if mine and not agree(mine, right, bits):
+        if not agree(mine, right, bits):
             found = [name for name, function in wrong.items() if all(
                 agree(a, b, bits) for a, b in itertools.zip_longest(mine, replies(function))) and fails(function)]
             if found:
@@ -66,7 +66,7 @@ def _is_names(result):
 
 
 def _is_count(result):
-    return isinstance(result, (int, np.integer)) and not isinstance(result, bool)
+    return isinstance(result, (int, np.integer))
 
 
 def recognise(answer, message, solution, mistakes, replies, message_of, passes_before, everywhere):
@@ -85,7 +85,7 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
     if found and (names or counts):  # few of them have many causes: one that gives them in one check alone is not it
         # A second slip may show in a tenth of the names, in a third of the counts.
         room = 1 / 10 if names else 1 / 3
-        found = _nearly(mine_all(), {m: list(everywhere(wrong[m])) for m in found}, room)
+        found = _nearly(mine_all(), {m: everywhere(wrong[m]) for m in found}, room)
     if len(found) > 1 or little:
         passing = [mistake for mistake in found if passes_before(wrong[mistake])]
         because += [f"refuted by an earlier check: {_change(m)}" for m in found if m not in passing]
@@ -107,7 +107,7 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
         because += [f"the failed check says the same of {_change(mistake)}" for mistake in found]
     if mine and all(isinstance(result, (bool, np.bool_)) for result, _ in mine):
         # One verdict in four leaves room for another tolerance, or for a second mistake that no check has reached.
-        found = _nearly(mine_all(), {m: list(everywhere(wrong[m])) for m in found}, 1 / 4)
+        found = _nearly(mine_all(), {m: everywhere(wrong[m]) for m in found}, 1 / 4)
     says = list(dict.fromkeys(mistake.says for mistake in found))
     if says:
         return Diagnosis("may be", (), "It may be this: " + " Or: ".join(says), tuple(because))

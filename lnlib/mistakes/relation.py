@@ -59,7 +59,7 @@ def relation(mine, right):
         found, expected = (_leaves(call[0] if returned else call) for call in calls)
         if [a is None for a in found] != [b is None for b in expected]:
             return None
-        wrong = [k for k, (a, b) in enumerate(zip(found, expected), 1) if a is not None and not agree(a, b)]
+        wrong = [k for k, (a, b) in enumerate(zip(found, expected), 1) if not agree(a, b)]
         rights += sum(a is not None for a in found) - len(wrong)
         pairs += [(found[k - 1], expected[k - 1]) for k in wrong]
         places |= {f"part {k} of {len(found)} of your result" if returned and len(found) > 1 else "your result"

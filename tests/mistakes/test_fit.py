@@ -654,6 +654,13 @@ def test_kinds_of_what_no_entry_is():
     assert found == ("relation", (), "Your dgamma points the right way, and is 1.25 times too long.", ())
 
 
+def test_a_backward_returns_what_its_family_has():
+    for more, count in (((None,), 2), ((None, None, 1), 4)):
+        with pytest.raises(ValueError, match=f"^backward: found {count} outputs, expected 3: dx, dgamma, dbeta$"):
+            diagnose(lambda dy, cache: (dy, *more))
+    assert diagnose(lambda dy, cache: (None, None, None, None)) is None
+
+
 @pytest.mark.parametrize("shape", [lambda a: a[..., :-1], lambda a: a.T])
 def test_nothing_is_said_of_a_shape_that_no_known_mistake_has(shape):
     for k in range(3):

@@ -293,7 +293,7 @@ def _diagnose_output(output, found, family, tolerance):
     table = {known.name: known for known in family.known}
     readings = {}
     if output != "dx":  # one parameter alone: the catalogue's entries may have mistakes in others, too
-        lists = [frozenset(names) for names, values in _parameter_combinations(output, family)
+        lists = [names for names, values in _parameter_combinations(output, family)
                  if names and _same(found, values, tolerance)]
         readings = {names: f"the sum with {' and '.join(sorted(names))}" for names in lists
                     if len(names) == min(map(len, lists))}

@@ -79,6 +79,12 @@ def test_how_numbers_follow_from_the_right_ones(words, pairs):
     assert words in said, said
 
 
+def test_a_relation_is_a_diagnosis_without_names():
+    assert relation(replies(6.4, -1.5), replies(3.2, -0.75)) == (
+        "relation", (), "Compared with what the book's solution returns, your result is 2 times it, wherever the two differ.",
+        ("2 pairs of numbers, of this answer and of the solution, stand in this relation",))
+
+
 def test_arguments_are_results_only_where_nothing_is_returned():
     assert relation([(1.0, [2 * A])], [(1.0, [A])]) is None
     assert "your result is 2 times" in str(relation([(None, [A, 2 * A])], [(None, [A, A])]))

@@ -138,7 +138,7 @@ def _length(x):
     wide = x.astype(np.float64)
     if x.size == 0 or wide.std() <= 8 * _unit_roundoff(x) * np.abs(wide).max():
         return 1.0
-    return float(wide.std())
+    return wide.std()
 
 
 def _default_step(rule, x):
@@ -424,7 +424,7 @@ def _check_one(name, f, arg, dy, grad, rule, rtol):
         return GradientRow(name, grad.shape, math.inf, rtol or 0.0, False, f"expected shape {arg.shape}")
     h = _default_step(rule, arg)
     numeric, terms, reached = _differentiate(rule, f, arg, h, dy)
-    numeric, grad = numeric.astype(np.float64), grad.astype(np.float64)
+    numeric = numeric.astype(np.float64)
     size = float(max(np.linalg.norm(numeric), np.linalg.norm(terms)))
 
     def relative(difference):

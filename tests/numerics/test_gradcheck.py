@@ -437,6 +437,8 @@ def test_the_longest_chain_is_that_of_numpy(D):
 
 def test_tolerance_grows_with_what_it_should():
     assert tolerance("float32", 64) == 2**29 * tolerance("float64", 64)
+    longest, one = gradcheck.longest_chain(4096), gradcheck.longest_chain(1)
+    assert (tolerance("float64", 4096) - tolerance("float64", 1)) / 2**-53 == pytest.approx(2 * (longest**0.5 - one**0.5))
     assert tolerance("float64", 64, 1e4) == pytest.approx(1e4 * tolerance("float64", 64))
     assert tolerance("float64", 64, 0.5) == tolerance("float64", 64, 1.0)
     assert tolerance("float16", 64) == 2**-11 + tolerance("float32", 64)

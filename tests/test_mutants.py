@@ -58,7 +58,7 @@ def test_the_sample_is_that_of_its_seed():
 TINY = {"small/tiny.py": "def tested():\n    return 1\n\n\ndef untested():\n    return 1\n",
         "tests/test_tiny.py": "from small import tiny\n\n\ndef test():\n    assert tiny.tested() == 1\n",
         "tests/mutants.toml": '[tests]\n"small/tiny.py" = ["tests/test_{stem}.py"]\n'
-                              '[core]\nmodules = ["small/"]\n[left_out]\n[equivalent]\n'}
+                              '[core]\nmodules = ["small/"]\n[loaded]\nmodules = []\n[left_out]\n[equivalent]\n'}
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def test_one_mutant_is_killed_and_one_lives(tmp_path, capsys):
         (tmp_path / name).write_text(text)
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     assert mutants.main(["--core", "--list"], tmp_path) and len(capsys.readouterr().out.splitlines()) == 2
-    options = ["--count", "2", "--results", str(tmp_path / "results")]
+    options = ["--processes", "1", "--count", "2", "--results", str(tmp_path / "results")]
     assert not mutants.main(options, tmp_path)
     said = capsys.readouterr().out
     assert "2 mutants: 1 killed (0 by the time limit), 1 live, 0 equivalent, 0 unclear. Score: 50.0% of 2." in said

@@ -5,8 +5,9 @@
     make mutants MUTANTS="--core --count 350"     of the modules that compute and judge: [core] in tests/mutants.toml
     make mutants MUTANTS="--module lnlib/variance.py --count 20"
 
-For each mutant run the test files that concern its module, quick tests before slow ones, until one fails. A test
-that never ends kills, too: the limits are on processor time and, four times as long, on the clock. A mutant that
+For each mutant run the test files that concern its module, quick tests before slow ones, and before these what has
+found other mutants of the module, until one fails. A test that never ends kills, too: the limits are on the processor
+time of a test and of a run and, four times as long, on the clock. A mutant that
 lives gets the missing test, or the code that nobody missed goes; or it is a change that no caller can see, and
 tests/mutants.toml lists it with the reason. That file also says which tests concern which module.
 
@@ -23,14 +24,13 @@ import json
 import os
 import queue
 import re
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 import tomllib
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -74,35 +74,30 @@ def copy_of(root, folder):
 class Copy:
     """A copy of the project in which one mutant at a time is tested; ``seconds``: processor time for its tests."""
 
-    def __init__(self, root, folder, seconds):
+    def __init__(self, root, folder, seconds, loaded=()):
         self.folder, self.seconds = copy_of(root, folder / "project"), seconds
-        self.cache, self.compiled = folder / "pytest", folder / "compiled"
-
-    def _limit(self):
-        resource.setrlimit(resource.RLIMIT_CPU, (self.seconds, self.seconds))
-        os.nice(5)
-
-    def pytest(self, *arguments):
-        """(exit status, None where time was up; tests that failed)."""
-        shutil.rmtree(self.cache, ignore_errors=True)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-o", f"cache_dir={self.cache}", *arguments]
+        self.compiled = folder / "compiled"
         env = os.environ | {"PYTHONPATH": str(self.folder), "NUMBA_CACHE_DIR": str(self.compiled),
                             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # plugins take longer to load than pytest
-        run = subprocess.Popen(command, cwd=self.folder, env=env, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=self._limit)
-        try:
-            status = run.wait(4 * self.seconds)
-        except subprocess.TimeoutExpired:
-            status = None
-        finally:
-            if run.poll() is None:
-                os.killpg(run.pid, signal.SIGKILL)
-                run.wait()
-        failed = self.cache / "v/cache/lastfailed"
-        return None if status in (-signal.SIGXCPU, -signal.SIGKILL) else status, list(
-            json.loads(failed.read_text(encoding="utf-8"))) if failed.is_file() else []
+        self.server = subprocess.Popen([sys.executable, ROOT / "tools/forked_tests.py", *loaded], cwd=self.folder,
+                                       env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                       preexec_fn=lambda: os.nice(5))
 
-    def verdict(self, mutant, tests):
+    def pytest(self, *arguments, first=(), keeps_bytecode=False):
+        """(exit status, None where time was up; tests that failed). What is compiled from a mutant is not kept: the
+        next one may have its size and its second."""
+        self.server.stdin.write(json.dumps({"arguments": arguments, "first": first, "seconds": self.seconds,
+                                            "keeps_bytecode": keeps_bytecode}) + "\n")
+        self.server.stdin.flush()
+        answer = json.loads(self.server.stdout.readline())
+        return answer["status"], answer["failed"]
+
+    def close(self):
+        self.server.stdin.close()
+        self.server.stdout.close()
+        self.server.wait()
+
+    def verdict(self, mutant, tests, first=()):
         """(killed or LIVES, the test that found it or what ended the run)."""
         path = self.folder / mutant.file
         kept = path.with_suffix(".kept")
@@ -113,7 +108,7 @@ class Copy:
         try:
             path.write_text(mutant.source, encoding="utf-8")
             for marked in (_QUICK, _SLOW):
-                status, failed = self.pytest("-m", marked, *tests)
+                status, failed = self.pytest("-x", "-m", marked, *tests, first=first)
                 if failed:
                     return KILLED, failed[0]
                 if status not in (0, 5):
@@ -133,14 +128,18 @@ def rows_of(results):
 
 def judged(chosen, table, copies, keep):
     """Rows of results of these mutants, each as soon as it is known, from as many processes as there are copies."""
-    free = queue.Queue()
+    free, finders = queue.Queue(), defaultdict(Counter)
+    everything = sorted({test for mutant in chosen for test in tests_of(mutant.file, table)})
     for one in copies:
+        one.pytest("--collect-only", *everything, keeps_bytecode=True)
         free.put(one)
 
     def run(mutant):
         one, start = free.get(), time.monotonic()
         try:
-            outcome, by = one.verdict(mutant, tests_of(mutant.file, table))
+            first = [test for test, _ in finders[mutant.file].most_common()]
+            outcome, by = one.verdict(mutant, tests_of(mutant.file, table), first)
+            finders[mutant.file].update([by] if "::" in by else [])
         finally:
             free.put(one)
         return {"mutant": mutant.key, "kind": mutant.kind, "line": mutant.line, "outcome": outcome, "by": by,
@@ -156,8 +155,8 @@ def kills_without(rows, copy):
     killers = {row["by"] for row in rows if row["outcome"] == KILLED and row["by"].startswith("tests/")}
     tests = sorted(killer for killer in killers if "::" in killer)
     files = sorted(killers - set(tests))
-    return {failed for named, flag in ((tests, "--maxfail=1000"), (files, "--collect-only")) if named
-            for failed in copy.pytest(flag, "--maxfail=1000", *named)[1]}
+    return {failed for named, flags in ((tests, ()), (files, ["--collect-only"])) if named
+            for failed in copy.pytest(*flags, *named)[1]}
 
 
 def shown(row):
@@ -216,9 +215,12 @@ def main(arguments=None, root=ROOT):
             rows[mutant.key] = {"mutant": mutant.key, "outcome": EQUIVALENT, "by": ""}
     left = [mutant for mutant in chosen if mutant.key not in rows]
     with tempfile.TemporaryDirectory() as folder:
-        copies = [Copy(root, Path(folder) / str(n), options.limit) for n in range(options.processes)]
+        copies = [Copy(root, Path(folder) / str(n), options.limit, said["loaded"]["modules"])
+                  for n in range(options.processes)]
         judged(left, said["tests"], copies, keep)
         failing = kills_without(rows.values(), copies[0])
+        for one in copies:
+            one.close()
     return report(list(rows.values()), failing)
 
 

@@ -303,6 +303,62 @@ def test_eps_outside_the_root(candidate, names):
     assert diagnose(lambda dy, c: (outside()(dy, c.x, c.gamma, c.eps),), outside_family(True)) is None
 
 
+@pytest.mark.parametrize("name, dx", {
+    "centred-for-xhat": lambda d, w, h, r: r * (w * d - h / r * m(w * d * h / r)),
+    "centred-once": lambda d, w, h, r: r * (w * d - h * m(w * d * h / r)),
+    "extra-rstd-in-projection": lambda d, w, h, r: r * (w * d - r * h * m(w * d * h)),
+    "eps-dropped": lambda d, w, h, r: rms(h, r) * (w * d - h / r * rms(h, r) ** 2 * m(w * d * h / r)),
+    "missing-rstd": lambda d, w, h, r: w * d - h * m(w * d * h),
+    "variance-for-std": lambda d, w, h, r: r * r * (w * d - h * m(w * d * h)),
+    "gamma-twice": lambda d, w, h, r: r * (w * w * d - h * m(w * w * d * h)),
+    "gamma-missing": lambda d, w, h, r: r * (d - h * m(d * h)),
+    "batch-axis": lambda d, w, h, r: r * (w * d - h * m(w * d * h, axis=0)),
+    "no-axis": lambda d, w, h, r: r * (w * d - h * (w * d * h).mean()),
+    "missing-projection": lambda d, w, h, r: r * w * d,
+    "mean-subtracted": lambda d, w, h, r: r * (w * d - m(w * d) - h * m(w * d * h)),
+}.items())
+def test_what_rms_norm_s_terms_are_replaced_by(name, dx):
+    found = diagnose(lambda dy, k: (dx(dy, k.gamma, k.xhat, k.rstd), None), RMS_NORM)
+    assert name in found.names and found.kind in ("known", "one of"), found
+    twice = diagnose(lambda dy, k: (2 * dx(dy, k.gamma, k.xhat, k.rstd), None), RMS_NORM)
+    assert {name, "dx-two"} <= {*twice.names}, twice
+
+
+def rms(h, r):
+    """1 / s of RMS norm without eps."""
+    return 1 / np.sqrt(m((h / r) ** 2))
+
+
+@pytest.mark.parametrize("name, dx", {
+    "only-s-replaced": lambda g, c, sigma, s, eps: (g - m(g) - c / s * m(g * c / s)) / s,
+    "eps-inside": lambda g, c, sigma, s, eps: (g - m(g) - c / (sigma**2 + eps) * m(g * c)) / np.sqrt(sigma**2 + eps),
+    "eps-dropped": lambda g, c, sigma, s, eps: (g - m(g) - c / sigma**2 * m(g * c)) / sigma,
+    "sigma-in-front": lambda g, c, sigma, s, eps: (g - m(g) - c / s * m(g * c / s)) / sigma,
+    "upside-down": lambda g, c, sigma, s, eps: (g - m(g) - c * sigma / s**2 * m(g * c / s)) / s,
+    "slope-one": lambda g, c, sigma, s, eps: (g - m(g) - 2 * c * m(g * c / s)) / s,
+    "sigma-for-s": lambda g, c, sigma, s, eps: (g - m(g) - c / sigma * m(g * c / sigma)) / s,
+    "centred-for-xhat": lambda g, c, sigma, s, eps: (g - m(g) - c * m(g * c)) / s,
+    "centred-once": lambda g, c, sigma, s, eps: (g - m(g) - c * m(g * c / s)) / s,
+    "missing-rstd": lambda g, c, sigma, s, eps: g - m(g) - c / sigma * m(g * c / s),
+    "variance-for-std": lambda g, c, sigma, s, eps: (g - m(g) - c / sigma * m(g * c / s)) / s**2,
+    "rstd-missing-mean": lambda g, c, sigma, s, eps: g / s - m(g) - c / sigma * m(g * c / s) / s,
+    "batch-axis": lambda g, c, sigma, s, eps: (g - m(g, axis=(0, 1)) - c / sigma * m(g * c / s, axis=(0, 1))) / s,
+    "first-axis": lambda g, c, sigma, s, eps: (g - m(g, axis=0) - c / sigma * m(g * c / s, axis=0)) / s,
+    "no-axis": lambda g, c, sigma, s, eps: (g - g.mean() - c / sigma * (g * c / s).mean()) / s,
+}.items())
+def test_what_the_terms_with_eps_outside_the_root_are_replaced_by(name, dx):
+    for with_gamma in (False, True):
+        def candidate(dy, k, times=1.0):
+            c = k.x - m(k.x)
+            sigma = np.sqrt(m(c * c))
+            return times * dx(dy if k.gamma is None else k.gamma * dy, c, sigma, sigma + k.eps, k.eps),
+
+        found = diagnose(candidate, outside_family(with_gamma))
+        assert found.kind in ("known", "one of") and name in found.names, found
+        twice = diagnose(lambda dy, k: candidate(dy, k, 2.0), outside_family(with_gamma))
+        assert {name, "dx-two"} <= {*twice.names}, twice
+
+
 def test_survivor_is_told_of_its_parameters_only():
     def candidate(dy, cache):
         return layer_norm_backward(cache.gamma * dy, cache)  # dgamma carries gamma, too

@@ -69,9 +69,10 @@ def test_one_mutant_is_killed_and_one_lives(tmp_path, capsys):
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     assert mutants.main(["--core", "--list"], tmp_path) and len(capsys.readouterr().out.splitlines()) == 2
     options = ["--processes", "1", "--count", "2", "--results", str(tmp_path / "results")]
+    assert mutants.main([*options, "--minutes", "0"], tmp_path) and "0 mutants judged" in capsys.readouterr().out
     assert not mutants.main(options, tmp_path)
     said = capsys.readouterr().out
-    assert "2 mutants: 1 killed (0 by the time limit), 1 live, 0 equivalent, 0 unclear. Score: 50.0% of 2." in said
+    assert "2 mutants judged: 1 killed (0 by the time limit), 1 live, 0 equivalent, 0 unclear. Score: 50.0% of 2." in said
     assert "LIVES: small/tiny.py untested (line 6" in said
     assert (tmp_path / "small/tiny.py").read_text() == TINY["small/tiny.py"]
     # Listed as equivalent, it is not run again; neither is the one that was killed.

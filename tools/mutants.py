@@ -21,6 +21,7 @@ All changes are made in temporary copies. Ends with 0 if no mutant lives.
 
 import argparse
 import json
+import math
 import os
 import queue
 import re
@@ -126,15 +127,20 @@ def rows_of(results):
     return {row["mutant"]: row for row in map(json.loads, lines)}
 
 
-def judged(chosen, table, copies, keep):
-    """Rows of results of these mutants, each as soon as it is known, from as many processes as there are copies."""
-    free, finders = queue.Queue(), defaultdict(Counter)
+def judged(chosen, table, copies, keep, minutes=math.inf):
+    """Rows of results of these mutants, each as soon as it is known, from as many processes as there are copies.
+
+    None is begun after so many minutes.
+    """
+    free, finders, end = queue.Queue(), defaultdict(Counter), time.monotonic() + 60 * minutes
     everything = sorted({test for mutant in chosen for test in tests_of(mutant.file, table)})
     for one in copies:
         one.pytest("--collect-only", *everything, keeps_bytecode=True)
         free.put(one)
 
     def run(mutant):
+        if time.monotonic() >= end:
+            return None
         one, start = free.get(), time.monotonic()
         try:
             first = [test for test, _ in finders[mutant.file].most_common()]
@@ -147,7 +153,8 @@ def judged(chosen, table, copies, keep):
 
     with ThreadPoolExecutor(len(copies)) as pool:
         for done in as_completed([pool.submit(run, mutant) for mutant in chosen]):
-            keep(done.result())
+            if done.result():
+                keep(done.result())
 
 
 def kills_without(rows, copy):
@@ -177,7 +184,7 @@ def report(rows, failing):
     count = len(rows) - equivalent - len(unclear)
     killed = count - len(alive)
     late = sum(row["by"] == "time" for row in rows)
-    print(f"\n{len(rows)} mutants: {killed} killed ({late} by the time limit), {len(alive)} live, "
+    print(f"\n{len(rows)} mutants judged: {killed} killed ({late} by the time limit), {len(alive)} live, "
           f"{equivalent} equivalent, {len(unclear)} unclear. Score: {killed / max(1, count):.1%} of {count}.")
     return not alive and not unclear
 
@@ -190,6 +197,7 @@ def main(arguments=None, root=ROOT):
     ask.add_argument("--module", default="", help="only files whose path starts with this")
     ask.add_argument("--core", action="store_true", help="only the modules that compute and judge")
     ask.add_argument("--processes", type=int, default=2)
+    ask.add_argument("--minutes", type=float, default=math.inf, help="what is not begun by then is not judged")
     ask.add_argument("--limit", type=int, default=300, help="seconds of processor time of one run of tests")
     ask.add_argument("--results", type=Path, help="a file of JSON lines; what was killed there is not run again")
     ask.add_argument("--list", action="store_true", help="only show the sample")
@@ -217,7 +225,7 @@ def main(arguments=None, root=ROOT):
     with tempfile.TemporaryDirectory() as folder:
         copies = [Copy(root, Path(folder) / str(n), options.limit, said["loaded"]["modules"])
                   for n in range(options.processes)]
-        judged(left, said["tests"], copies, keep)
+        judged(left, said["tests"], copies, keep, options.minutes)
         failing = kills_without(rows.values(), copies[0])
         for one in copies:
             one.close()

@@ -151,6 +151,10 @@ PAIRS = [
     (lambda d, g, h, r: (g * d - m(g * d) - 2 * h / r / sigma(h, r) * m(g * d * h / r / outside_root(h, r)))
      / outside_root(h, r), {"eps-outside-root", "projection-times-two"}),
     (lambda d, g, h, r: r * g * d - m(g * d) - 2 * h * m(g * d * h), {"rstd-on-first-only", "projection-times-two"}),
+    # Two parts replaced.
+    (lambda d, g, h, r: r * r * (g * d - m(g * d) - h / r * m(g * d * h / r)), {"variance-for-std", "centred-for-xhat"}),
+    (lambda d, g, h, r: r * (g * g * d - m(g * g * d, axis=0) - h * m(g * g * d * h, axis=0)),
+     {"gamma-twice", "first-axis"}),
 ]
 
 
@@ -322,6 +326,9 @@ def test_what_rms_norm_s_terms_are_replaced_by(name, dx):
     assert name in found.names and found.kind in ("known", "one of"), found
     twice = diagnose(lambda dy, k: (2 * dx(dy, k.gamma, k.xhat, k.rstd), None), RMS_NORM)
     assert {name, "dx-two"} <= {*twice.names}, twice
+    if not {"gamma", "missing", "mean"} & {*name.split("-")}:  # two parts replaced
+        both = diagnose(lambda dy, k: (dx(k.gamma * dy, k.gamma, k.xhat, k.rstd), None), RMS_NORM)
+        assert {*both.names} == {name, "gamma-twice"}, both
 
 
 def rms(h, r):
@@ -357,6 +364,9 @@ def test_what_the_terms_with_eps_outside_the_root_are_replaced_by(name, dx):
         assert found.kind in ("known", "one of") and name in found.names, found
         twice = diagnose(lambda dy, k: candidate(dy, k, 2.0), outside_family(with_gamma))
         assert {name, "dx-two"} <= {*twice.names}, twice
+    if name.endswith("replaced"):  # two parts
+        both = diagnose(lambda dy, k: candidate(k.gamma * dy, k), outside_family(True))
+        assert {*both.names} == {name, "gamma-twice"}, both
 
 
 def test_survivor_is_told_of_its_parameters_only():

@@ -86,9 +86,11 @@ def _execute_side_by_side(app, env, docnames):
 
     One that fails is not kept: MyST-NB executes it again when it reads the page, and reports the error.
     """
-    cache = get_cache(app.config.nb_execution_cache_path)
     paths = [path for path in map(env.doc2path, sorted(docnames)) if path.endswith(".md")
              and is_myst_markdown_notebook(Path(path).read_text(encoding="utf-8"))]
+    if not paths or app.config.nb_execution_mode != "cache":
+        return
+    cache = get_cache(app.config.nb_execution_cache_path)
     for path in paths:
         cache.add_nb_to_project(path, read_data={"name": "myst_nb_md", "type": "plugin"})
     said = logging.getLogger("notebooks")

@@ -254,7 +254,7 @@ def _not_linear(backward, family, found, tolerance):
     return {output: Diagnosis("known", ("not-linear",), f"Your {output} is not linear in dy: where dy is -2 times as large, "
                               f"{output} is not. Where does dy stand in your formula?", (f"{output}: for -2 dy not -2 times it",))
             for output, a, b in zip(family.outputs, found, twice)
-            if a and not _same([-2 * v for v in a], b, 10 * tolerance)}
+            if a and b and not _same([-2 * v for v in a], b, 10 * tolerance)}
 
 
 def _common_factor(found, right, tolerance):

@@ -66,7 +66,7 @@ def _is_names(result):
 
 
 def _is_count(result):
-    return isinstance(result, (int, np.integer))
+    return isinstance(result, (int, np.integer)) and not isinstance(result, bool)
 
 
 def recognise(answer, message, solution, mistakes, replies, message_of, passes_before, everywhere):

@@ -13,6 +13,7 @@ from lnlib.exercises.run import here, verdict
 from lnlib.layernorm import LayerNormCache, layer_norm_backward
 from lnlib.mistakes import HARMLESS, LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose, outside_family
 from lnlib.mistakes.catalogue import FACTORS, PLACES, slip
+from lnlib.mistakes.fit import _values
 
 
 def m(a, axis=-1):
@@ -718,6 +719,23 @@ def test_kinds_of_what_no_entry_is():
     assert found.names == ("dx-other",)
     found = diagnose(lambda dy, cache: (None, 1.25 * layer_norm_backward(dy, cache)[1], None))
     assert found == ("relation", (), "Your dgamma points the right way, and is 1.25 times too long.", ())
+
+
+def test_what_is_not_there_the_second_time_is_not_said_not_to_be_linear():
+    known = [probe[0][0, 0, 0] for probe in LAYER_NORM.probes]
+
+    def once(dy, cache):
+        return (3.3 * dy * cache.xhat, None, None) if dy[0, 0, 0] in known else 3 * (None,)
+
+    assert diagnose(once).names != ("not-linear",)
+
+
+def test_every_entry_is_right_or_wrong_by_more_than_rounding():
+    """What is right but for rounding would have a direction that means nothing, and yet be near to something."""
+    right, wrong = _values(LAYER_NORM)
+    for values in wrong.values():
+        for a, b in zip(values, right):
+            assert a[0].shape != b[0].shape or not 0 < np.linalg.norm(a[0] - b[0]) < 1e-9 * np.linalg.norm(b[0])
 
 
 def test_a_backward_returns_what_its_family_has():

@@ -394,7 +394,7 @@ def layer_norm_double_backward(v, dy, cache):
     with np.errstate(all="ignore"):
         v, g = centred(v), centred(upstream * gamma)
         vx, gx = wide_mean(v * xhat), wide_mean(g * xhat)
-        grad_x = -rstd**2 * (xhat * wide_mean(v * g) + v * gx + g * vx - 3 * xhat * vx * gx)
+        grad_x = -rstd * (rstd * (xhat * wide_mean(v * g) + v * gx + g * vx - 3 * xhat * vx * gx))
         Jv = apply_jacobian(v, xhat, rstd, _keep)  # v is centred already
         return (_given_back(grad_x, cache.dtype).reshape(shape), _given_back(sum_rows(upstream * Jv), gamma.dtype),
                 _given_back(gamma * Jv, cache.dtype).reshape(shape))

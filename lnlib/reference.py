@@ -113,10 +113,13 @@ def _norm(x, gamma, beta, dy, eps, centre):
 
 
 def _root_ratio(a, b):
-    """sqrt(a / b) of two non-negative integers, as a float, without overflow."""
+    """sqrt(a / b) of two non-negative integers, as a float; inf where it is larger than any."""
     if b == 0:
         return 0.0 if a == 0 else math.inf
-    return math.isqrt((a << 256) // b) / (1 << 128)
+    try:
+        return math.isqrt((a << 256) // b) / (1 << 128)
+    except OverflowError:
+        return math.inf
 
 
 def _norm2(a):

@@ -79,6 +79,12 @@ def upstream(rng, xhat, ones=0.0, along=0.0, rest=1.0, dtype="float32"):
     return _store(g, dtype)
 
 
+def _share(energy):
+    """E / (1 + E), which is sigma^2 / s^2; 1 where E is infinite, without eps."""
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isinf(energy), 1.0, energy / (1 + energy))
+
+
 def kappa(ones, along, rest, energy):
     r"""Condition number of dx for the gradient of :func:`upstream`; inf where dx = 0, NaN where g = 0.
 
@@ -93,7 +99,7 @@ def kappa(ones, along, rest, energy):
     ones, along, rest = (contract.require_numbers(name, value)
                          for name, value in (("ones", ones), ("along", along), ("rest", rest)))
     energy = contract.require_numbers("energy", energy, least=0)
-    a = np.square(along) * energy / (1 + energy)
+    a = np.square(along) * _share(energy)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.sqrt((np.square(ones) + a + np.square(rest)) / (a / (1 + energy) ** 2 + np.square(rest)))
 
@@ -151,7 +157,7 @@ def forward_errors(algorithms, ratios, energies, D=256, count=4, eps=1e-5, dtype
     the rows hold NaN or Inf.
     """
     ratios, energies = _list("ratios", ratios), _list("energies", energies, least=0)
-    eps = contract.require_eps(eps)
+    eps = contract.require_number("eps", eps, above=0)  # with the energy it sets sigma
     errors = {name: np.empty((len(energies), len(ratios))) for name in _named(algorithms)}
     for i, energy in enumerate(energies):
         for j, ratio in enumerate(ratios):
@@ -177,7 +183,7 @@ def backward_errors(algorithms, kappas, ratios, energies, towards, D=256, count=
     if 1 not in (len(ratios), len(energies)):
         contract.require_shape("energies", energies.shape, ratios.shape, ", that of ratios")
     ratios, energies = np.broadcast_arrays(ratios, energies)
-    eps = contract.require_eps(eps)
+    eps = contract.require_number("eps", eps, above=0)  # with the energy it sets sigma
     names = ("dx", "dgamma", "dbeta")
     errors = {a: {name: np.full((len(kappas), len(ratios)), np.nan) for name in names} for a in _named(algorithms)}
     for j, (ratio, energy) in enumerate(zip(ratios, energies)):
@@ -232,7 +238,7 @@ def naive_loss(ratio, energy, D, order, dtype="float32"):
     """
     ratio, energy = contract.require_numbers("ratio", ratio), contract.require_numbers("energy", energy, least=0)
     roundings = 5 * sum_roundings(D, order) + 1
-    return TAU * find(dtype).u / 2 * np.sqrt(roundings) * np.square(ratio) * energy / (1 + energy)
+    return TAU * find(dtype).u / 2 * np.sqrt(roundings) * np.square(ratio) * _share(energy)
 
 
 def mean_loss(ratio, D, order, dtype="float32"):

@@ -49,8 +49,8 @@ def find(dtype):
 
 def _exponent_of_spacing(a, form):
     exponent = np.frexp(a)[1]  # |a| lies in [2**(exponent - 1), 2**exponent)
-    smallest = np.frexp(form.smallest_normal)[1]  # subnormals are spaced like the smallest normal numbers
-    return np.maximum(exponent, smallest) - form.precision
+    smallest = np.frexp(form.smallest_normal)[1]  # zero and subnormals are spaced like the smallest normal numbers
+    return np.where(a == 0, smallest, np.maximum(exponent, smallest)) - form.precision
 
 
 def spacing(a, dtype):

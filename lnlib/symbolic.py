@@ -60,9 +60,11 @@ def collapse(total, known=()):
 
     A Kronecker delta picks one term, a constant is multiplied by D, and for the rest the sum must be
     ``known``: no other algebra happens. For the example, ``known`` maps the summand to its sum, ``{x[k]: D * mu}``.
-    A summand that depends on the index and is not in it is a ``ValueError``.
+    A summand that depends on the index and is not in it is a ``ValueError``, and so is another range than 1..D.
     """
     contract.require_kind("total", total, Sum, "a Sum")
+    if [limit[1:] for limit in total.limits] != [(1, D)]:
+        raise ValueError(f"total: found a sum over {total.limits}, expected one over one index from 1 to D")
     contract.require_kind("known", known, (dict, tuple), "a dict from summands to sums")
     limits, result = total.limits[0], 0
     known = {S.One: D, **dict(known)}

@@ -358,7 +358,7 @@ add("summation",
     row_sum_bound={"n": real(3, {"0": 0, "negative": -1}), "order": choice("random"), "dtype": _sum_dtype})
 
 SIZE = real(2.0, {"negative": -1.0})
-_grid = {"D": count(4, 2), "count": count(2), "eps": eps(), "dtype": FORMAT, "rng": rng()}
+_grid = {"D": count(4, 2), "count": count(2), "eps": number(1e-5, above=0), "dtype": FORMAT, "rng": rng()}
 _axes = {"ratios": real([1.0], {"two axes": [[1.0]]}),
          "energies": real([1.0], {"negative": [-1.0], "two axes": [[1.0]]})}
 _forms = arg({"a": lambda x, eps: x}, {"None": None, "3": 3, "list": [1], "text": "x", "no function": {"a": 3}})
@@ -405,7 +405,7 @@ add("gradcheck",
     Rule__step={"self": free(gradcheck.RULES["central"], "the rule itself"), "u": number(1e-16, above=0),
                 "length": number(1.0, above=0)},
     one_sided_difference=_difference, central_difference=_difference, five_point_difference=_difference,
-    richardson={**_difference, "levels": count(3)},
+    richardson={**_difference, "levels": count(3, most=8)},
     complex_step={**_difference, "h": number(1e-30, above=0, fine=("None",)),
                   "x": finite(POINT, {"float32": POINT.astype("f4")})},
     step_curve={**{name: _difference[name] for name in ("f", "x", "dy")},

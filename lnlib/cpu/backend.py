@@ -187,6 +187,8 @@ def layer_norm_backward(dy, cache, *, out=None):
     x, saved, _, _ = cache
     if not (type(x) is type(saved) is np.ndarray and saved.dtype in _FLOATS and (shape := x.shape)):
         _require_parts(cache)
+        cache = cache._replace(x=np.asarray(x), saved=np.asarray(saved))  # of a memory map, the array that it is
+        x, saved, shape = cache.x, cache.saved, x.shape
     dtype = x.dtype
     if not (type(dy) is np.ndarray and dy.dtype is dtype and dy.shape == shape):
         _require_parts(cache)

@@ -147,16 +147,16 @@ def forward_work(rows, D, width, real, dtype, parameters, eps):
 
 
 @functools.lru_cache(maxsize=1024)
-def backward_work(rows, D, width, real, dtype, parameters, gamma, multiprocessors):
+def backward_work(rows, D, width, real, dtype, upstream, parameters, gamma, multiprocessors):
     """The number of partial sums of a backward pass, its launch, and those that add; None where there is no row.
 
-    ``gamma`` is the dtype of gamma, ``parameters`` that of dgamma and dbeta.
+    ``upstream`` is the dtype of dy, ``gamma`` that of gamma, ``parameters`` that of dgamma and dbeta.
     """
     plan = plans.plan_backward(rows, D, width, plans.KEPT * 4 // real.itemsize, multiprocessors)
     sums, first, adds = [(real, plan.partials * D)] * 2, None, []
     if rows:
         kernel = _backward_kernel(plan, real, dtype)
-        arrays = [(dtype, rows * D), (dtype, rows * D), (real, 4 * rows), (gamma, D), (dtype, rows * D), *sums]
+        arrays = [(upstream, rows * D), (dtype, rows * D), (real, 4 * rows), (gamma, D), (dtype, rows * D), *sums]
         first = Work(kernel, plan.blocks, plan.threads * plan.rows, arrays,
                      [np.int32(rows), np.int32(D), np.int32(plan.partials)])
     partials, left = plan.partials, plan.partials != 1 or parameters != real  # a single partial sum is the result
@@ -239,7 +239,7 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
         dx = out if device and out is not None else machine.empty(shape, dtype)
         dgamma, dbeta = machine.empty((D,), parameters), machine.empty((D,), parameters)
         width = width_of_access(machine, D, dy, x, gamma, dx)
-        partials, first, adds = backward_work(rows, D, width, real, dtype, parameters, _dtype(gamma),
+        partials, first, adds = backward_work(rows, D, width, real, dtype, seen.dtype, parameters, _dtype(gamma),
                                               machine.multiprocessors)
         sums = [machine.empty((partials, D), real) for _ in range(2)] if adds else (dgamma, dbeta)
         if first:

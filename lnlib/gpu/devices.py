@@ -41,6 +41,10 @@ class Interpreter:
         out[...] = array
 
     def launch(self, work, *arrays):
+        # The compiled kernel gets addresses, and would read them as what they are declared to be.
+        found = tuple((a.dtype, a.size) for a in arrays)
+        if found != work.arrays:
+            raise TypeError(f"arrays: found {found}, expected {work.arrays}, which the kernel is compiled for")
         simt.launch(work.kernel, work.blocks, work.threads, *(
             a.ravel().view(in_kernels(a.dtype.name)) for a in arrays), *work.numbers)
 

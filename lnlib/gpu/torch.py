@@ -5,10 +5,11 @@ with the same names in its ``state_dict``. The gradient can be differentiated ag
 which nothing in ``lnlib`` imports.
 
 * **Dtypes.** float64 (CPU), float32, float16 and bfloat16 (on a GPU it needs package ml_dtypes). gamma and beta have
-  x's dtype or float32.
+  x's dtype, or float32 beside half precision.
 * **Streams.** On a GPU the work is queued on PyTorch's current stream, and nothing waits for it.
 * **Twice.** The second derivative is computed on the host, by :func:`lnlib.layernorm.layer_norm_double_backward`: right,
-  and slow for tensors on a GPU.
+  and slow for tensors on a GPU. A third is refused by ``backward()``; ``torch.autograd.grad`` towards some tensors
+  only does not come by the place that refuses, and lacks what goes through the layer.
 """
 
 import torch
@@ -62,6 +63,7 @@ class _Backward(torch.autograd.Function):
         return _tensor(dx, x), _tensor(dgamma, gamma), _tensor(dbeta, gamma)
 
     @staticmethod
+    @torch.autograd.function.once_differentiable  # to PyTorch what follows is constant: a third derivative is refused
     def backward(ctx, v, v_gamma, v_beta):
         """Gradients of <v, dx> + <v_gamma, dgamma> + <v_beta, dbeta> with respect to dy, x and gamma."""
         dy, x, gamma = ctx.saved_tensors
@@ -86,6 +88,8 @@ def layer_norm(x, gamma, beta, eps=1e-5):
         contract.require_kind(name, tensor, torch.Tensor, "a tensor")
         if tensor.dtype not in _DTYPES:
             raise TypeError(f"{name}: found {tensor.dtype}, expected float64, float32, float16 or bfloat16")
+        if tensor.dtype not in (x.dtype, torch.float32 if x.dtype.itemsize == 2 else x.dtype):
+            raise TypeError(f"{name}: found {tensor.dtype}, expected x's {x.dtype}, or float32 beside half precision")
         if tensor.device != x.device:
             raise ValueError(f"{name}: found a tensor on {tensor.device}, expected one on {x.device}, where x is")
     return _Forward.apply(x, gamma, beta, contract.require_eps(eps))

@@ -7,7 +7,10 @@ A family takes a case and its arrays and yields names and calls without argument
 :func:`passes` and others for readers have done.
 """
 
+import contextlib
 import functools
+import importlib
+import importlib.util
 import math
 import sys
 from functools import partial
@@ -303,7 +306,8 @@ def passes(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"),
       "lnlib-out" and "lnlib-precise"; the steps of :mod:`lnlib.cpu.ladder`; :mod:`lnlib.cpu` without one of its
       measures: "no-noalias", "no-prefetch", "no-tiles", "no-head", "no-quarters", "float64-sums".
     * ``which``: "forward" comes with "copyto" and "copy-loop", a compiled copy, "backward" with "triad".
-    * ``threads``: of :mod:`lnlib.cpu`, and of the compiled copy and triad.
+    * ``threads``: of :mod:`lnlib.cpu`, of PyTorch, and of the compiled copy and triad. Numba's number is set in the
+      calls, PyTorch's here, and neither is set back: that would be timed, too. :func:`show` does so afterwards.
 
     What cannot run here (no Numba, no PyTorch) is left out, and a printed line says so.
     """
@@ -328,6 +332,18 @@ def passes(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"),
     return found
 
 
+@contextlib.contextmanager
+def _threads_set_back(torch_too):
+    """Afterwards Numba, and PyTorch if it takes part, have as many threads as before."""
+    here = [importlib.import_module(name) for name in ("numba", *["torch"] * torch_too) if importlib.util.find_spec(name)]
+    before = [module.get_num_threads() for module in here]
+    try:
+        yield
+    finally:
+        for module, number in zip(here, before):
+            module.set_num_threads(number)
+
+
 def show(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"), which="forward", threads=1,
          state="recycled", **options):
     """Time the :func:`passes` of these arguments and print the table: prediction, measurement, ratio, GB/s.
@@ -337,7 +353,7 @@ def show(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"), w
     (``ACCESSES``) at the time of one in a copy or a triad of the same rounds. Arguments
     are not checked: those functions do it.
     """
-    with memory(state):
+    with memory(state), _threads_set_back("pytorch" in names):
         found = interleave(passes(shape, names, which, threads), **options)
     moves = {name: ACCESSES.get(name, (2, 3))[which == "backward"] for name in names if name in found}
     print(f"{tuple(shape)}, float32, {which}, threads: {threads}")

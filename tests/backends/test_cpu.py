@@ -233,6 +233,16 @@ def test_what_the_cache_shares(dtype, precise):
         assert cache.x.flags.carray
 
 
+def test_a_cache_may_come_back_as_memory_maps():
+    """As from a pool of processes that passes large arrays on in files."""
+    x, gamma, beta, dy = arrays((5, 300))
+    _, cache = cpu.layer_norm_forward(x, gamma, beta)
+    expected = bits(cpu.layer_norm_backward(dy, cache))
+    for names in (["x"], ["saved"], ["x", "saved"]):
+        mapped = cache._replace(**{name: getattr(cache, name).view(np.memmap) for name in names})
+        assert bits(cpu.layer_norm_backward(dy, mapped)) == expected
+
+
 def test_the_guess_at_the_mean():
     """That of the first 16 numbers; the mean itself where that lies 0.52, not 0.48 standard deviations beside it."""
     x = np.tile(np.array([1, -1], "f4"), (2, 150))
@@ -302,6 +312,14 @@ def test_a_changed_row_out_of_range_is_refused(D, before, after):
             x[17] = scale(row, after)
             with pytest.raises(ValueError, match="^cache: found x changed since forward .the mean of 1 rows"):
                 cpu.layer_norm_backward(dy, cache)
+
+
+def test_the_sums_stay_precise_where_a_row_is_left_to_numpy():
+    x, gamma, beta, dy = arrays((20, 300), offset=1e4)
+    dy[3, 5] = np.inf
+    mine, numpy_s = (cases.run(backend, x, gamma, beta, dy, precise=True)[2:] for backend in (cpu, layernorm))
+    assert bits(mine) == bits(numpy_s) and np.isfinite(mine[0][6:]).all()
+    assert bits(mine) != bits(cases.run(layernorm, x, gamma, beta, dy)[2:])
 
 
 def test_a_changed_row_whose_sum_overflows_is_refused():

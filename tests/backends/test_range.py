@@ -288,6 +288,18 @@ def test_the_precise_cache(dtype):
     assert all(np.array_equal(a, b) and a.dtype == dtype for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.parametrize("dtype, power", [("float32", 76), ("float32", -70), ("float64", -540)])
+def test_double_backward_where_the_square_of_rstd_is_out_of_range(dtype, power):
+    """Each gradient has half the power of x and each rstd all of it; without eps nothing else changes."""
+    x, v, dy = np.random.default_rng(5).standard_normal((3, 4, 9)).astype(dtype)
+    one, found = np.ones(9, dtype), []
+    for k in (0, power):
+        _, cache = ln.layer_norm_forward(np.ldexp(x, k), one, one, 0.0)
+        grad_x = ln.layer_norm_double_backward(np.ldexp(v, k // 2), np.ldexp(dy, k // 2), cache)[0]
+        found.append(np.ldexp(grad_x, k))
+    assert np.array_equal(*found)
+
+
 def test_precise_jvp_and_double_backward():
     """The same functions on the same rows in float64: float32's rounding of the result is all they differ by."""
     x, dy, v = rows(1.0, "float32"), rows(2.0, "float32"), rows(3.0, "float32")[::-1].copy()

@@ -24,6 +24,15 @@ def test_pytorch_checks_the_gradient_and_its_gradient(shape):
     assert torch.autograd.gradgradcheck(ours.layer_norm, tensors(*shape))
 
 
+def test_a_third_derivative_is_refused():
+    """Its terms through the layer would be missing without a word."""
+    x, gamma, beta = tensors(3, 7)
+    first, = torch.autograd.grad(ours.layer_norm(x, gamma, beta).pow(2).sum(), x, create_graph=True)
+    second, = torch.autograd.grad(first.pow(2).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        second.sum().backward()
+
+
 def test_validate_finds_nothing():
     assert_valid(ours.layer_norm, framework="torch", quick=True, double_backward=True)
 
@@ -108,6 +117,7 @@ def test_what_has_changed_since_forward_is_refused():
 @pytest.mark.parametrize("change, error, words", [
     ({"x": np.ones((2, 5))}, TypeError, "x: found ndarray, expected a tensor"),
     ({"x": torch.ones((2, 5), dtype=torch.int32)}, TypeError, "x: found torch.int32, expected float64"),
+    ({"gamma": torch.ones(5, dtype=torch.bfloat16)}, TypeError, "gamma: found torch.bfloat16, expected x's torch.float32"),
     ({"gamma": torch.ones(4)}, ValueError, "gamma: found shape"),
     ({"beta": torch.ones(5, device="meta")}, ValueError, "beta: found a tensor on meta, expected one on cpu"),
     ({"eps": -1.0}, ValueError, "eps"),

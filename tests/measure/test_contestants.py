@@ -54,8 +54,10 @@ def test_threads_are_set_for_each_call(numba, monkeypatch):
     assert now == [1, 2]
 
 
-def test_a_table_for_readers(capsys):
+def test_a_table_for_readers(capsys, numba):
+    before = numba.get_num_threads()
     measure.show((4, 8), ["numpy-idiomatic"], rounds=1, block=1e-9)
+    assert numba.get_num_threads() == before
     first, head, *lines = capsys.readouterr().out.splitlines()
     assert first == "(4, 8), float32, forward, threads: 1" and "predicted" in head and "ratio" in head
     assert lines[-1].startswith("numpy-idiomatic")

@@ -156,6 +156,8 @@ PAIRS = [
     (lambda d, g, h, r: r * r * (g * d - m(g * d) - h / r * m(g * d * h / r)), {"variance-for-std", "centred-for-xhat"}),
     (lambda d, g, h, r: r * (g * g * d - m(g * g * d, axis=0) - h * m(g * g * d * h, axis=0)),
      {"gamma-twice", "first-axis"}),
+    (lambda d, g, h, r: (g * d - m(g * d) - h / r / sigma(h, r) * rows(g * d * h / r / outside_root(h, r)))
+     / outside_root(h, r), {"eps-outside-root", "batch-axis-second"}),
 ]
 
 
@@ -719,6 +721,15 @@ def test_kinds_of_what_no_entry_is():
     assert found.names == ("dx-other",)
     found = diagnose(lambda dy, cache: (None, 1.25 * layer_norm_backward(dy, cache)[1], None))
     assert found == ("relation", (), "Your dgamma points the right way, and is 1.25 times too long.", ())
+
+
+def test_two_mistakes_on_two_probes_are_neither():
+    """Rows of 7 and rows of 11: what the terms of one say, those of the other do not."""
+    def two_at_once(dy, cache):
+        dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+        return (-2 * dx if dy.shape[-1] == 7 else cache.rstd * (cache.gamma * dy) / 2), dgamma, dbeta
+
+    assert diagnose(two_at_once).kind == "nearest"
 
 
 def test_what_is_not_there_the_second_time_is_not_said_not_to_be_linear():

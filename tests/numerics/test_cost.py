@@ -222,6 +222,7 @@ def test_roofline_takes_the_longer_time():
     assert cost.roofline(1, 300, MACHINE, "triad") == 6
     assert cost.roofline(20, 2, MACHINE, "copy") == 20 / 1000 == 2 / 100  # the ridge
     assert cost.roofline(1, 1, MACHINE._replace(copy=0.5)) == 2
+    assert cost.roofline(2000, 0, MACHINE) == 2 and cost.roofline(0, 300, MACHINE) == 3
 
 
 def test_roofline_of_arrays():

@@ -103,9 +103,10 @@ def test_richardson_levels():
     assert (METHODS["richardson"](loss, x, 0.1, levels=1) == METHODS["central"](loss, x, 0.1)).all()
     errors = [abs(METHODS["richardson"](loss, x, 0.5, levels) - np.exp(x)).max() for levels in (1, 2, 3, 4)]
     assert all(fine < coarse / 50 for coarse, fine in zip(errors, errors[1:]))
-    # The default step grows with the order; at the right one, four levels still reach 1e-12.
+    # The default step grows with the order; at the right one, four levels still reach 1e-12, and eight 1e-9.
+    assert abs(METHODS["richardson"](loss, x, levels=8) - np.exp(x)).max() < 1e-9
     assert abs(METHODS["richardson"](loss, x, levels=4) - np.exp(x)).max() < 1e-12
-    for bad in (0, 2.5, -1):
+    for bad in (0, 2.5, -1, 9):
         with pytest.raises((TypeError, ValueError), match="levels: found"):
             METHODS["richardson"](loss, x, levels=bad)
 
@@ -124,7 +125,7 @@ def steps_taken(method, x):
 @pytest.mark.parametrize("method, constant, order", [("one_sided", 16, 1), ("central", 12, 2), ("five_point", 45, 4)])
 def test_the_default_step_is_the_next_power_of_two_after_the_balance(method, constant, order):
     for x, length in ((np.array([1.0, 3.0]) * 5, 5.0), (np.array([1.0, 3.0]) + 1e6, 1.0), (np.full(3, 0.1), 1.0),
-                      (np.array(7.0), 1.0)):
+                      (np.array(7.0), 1.0), (np.array([-1.0, 1]) * 2.0**-600, 2.0**-600)):
         h = steps_taken(method, x) / (2 if method == "five_point" else 1)
         target = length * (constant * U) ** (1 / (order + 1))
         assert target <= h < 2 * target

@@ -113,6 +113,7 @@ def test_relative_error():
     assert reference.relative_error(np.array([3.0, 4.0]), exact) == 0.0
     assert reference.relative_error(np.array([3.0, 4.0 + 2.0**-20]), exact) == pytest.approx(2.0**-20 / 5, rel=1e-15)
     assert reference.relative_error(np.array([0.0, 0.0]), exact) == 1.0
+    assert reference.relative_error(np.array([1e300]), np.array([1e-100])) == np.inf  # larger than any float
     assert reference.relative_error(np.zeros((0, 3)), np.zeros((0, 3))) == 0.0
     assert reference.relative_error(exact, [3.0, 5.0]) == pytest.approx(1 / math.sqrt(34), rel=1e-15)
 

@@ -84,6 +84,9 @@ def test_kappa_at_its_limits():
     assert kappa(0, 1, 0, 1e5) == pytest.approx(1 + 1e5, rel=1e-14)
     assert kappa(0, 0, 7, 1e5) == 1
     assert kappa(0, [1, 10], 1, 1e5).shape == (2,)
+    assert kappa(0, 1, 1, np.inf) == np.sqrt(2)  # eps = 0
+    assert regimes.naive_loss(1e3, np.inf, 64, "pairwise") == pytest.approx(
+        regimes.naive_loss(1e3, 1e18, 64, "pairwise"), rel=1e-15)
 
 
 @pytest.mark.parametrize("towards", ["ones", "along"])
@@ -191,6 +194,7 @@ def test_agreement_counts_the_cells_between_10_u_and_a_tenth():
     predicted = np.array([9 * u, 11 * u, 1e-3, 0.09, 0.09, 0.11])
     measured = np.array([1.0, 22 * u, 3e-3, 0.36, np.nan, 0.0])
     assert agreement(measured, predicted) == (pytest.approx(3), 3)
+    assert type(agreement(measured, predicted)[0]) is float  # so it is printed as a number and nothing more
     assert agreement(measured, predicted, "bfloat16") == (pytest.approx(4), 1)
     nothing, cells = agreement(measured, 0)
     assert np.isnan(nothing) and cells == 0

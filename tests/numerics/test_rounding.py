@@ -7,7 +7,7 @@ import cases
 import numpy as np
 import pytest
 
-from lnlib.rounding import FORMATS, TAU, find, round_to
+from lnlib.rounding import FORMATS, TAU, find, round_to, spacing
 
 HALVES = ("bfloat16", "float16")
 CARRIERS = ("float32", "float64")
@@ -33,6 +33,12 @@ def nearest(fraction, name):
     k = math.floor(math.log2(fraction)) + 1 - form.precision
     k += Fraction(2) ** (k + form.precision) <= fraction  # where log2 was rounded
     return float(round(fraction / Fraction(2) ** k) * Fraction(2) ** k)  # round() of a fraction: ties to even
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_spacing_is_the_way_to_the_next_number(name):
+    values = ladder(name)
+    assert np.array_equal(spacing(values[:-1], name), np.diff(values)) and values[0] == 0
 
 
 # The table

@@ -58,6 +58,9 @@ def test_collapse_does_the_three_kinds_of_term():
     assert symbolic.collapse(Sum(s * x[k].diff(x[j]) * g[k], (k, 1, D))) == s * g[j]
     with pytest.raises(ValueError, match=r"known: found no sum of x\[k\]\*\*2 over k"):
         symbolic.collapse(Sum(mu * x[k]**2, (k, 1, D)), {x[k]: D * mu})
+    for limits in ([(k, 1, 3)], [(k, 1, D), (j, 1, D)]):
+        with pytest.raises(ValueError, match="^total: found a sum over"):
+            symbolic.collapse(Sum(mu, *limits))
 
 
 # Rows whose s is rational, by the choice of eps = s^2 - var: everything below is exact.

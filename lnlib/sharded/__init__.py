@@ -19,8 +19,10 @@ runs in a simulator, in one process and with NumPy alone, and under MPI (``mpi4p
 * **Bits** are the same on all ranks. With ``reproducible=True`` they are the same for every number of ranks, too.
 * **Errors.** What is wrong on one rank is one :class:`~lnlib.sharded.messages.RankError` on all of them, with rank
   and argument, and never a hang: before each message ranks tell each other in 16 bytes what they are about to do.
-* **Range.** All arithmetic is in float64, so that float32 rows never leave it. Rows of float64 whose squares do are
-  done again, scaled, on all ranks at once. A dy whose products with gamma leave the range gives NaN or Inf.
+* **Range.** Rows sharded, arithmetic and range are those of :mod:`lnlib.layernorm`. Features sharded, statistics
+  and dx are computed in float64, whose range squares of float32 rows never leave, and y in x's compute dtype,
+  unless it is to be precise. Rows of float64 whose squares leave the range are done again, scaled, on all ranks
+  at once. A dy whose products with gamma leave it gives NaN or Inf.
 
 To be read in this order:
 

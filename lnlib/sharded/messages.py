@@ -70,10 +70,11 @@ def _announced(message):
     array = contract.as_array("message", content, contract.REAL_NUMBERS)
     if operation != SUM and not array.ndim:
         raise ValueError("message: found a 0-d array, expected one whose first axis counts parts or rows")
-    name = operation if isinstance(operation, str) else f"merge by {operation.__name__}"
+    called = getattr(operation, "__name__", type(operation).__name__)  # a functools.partial has no name of its own
+    name = operation if isinstance(operation, str) else f"merge by {called}"
     shape = ("any", *array.shape[1:]) if operation == GATHER else array.shape
     told = f"{name} of {array.dtype.name} ({', '.join(map(str, shape))})"
-    return Step(operation, np.ascontiguousarray(array), {"operation": told})
+    return Step(operation, np.asarray(array, order="C"), {"operation": told})
 
 
 def advance(program, reply):

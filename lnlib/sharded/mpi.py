@@ -39,6 +39,8 @@ def _element(array, MPI):
 
 def _merged(comm, merge, array, MPI):
     """All arrays merged by a function of two, in the order of ranks; the library chooses the brackets."""
+    if not array.size:  # nothing to merge, on any rank
+        return array.copy()
     element, shape = _element(array, MPI), (-1, *array.shape[-1:]) if array.ndim > 1 else -1
 
     def join(a, b, datatype):

@@ -44,14 +44,14 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, finite=False)
     bit. finite: refuse x with NaN or Inf, naming the rank, instead of letting it through. Nothing is sent but what
     finds out ranks whose parameters, eps or D differ.
     """
-    gamma, beta = contract.as_array("gamma", gamma), contract.as_array("beta", beta)
+    gamma, beta = contract.as_array("gamma", gamma, DTYPES), contract.as_array("beta", beta, DTYPES)
     return (yield from _forward(lambda: layernorm.layer_norm_forward(x, gamma, beta, eps, precise=precise), x,
                                 {"gamma": gamma, "beta": beta}, eps, finite))
 
 
 def rms_norm_forward(x, gamma, eps=1e-5, *, finite=False):
     """This rank's rows of RMS norm, as :func:`layer_norm_forward`; see :func:`lnlib.layernorm.rms_norm_forward`."""
-    gamma = contract.as_array("gamma", gamma)
+    gamma = contract.as_array("gamma", gamma, DTYPES)
     return (yield from _forward(lambda: layernorm.rms_norm_forward(x, gamma, eps), x, {"gamma": gamma}, eps, finite))
 
 
@@ -66,7 +66,9 @@ def require_blocks(counts, block, what):
 def _backward(dy, cache, reproducible, block):
     contract.require_bool("reproducible", reproducible)
     contract.require_count("block", block)
+    dy = contract.as_array("dy", dy, DTYPES)
     dx, *sums = layernorm.backward_sums(dy, cache, block if reproducible else None)
+    contract.require_dtype("cache", dx.dtype, DTYPES, "one of real numbers")  # dx is complex if anything is
     if reproducible:
         counts = [min(block, cache.rstd.size - start) for start in range(0, cache.rstd.size, block)]
         parts = yield GATHER, np.column_stack([counts, *sums])

@@ -25,6 +25,8 @@ def _chain(join, arrays):
 
 def _ring(join, arrays):
     """The P-th parts of the message go round at the same time, each of them from another rank on."""
+    if not arrays[0].ndim or not len(arrays[0]):  # nothing to cut
+        return _chain(join, arrays)
     cuts = np.array_split(np.arange(len(arrays[0])), len(arrays))
     return np.concatenate([functools.reduce(join, [a[cut] for a in arrays[k:] + arrays[:k]])
                            for k, cut in enumerate(cuts) if len(cut)])
@@ -45,6 +47,8 @@ def _reply(steps, order, piece):
     combine = ORDERS[order]
     if operation == SUM:
         return combine(np.add, arrays)
+    if not arrays[0].size:  # nothing to merge
+        return arrays[0]
     if piece is None:
         return combine(operation, arrays)
     shape, flat = arrays[0].shape, [a.ravel() for a in arrays]  # a library that knows of numbers, not of rows
@@ -81,4 +85,5 @@ def simulate(programs, *, order="tree", piece=None, log=None):
         if log is not None:
             log.append(Message.of(steps[0], [step.length for step in steps]))
         reply = _reply(steps, order, piece)
-        replies = [reply if reply is None else reply.copy() for _ in programs]  # each rank has memory of its own
+        # Each rank has memory of its own. The sum of 0-d arrays is NumPy's scalar, and becomes an array again.
+        replies = [reply if reply is None else np.array(reply) for _ in programs]

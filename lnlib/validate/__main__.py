@@ -15,12 +15,13 @@ from pathlib import Path
 from .isolate import watched
 from .run import validate
 from .settings import DTYPES, FRAMEWORKS, KINDS
-from .targets import TargetError
+from .targets import TargetError, in_one_line
 
 
 def parser():
     made = argparse.ArgumentParser("python -m lnlib.validate", description=__doc__,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+                                   formatter_class=argparse.RawDescriptionHelpFormatter,
+                                   allow_abbrev=False)  # a child is given all but --isolate, however it is spelt
     made.add_argument("target", help="package.module:name, or package.module:forward,backward")
     made.add_argument("--kind", choices=KINDS, default=KINDS[0])
     made.add_argument("--framework", choices=FRAMEWORKS, default=FRAMEWORKS[0])
@@ -50,7 +51,11 @@ def find(name):
     if not names:
         raise ValueError(f"target: found {name!r}, expected package.module:name")
     sys.path.insert(0, os.getcwd())
-    found = [operator.attrgetter(part)(importlib.import_module(module)) for part in names.split(",")]
+    try:
+        imported = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # a module may do anything as it is imported
+        raise TargetError(f"target: found {in_one_line(error)}, expected {module} to be importable") from error
+    found = [operator.attrgetter(part)(imported) for part in names.split(",")]
     return found[0] if len(found) == 1 else tuple(found)
 
 

@@ -1,7 +1,7 @@
 """The run: every case through the target, the failures shrunk, the report."""
 
 import time
-from dataclasses import replace
+from types import SimpleNamespace
 
 from ..contract import require_kind
 from .adapters import adapt
@@ -55,22 +55,23 @@ def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), 
     """
     started, adapted = time.monotonic(), adapt(target, Settings(kind, framework, dtypes, quick, **options))
     settings = adapted.settings  # what is known of a target need not be said
+    watch = watch or (lambda case: None)
     digits = ordinary_digits(adapted, watch)
     tried, failed, unjudged = {}, {}, {}
     for case in progress(list(all_cases(settings, adapted.layouts, adapted.able))):
-        if watch:
-            watch(case)
+        watch(case)
         if case.property in ON_TOP and check(adapted, plain(case)):
             unjudged[case.property] = f"{case.property}: the numbers are wrong as they are"
             continue
         tried[case.property] = tried.get(case.property, 0) + 1
         if found := check(adapted, case):
             failed.setdefault(case.property, []).append((case, found[0]))
-    mistake = name(adapted, {property: [case for case, _ in cases] for property, cases in failed.items()}) if failed else None
-    failures = [explain(adapted, property, cases, tried[property]) for property, cases in failed.items()]
+    mistake = name(announcing(adapted, watch), {property: [case for case, _ in cases]
+                                                for property, cases in failed.items()}) if failed else None
+    failures = [explain(adapted, property, cases, tried[property], watch) for property, cases in failed.items()]
     failures = tuple(sorted(failures, key=telling))
     return Report(name_of(target), tuple(tried), failures, (*unjudged.values(), *settings.not_tested(), *adapted.lacks), digits,
-                  mistake, () if quick else tuple(losses(adapted)), seconds=time.monotonic() - started)
+                  mistake, () if quick else tuple(losses(adapted, watch)), seconds=time.monotonic() - started)
 
 
 def name_of(target):
@@ -80,13 +81,20 @@ def name_of(target):
     return getattr(target, "__qualname__", type(target).__name__)
 
 
-def ordinary_digits(target, watch=None):
+def announcing(target, watch):
+    """What :func:`name` needs of a target; ``watch`` is called with each case before it is tried."""
+    def calls(cases):
+        watch(cases[0])
+        return target.calls(cases)
+    return SimpleNamespace(settings=target.settings, calls=calls)
+
+
+def ordinary_digits(target, watch):
     """Correct digits of each tensor of the first case of every dtype. What does not run there cannot be tried."""
     found = {}
     for case in all_cases(target.settings):
         if case.dtype not in found:
-            if watch:
-                watch(case)
+            watch(case)
             try:
                 outcome = call(target, case)
             except Raised as error:
@@ -97,7 +105,7 @@ def ordinary_digits(target, watch=None):
     return found
 
 
-def losses(target):
+def losses(target, watch):
     """Where the digits of each tensor begin to go as rows move away from zero, in words: more than is owed ten times."""
     for dtype in target.settings.dtypes:
         if target.settings.rms or dtype in ("float16", "bfloat16"):
@@ -105,7 +113,10 @@ def losses(target):
         begins = {}
         for offset in DISTANCES:
             case = drawer(target.settings)("digits", (16, 64), dtype, offset=offset, sigma=1.0)
-            if not target.settings.takes(case.x.shape) or check(target, replace(case, property="")):
+            if not target.settings.takes(case.x.shape):
+                continue
+            watch(case)
+            if check(target, case):
                 continue
             for name, value in call(target, case).tensors.items():
                 verdict = judge(name, value, case, target.settings)
@@ -120,12 +131,13 @@ def telling(failure):
     return failure.case.x.shape[-1] < 3, -failure.failed / failure.tried
 
 
-def explain(target, property, failed, tried):
+def explain(target, property, failed, tried, watch):
     """The failure of one property: the first case that showed it, made as small as can be while it fails alike."""
     case, finding = failed[0]
 
     def alike(smaller):
         """What is wrong in the same way: a simpler number may be a 0 that something divides by."""
+        watch(smaller)
         return next((one for one in check(target, smaller) if one.finite == finding.finite), None)
     if finding.tensor in BY_ROW and finding.finite and alike(worst := starting_at(case, finding.verdict.at)):
         case = worst

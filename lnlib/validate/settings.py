@@ -48,8 +48,12 @@ class Settings:
         contract.require_choice("kind", self.kind, KINDS)
         contract.require_choice("framework", self.framework, FRAMEWORKS)
         object.__setattr__(self, "dtypes", contract.require_several("dtypes", self.dtypes))
-        for dtype in (*self.dtypes, *([self.accumulate] if self.accumulate is not None else [])):
+        if not self.dtypes:  # nothing would be tried, and so everything hold
+            raise ValueError(f"dtypes: found none, expected one or more of {', '.join(DTYPES)}")
+        for dtype in self.dtypes:
             contract.require_choice("dtypes", dtype, DTYPES)
+        if self.accumulate is not None:
+            contract.require_choice("accumulate", self.accumulate, DTYPES)
         for name in ("quick", "beta", "contiguous", "double_backward", "nested"):
             contract.require_bool(name, getattr(self, name))
         if self.eps is not None:

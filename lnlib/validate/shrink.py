@@ -48,7 +48,7 @@ def starting_at(case, row):
 
 
 def simpler(case):
-    """Functions that make one of the arrays simpler, the simplest first, each with the array's name."""
+    """Pairs of an array's name and numbers that are simpler than its own, of each array the simplest first."""
     for name in ("beta", "gamma", "dy", "x"):
         a = getattr(case, name)
         if name == "beta":

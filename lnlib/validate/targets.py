@@ -24,6 +24,12 @@ class Outcome(NamedTuple):
     changed: tuple = ()
 
 
+def in_one_line(error):
+    """The type of an error, and the first line of what it says."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}{': ' + text[0] if text else ''}"
+
+
 def of_target(function, *arguments):
     """What a function of the target returns; :class:`Raised` if it raises."""
     try:
@@ -31,8 +37,7 @@ def of_target(function, *arguments):
     except TargetError:
         raise
     except Exception as error:
-        text = str(error).strip().splitlines()
-        raise Raised(f"raises {type(error).__name__}{': ' + text[0] if text else ''}") from error
+        raise Raised(f"raises {in_one_line(error)}") from error
 
 
 def parts_of(where, result, names):

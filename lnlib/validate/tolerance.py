@@ -95,14 +95,15 @@ def bars(exact, gamma, dy, dtype):
 # What any right implementation may lose
 
 #: Up to this |mean| / s the algebra is free: a row may lose the square of the ratio, as the affine form does, and so
-#: does the mean of squares less the square of the mean. Beyond, no more than the ratio itself: a mean rounded once.
+#: does the mean of squares less the square of the mean. Beyond, no more than was free here, or than the ratio itself
+#: where that is larger, from FREE**2 on: a mean rounded once.
 FREE = 100
 
 
 def distance_loss(offset, D):
     """By how much the error of xhat may grow where |mean| / s is ``offset``, in u: see :data:`FREE`.
 
-    Of one feature the mean is that feature, and is not rounded.
+    Of one feature the mean is that feature, and is not rounded: no more than was free, however large the ratio.
     """
     return np.minimum(offset**2, np.maximum(FREE**2, offset if D > 1 else 0))
 

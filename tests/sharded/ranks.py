@@ -1,9 +1,11 @@
 """Rank programs for the tests: both passes of a cut, and their results put together again."""
 
+import functools
+
 import numpy as np
 
 from lnlib import layernorm
-from lnlib.sharded import features, rows
+from lnlib.sharded import SUM, features, rows
 
 MODULES = {"rows": rows, "features": features}
 
@@ -26,6 +28,21 @@ def program(how, part, x, gamma, beta, dy, norm="layer", eps=1e-5, precise=False
         return y, cache.xhat, *(yield from backward(dy[part], cache, **blocks))
     y, cache = yield from forward(*arrays_of(norm, x[..., part], gamma[part], beta[part]), eps, **options, **blocks)
     return y, cache.xhat, *(yield from backward(dy[..., part], cache))
+
+
+def edges():
+    """What is seldom sent: one number, arrays without numbers, a merge without a name; what came of each."""
+    replies, plus = [], functools.partial(np.add)
+    for message in ((SUM, 3.0), (SUM, np.ones((0, 3))), (plus, np.ones((0, 3))), (plus, np.ones((3, 0))),
+                    (plus, np.ones((2, 3)))):
+        replies.append((yield message))
+    return [[type(reply).__name__, [*reply.shape], reply.sum()] for reply in replies]
+
+
+def of_edges(ranks):
+    """What each of so many ranks gets."""
+    return [["ndarray", shape, total] for shape, total in (
+        ([], 3 * ranks), ([0, 3], 0), ([0, 3], 0), ([3, 0], 0), ([2, 3], 6 * ranks))]
 
 
 def whole(how, results):

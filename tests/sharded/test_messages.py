@@ -4,8 +4,9 @@ import functools
 
 import numpy as np
 import pytest
-from ranks import numbers, program
+from ranks import edges, numbers, of_edges, program
 
+from lnlib import layernorm
 from lnlib.sharded import GATHER, SAME, SUM, RankError, cut, features, rows, simulate, traffic, widths
 from lnlib.sharded.groups import merge, quadruples
 
@@ -23,6 +24,13 @@ def test_operations():
     same = SAME, {"k": 1}
     for found in simulate([say((SUM, a), (GATHER, a), same), say((SUM, b), (GATHER, b[:1]), same)]):
         assert [np.asarray(reply).tolist() for reply in found] == [[11, 22], [1, 2, 10], None]
+
+
+@pytest.mark.parametrize("order", ["tree", "chain", "ring"])
+@pytest.mark.parametrize("piece", [None, 2])
+def test_one_number_no_numbers_and_a_merge_without_a_name(order, piece):
+    for ranks in (1, 2, 3):
+        assert simulate([edges() for _ in range(ranks)], order=order, piece=piece) == [of_edges(ranks)] * ranks
 
 
 def test_a_merge_gets_whole_rows_or_pieces_of_a_flat_message():
@@ -162,6 +170,17 @@ def test_a_bad_argument_on_one_rank_is_named_on_all(how, name, norm):
 
 
 @pytest.mark.parametrize("how", ["rows", "features"])
+@pytest.mark.parametrize("norm, name", [("layer", "x"), ("layer", "gamma"), ("layer", "beta"), ("layer", "dy"),
+                                        ("rms", "gamma"), ("rms", "dy")])
+def test_complex_numbers_are_refused(how, norm, name):
+    for block in (None, 8):
+        arrays = dict(zip(("x", "gamma", "beta", "dy"), numbers(12, 40, dtype="float64")))
+        arrays[name] = arrays[name] * (1 + 1j)
+        with pytest.raises(RankError, match=f"^rank 0: TypeError: {name}: found dtype complex128, expected"):
+            simulate([program(how, slice(None), norm=norm, block=block, **arrays)])
+
+
+@pytest.mark.parametrize("how", ["rows", "features"])
 @pytest.mark.parametrize("name, change, words", [
     ("eps", lambda a: 1e-6, "eps: found 1e-05 on ranks 0, 2 and 1e-06 on rank 1"),
     ("x", lambda a: a.astype("f4"), "dtype of x: found float64 on ranks 0, 2 and float32 on rank 1"),
@@ -215,6 +234,10 @@ def test_a_cache_of_the_other_cut_is_refused():
             simulate([backward(dy, cache)])
     with pytest.raises(RankError, match="^rank 0: TypeError: cache.dtype: found dtype int64"):
         simulate([features.layer_norm_backward(dy, of_features._replace(dtype=np.dtype(np.int64)))])
+    for of_complex in (layernorm.layer_norm_forward(x.astype(complex), gamma.astype(float), beta.astype(float))[1],
+                       layernorm.layer_norm_forward(x.astype(float), gamma.astype(complex), beta.astype(float))[1]):
+        with pytest.raises(RankError, match="^rank 0: TypeError: cache: found dtype complex128, expected"):
+            simulate([rows.layer_norm_backward(dy.astype(float), of_complex)])
 
 
 def test_arguments_of_the_simulator():

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import under_mpi
 from pages import ROOT
+from ranks import of_edges
 
 from lnlib.sharded import Message, RankError, launch, simulate
 from lnlib.sharded.faults import FAULTS
@@ -98,7 +99,7 @@ def test_reproducible_bits_under_mpi_for_any_number_of_ranks():
 @several(2, slow=(3, 4, 7))
 def test_a_merge_of_many_rows_is_not_cut_inside_a_row(ranks):
     """The mean of the groups, weighted by their counts; float64 numbers near 100, a few merges: 1e-13 of them."""
-    _, digests, (counts, means), _ = found("results", ranks)
+    _, digests, (counts, means), *_ = found("results", ranks)
     assert len({d for d, in digests}) == 1
     groups = np.array([under_mpi.quadruples_of(rank) for rank in range(ranks)])
     n = groups[:, :, 0]
@@ -112,6 +113,12 @@ def test_a_merge_keeps_the_order_of_ranks(ranks):
     """Small whole numbers: every product is exact, however it is bracketed."""
     wanted = functools.reduce(under_mpi.product, [under_mpi.matrix_of(rank) for rank in range(ranks)]).tolist()
     assert found("results", ranks)[3] == [wanted] * ranks
+
+
+@needs_mpi
+@several(2, slow=(1, 3))
+def test_one_number_no_numbers_and_a_merge_without_a_name(ranks):
+    assert found("results", ranks)[4] == [of_edges(ranks)] * ranks
 
 
 @needs_mpi

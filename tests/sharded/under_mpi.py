@@ -10,7 +10,7 @@ import sys
 import time
 
 import numpy as np
-from ranks import numbers, program
+from ranks import edges, numbers, program
 
 from lnlib.sharded import cut, demo, mpi, widths
 from lnlib.sharded.groups import merge
@@ -78,7 +78,8 @@ def results(comm):
         return (yield product, matrix_of(comm.rank))
 
     in_order = comm.allgather(mpi.run(comm, multiplied()).tolist())
-    return found, comm.allgather(digest([total])), [total[:, 0].tolist(), (total[:, 1] + total[:, 2]).tolist()], in_order
+    of_merge = [total[:, 0].tolist(), (total[:, 1] + total[:, 2]).tolist()]
+    return found, comm.allgather(digest([total])), of_merge, in_order, comm.allgather(mpi.run(comm, edges()))
 
 
 def main(what):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lnlib.validate.__main__ import main
+from lnlib.validate.__main__ import main, parser
 
 TARGETS = """
 import os, time
@@ -51,10 +51,23 @@ def test_exit_codes_and_files(folder, capsys):
     found = json.loads((folder / "out.json").read_text())
     assert not found["held"] and found["mistake"]["names"][-1] == "parameters-swapped" and found["failures"][0]["case"]["x"]
     assert "parameters-swapped" not in found["kept"] and "<h1>" in (folder / "out.html").read_text()
-    for name in ("my_layer", "my_layer:nothing", "no_such_module:f", "my_layer:forward"):
+    for name, text in {"unreadable": "def f(:", "divides": "1 / 0", "leaves": "raise SystemExit(0)",
+                       "talks": "raise OSError('one line', 'and\\nanother')"}.items():
+        (folder / f"{name}.py").write_text(text)
+    for name in ("my_layer", "my_layer:nothing", "no_such_module:f", "my_layer:forward", "unreadable:f", "divides:f",
+                 "leaves:f", "talks:f"):
         capsys.readouterr()
         assert main([name, "--quick"]) == 2
-        assert capsys.readouterr().err.startswith("could not run: ")
+        said = capsys.readouterr().err
+        assert said.startswith("could not run: ") and said.count("\n") == 1
+
+
+def test_options_have_one_spelling():
+    """--isolate is taken out of what the child is given, or each child would start another: it has no short form."""
+    assert parser().parse_args(["m:f", "--isolate"]).isolate
+    for short in ("--isol", "--i", "--jour"):
+        with pytest.raises(SystemExit):
+            parser().parse_args(["m:f", short])
 
 
 @pytest.mark.slow

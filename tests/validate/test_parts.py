@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from lnlib import layer_norm_backward, layer_norm_forward
-from lnlib.validate import naming
+from lnlib.validate import naming, validate
 from lnlib.validate.adapters import NumPyPair
 from lnlib.validate.cases import draw, spike
-from lnlib.validate.judge import judge, truth
+from lnlib.validate.judge import BY_ROW, judge, truth
+from lnlib.validate.paste import as_test
 from lnlib.validate.report import Failure
-from lnlib.validate.run import ordinary_digits, telling
+from lnlib.validate.run import losses, ordinary_digits, telling
 from lnlib.validate.settings import Settings
+from lnlib.validate.tolerance import distance_loss
 
 PAIR = layer_norm_forward, layer_norm_backward
 
@@ -51,6 +53,65 @@ def test_whoever_watches_sees_every_case_before_it_is_run():
     seen = []
     digits = ordinary_digits(NumPyPair(PAIR, Settings(dtypes=("float32", "float64"))), seen.append)
     assert [case.dtype for case in seen] == ["float32", "float64"] == list(digits)
+
+
+def test_whoever_watches_is_told_until_the_end():
+    """Of naming, shrinking and looking for losses, too: there are no more calls in between than one check makes."""
+    calls = [0]  # of each case that was told
+
+    def forward(*arguments):
+        calls[-1] += 1
+        return layer_norm_forward(*arguments)
+
+    report = validate((forward, lambda dy, cache: [2 * a for a in layer_norm_backward(dy, cache)]), quick=True,
+                      watch=lambda case: calls.append(0))
+    list(losses(NumPyPair((forward, layer_norm_backward), Settings()), lambda case: calls.append(0)))
+    assert report.mistake and len(report.failures) > 5
+    assert max(calls) <= 3  # as many as "the same answer twice" makes
+
+
+@pytest.mark.parametrize("offset, D, loss", [(10, 64, 100), (100, 64, 1e4), (1e3, 64, 1e4), (1e6, 64, 1e6),
+                                             (1e6, 1, 1e4)])
+def test_what_distance_from_zero_may_cost(offset, D, loss):
+    """The square up to 100, then no more until a mean rounded once costs more; of one feature it is not rounded."""
+    assert distance_loss(offset, D) == loss
+
+
+@pytest.mark.parametrize("tensor", ["y", "dx", "dgamma", "dbeta"])
+def test_a_pasted_test_judges_each_row_and_column_as_the_judge_does(tensor):
+    """An error just below, and one above, what the strictest row or column allows; others allow far more."""
+    case, settings = draw("digits", (2, 2, 5), "float32"), Settings()
+    case = case.with_arrays(x=case.x * [[[1e-2], [1]], [[1], [1]]] + [[[0], [99]], [[9], [0]]],
+                            dy=case.dy * 10.0**np.arange(5))
+    known, test = truth(case, settings), as_test(case, tensor, settings)
+    slack = known.slack[tensor]
+    at = np.argmin(slack)
+    assert slack.max() > 30 * slack[at]
+    for share in (0, 0.98, 1.01, 10):
+        found = {name: exact.copy() for name, exact in known.tensors.items()}
+        found[tensor][at] += share * slack[at] / (np.sqrt(5) if tensor in BY_ROW else 1)
+        assert judge(tensor, found[tensor], case, settings).share == pytest.approx(share, abs=1e-3)
+        shaped = {name: a.reshape(case.x.shape) if name in BY_ROW else a for name, a in found.items()}
+        assert passes(test, *shaped.values()) == (share < 1)
+
+
+@pytest.mark.parametrize("shape", [(7,), (1, 7), (0, 7), (2, 0, 7)])
+def test_a_pasted_test_judges_shapes(shape):
+    case = draw("any shape", shape, "float32")
+    y, cache = layer_norm_forward(*case.arrays[:3], case.eps)
+    dx, dgamma, dbeta = layer_norm_backward(case.dy, cache)
+    test = as_test(case, "dx", Settings())
+    assert passes(test, y, dx, dgamma, dbeta) and not passes(test, y, dx[None], dgamma, dbeta)
+    assert not passes(test, y, None, dgamma, dbeta)
+
+
+def passes(test, y, *gradients):
+    """Whether a pasted test holds of these results."""
+    try:
+        exec(test, {"np": np, "forward": lambda *a: (y, None), "backward": lambda *a: gradients})
+    except AssertionError:
+        return False
+    return True
 
 
 def test_candidates_take_what_they_take_whatever_the_target_does():

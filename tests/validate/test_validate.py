@@ -286,6 +286,7 @@ def test_bad_arguments():
     for target, options in (((1, 2), {}), ((layer_norm_forward,), {}), (layer_norm_forward, {})):
         with pytest.raises(TypeError, match=r"target(\[0\])?: found .*expected a (pair \(forward, backward\)|function)"):
             validate(target, **options)
-    for options in ({"kind": "batch_norm"}, {"framework": "c"}, {"dtypes": ("int8",)}, {"eps": -1}, {"most_rows": 0}):
-        with pytest.raises(ValueError, match=next(iter(options))):
+    for options in ({"kind": "batch_norm"}, {"framework": "c"}, {"dtypes": ("int8",)}, {"dtypes": ()},
+                    {"accumulate": "int8"}, {"eps": -1}, {"most_rows": 0}):
+        with pytest.raises(ValueError, match=f"^{next(iter(options))}: found"):
             validate((layer_norm_forward, layer_norm_backward), **options)

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 _RULE = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>%|points?) (per|a) day"
-                   r"(,? at most (?P<most>\d+(\.\d+)?) ?(%|points?))?")
+                   r"(,? at most (?P<most>\d+(\.\d+)?) ?(?P<of>%|points?))?")
 _TIMES = ("%A, %d %B %Y, %I:%M %p", "%A, %d %B %Y, %H:%M", "%d %B %Y, %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M")
 
 
@@ -43,9 +43,9 @@ def rule(deadline, text=None):
     if text is None:
         return Late(when, 0.0, True, math.inf)
     found = _RULE.fullmatch(text.strip().lower())
-    if not found:
+    if not found or found["of"] and (found["of"] == "%") != (found["unit"] == "%"):
         raise ValueError(f"late: found {text!r}, expected a rule such as '10% per day', '2 points per day' or '10% "
-                         "per day, at most 50%'")
+                         "per day, at most 50%', in one unit")
     return Late(when, float(found["number"]), found["unit"] == "%", float(found["most"] or math.inf))
 
 

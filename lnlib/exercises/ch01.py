@@ -71,8 +71,12 @@ def _shifted_and_scaled(other, x):
     expect(not np.array_equal(other, x), "your row is x itself, not another one")
     factor = other.std() / x.std()
     shift = other.mean() - factor * x.mean()
-    expect(not np.isclose(factor, 1, rtol=room), "your row is not scaled: its standard deviation is that of x")
-    expect(abs(shift) > room * other.std(), "your row is not shifted: it is x times a number")
+    # Of a row that is not changed in one way, rounding leaves a few times the part of the room that is not 1e-8.
+    rounding = 4 * (room - 1e-8)
+    for what, size, words in (("scaled", abs(factor - 1), "its standard deviation is that of x"),
+                              ("shifted", abs(shift) / other.std(), "it is x times a number")):
+        expect(size > rounding, f"your row is not {what}: {words}")
+        expect(size > room, f"your row is {what} by too little to be told from rounding")
 
 
 def group_norm_solution(x, groups, eps=1e-5):
@@ -184,6 +188,7 @@ EXERCISES = (
              (_groups("one group is layer norm", "one group", (2, 3, 12), 1),
               _groups("three groups, each with its own scale", "three groups", (2, 3, 12), 3,
                       scale=np.repeat([1, 10, 100], 4)),
+              _groups("a single row", "one row", (12,), 3),
               _groups("eps is used", "eps = 1e-3", (3, 8), 2, eps=(1e-3,), scale=1e-2),
               unchanged("x is left alone", lambda rng: Call({"x": rng.standard_normal((4, 6)), "groups": 2}))),
              mistakes=changes(

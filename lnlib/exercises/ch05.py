@@ -127,7 +127,8 @@ RMS_MUTANTS = {
         ("(g - xhat", "(g - g.mean(axis=-1, keepdims=True) - xhat", "the mean is subtracted too, as in layer norm")]),
     "a wrong factor": _changed([
         ("r * (g -", "(g -", "the division by s is missing"),
-        ("r * (g -", "r / g.shape[-1] * (g -", "dx is divided by D")]),
+        ("r * (g -", "r / g.shape[-1] * (g -", "dx is divided by D"),
+        (f"{_DX}, ", f"-{_DX}, -", "dx and dgamma have the other sign")]),
     "gamma in the wrong place": _changed([
         ("cache.gamma * dy", "dy", "gamma is forgotten"),
         (_DX, "cache.gamma * r * (dy - xhat * (dy * xhat).mean(axis=-1, keepdims=True))",
@@ -200,7 +201,8 @@ def _says_of(title, backwards, right, words):
 
 
 def _what_it_lets_pass(answer):
-    """The :class:`Diagnosis` of a test that passes a gross error of one gradient, or a dx some per cent too large."""
+    """The :class:`Diagnosis` of a test that passes a gross error of one gradient, the other sign of both, or a dx
+    some per cent too large."""
     def passes(of_dx, of_dgamma=1):
         def backward(dy, cache):
             dx, dgamma = rms_norm_backward(dy, cache)
@@ -213,6 +215,7 @@ def _what_it_lets_pass(answer):
         return None  # it refuses what is right, or nothing at all
     error = next((error for error in (0.1, 0.01) if passes(1 + error)), None)
     says = (f"Your test does not look at {blind[0]}." if blind else
+            "Your test does not look at signs." if passes(-1, -1) else
             f"Your test passes a dx that is {100 * error:.0f} % too large. How near do yours and the right slope come?" if error
             else "")
     return Diagnosis("known", (), says, ("asked of backwards that are right but for a factor",)) if says else None
@@ -234,9 +237,9 @@ def _close_to(found, expected, words, **_):
     expect_close(found, expected, 1e-10, words.format(found))
 
 
-def _coefficients_of(name, *expected):
+def _coefficients_of(name, *expected, shape=(3, 4, 7)):
     def ask(rng):
-        x, dy = rng.standard_normal((2, 3, 4, 7))
+        x, dy = rng.standard_normal((2, *shape))
         _, cache = layer_norm_forward(5 + 3 * x, *rng.standard_normal((2, 7)))
         dx = _MUTANTS.get(name, layer_norm_backward)(dy, cache)[0]
         return Call({"dx": dx, "dy": dy, "cache": cache}, expected=np.array(expected, float),
@@ -317,7 +320,8 @@ EXERCISES = (
     Exercise("read-the-mistake", 15, "test", coefficients_solution,
              # First numbers of three sizes: of (1, -1, -1), to turn it round and to square it is to move the sign.
              (_coefficients_of("projection-halved", 1, -1, -0.5),
-              _coefficients_of("the right backward", 1, -1, -1),
+              # Of rows with one axis before the features: these are not axis 2.
+              _coefficients_of("the right backward", 1, -1, -1, shape=(5, 7)),
               _coefficients_of("missing-projection", 1, -1, 0),
               _coefficients_of("missing-mean", 1, 0, -1),
               _coefficients_of("sums-for-means", 1, -7, -7),

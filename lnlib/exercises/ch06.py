@@ -4,7 +4,7 @@ import numpy as np
 
 from ..layernorm import layer_norm_backward, layer_norm_backward_steps, layer_norm_forward
 from ..mistakes import Diagnosis, change, changes
-from . import Call, Check, Exercise, each, expect, expect_parts
+from . import Call, Check, Exercise, each, expect, expect_number, expect_parts
 from .run import plainly, reply
 
 # ---- Wrong layers: (x, gamma, beta, dy, eps) -> y, dx, dgamma, dbeta ---------------------------------
@@ -151,7 +151,7 @@ def _is_input(result, **_):
     expect(dy.shape == x.shape, f"dy has shape {dy.shape}, expected that of x, {x.shape}")
     expect(gamma.shape == beta.shape == x.shape[-1:],
            f"gamma and beta have shapes {gamma.shape} and {beta.shape}, expected {x.shape[-1:]}")
-    expect(isinstance(eps, (int, float)) and 0 < eps < np.inf, f"eps is {eps!r}, expected a positive number")
+    expect(expect_number(eps, "eps") > 0, f"eps is {eps!r}, expected a positive number")
 
 
 def _right_ones_agree(result, **_):
@@ -302,6 +302,12 @@ BUFFERS = {"layer_f": layer_f} | {name: change(_ALL, new, "").of(layer_f) for na
     "one that keeps dx": "    dx = SCRATCH.setdefault(('dx', x.shape), np.empty(x.shape))\n"
                          "    dx[...] = r * (g - mean_of(g) - xhat * mean_of(g * xhat))\n"
                          "    return gamma * xhat + beta, dx, *sums(dy, xhat)\n",
+    "one that keeps dgamma": "    dgamma = SCRATCH.setdefault(('dgamma', D), np.empty(D))\n"
+                             "    dgamma[:], dbeta = sums(dy, xhat)\n" + _DX +
+                             "    return gamma * xhat + beta, dx, dgamma, dbeta\n",
+    "one that keeps dbeta": "    dbeta = SCRATCH.setdefault(('dbeta', D), np.empty(D))\n"
+                            "    dgamma, dbeta[:] = sums(dy, xhat)\n" + _DX +
+                            "    return gamma * xhat + beta, dx, dgamma, dbeta\n",
     "one that keeps y": _DX + "    y = SCRATCH.setdefault(('y', x.shape), np.empty(x.shape))\n"
                               "    y[...] = gamma * xhat + beta\n"
                               "    return y, dx, *sums(dy, xhat)\n"}.items()}

@@ -154,7 +154,7 @@ def _safe_or_not(order, offset, D, sigma=1.0):
 
 EXERCISES = (
     Exercise("negative-variance", 10, "measure", negative_row_solution,
-             tuple(map(_negative_at, (1e4, 123456.0, 1e6))), mistakes=changes(
+             tuple(map(_negative_at, (1e4, 123456.0, 6e5))), mistakes=changes(
         ("if naive(row)[2] < 0 and np.ptp(row) > 0", "if np.ptp(row) > 0",
          "The row is not one that was looked for. Which number of naive's has to be below 0?"),
         ("uniform(-0.9, 0.9, 3)", "uniform(-9, 9, 3)",

@@ -159,21 +159,21 @@ def _arguments(dy, x, cache, blocks):
         "dx": Out(N * D), "dgamma_parts": Out(blocks * D), "N": N, "D": D}
 
 
-def _backward(title, judge, blocks=(3,), N=7, D=100):
-    """A check with these numbers of blocks."""
+def _backward(title, judge, *cases):
+    """A check on cases (blocks, N, D)."""
     def ask(rng):
-        for count in blocks:
+        for blocks, N, D in cases:
             x, dy = rng.standard_normal((2, N, D), np.float32)
             cache = rms_norm_forward(x, rng.uniform(0.5, 2, D).astype(np.float32), 0.1)[1]
-            yield Call(_arguments(dy, x, cache, count), right=rms_norm_backward(dy, cache))
+            yield Call(_arguments(dy, x, cache, blocks), right=rms_norm_backward(dy, cache))
     return each(title, ask, judge, call=_launch_backward, unchanged=True)
 
 
 def _dx(ran, right, N, D, **_):
     dx, _ = ran.results
-    expect_written(dx, "dx")
-    # A sum of D = 100 terms in any order and ten more operations, kappa below 2: 2 (D + 10) u at most.
-    expect_close(dx.reshape(N, D), right[0], 220 * 2.0**-24, "dx")
+    expect_written(dx, "dx", f"N = {N}, D = {D}: ")
+    # A sum of D terms in any order and ten more operations, kappa below 2: 2 (D + 10) u at most.
+    expect_close(dx.reshape(N, D), right[0], 2 * (D + 10) * 2.0**-24, f"dx of {N} rows of {D} numbers")
 
 
 def _dgamma(ran, right, N, D, **_):
@@ -181,8 +181,8 @@ def _dgamma(ran, right, N, D, **_):
     idle = np.isnan(parts).all(axis=1)
     expect(not idle.any() or not np.array_equal(idle, np.arange(len(parts)) >= N),
            f"of {len(parts)} blocks and {N} rows, blocks without a row leave their part of dgamma unwritten")
-    expect_written(parts, "dgamma_parts")
-    # Seven rows of either sign, added in float32: a few u, each up to three times the size of the sum.
+    expect_written(parts, "dgamma_parts", f"N = {N}, D = {D}: ")
+    # Up to seven rows of either sign, added in float32: a few u, each up to three times the size of the sum.
     expect_close(parts.sum(axis=0), right[1], 1e-5, f"the sum of dgamma_parts of {len(parts)} blocks")
 
 
@@ -294,10 +294,12 @@ EXERCISES = (
              (each("four words", lambda rng: Call({}), _four_words),
               each("as the interpreter says", lambda rng: Call({}), _as_interpreted)), _of_four_words),
     Exercise("rms-backward", 35, "implement", rms_backward_solution,
-             (_backward("dx", _dx),
+             # Rows with three and four columns for some threads, and with none for others.
+             (_backward("dx", _dx, (3, 7, 100), (3, 2, 200), (3, 2, 20)),
               # Of seven rows the last block of eight has none.
-              _backward("partial sums of dgamma", _dgamma, (1, 3, 8)),
-              _backward("no atomics, two readings, neighbours", _traffic)), _which_mistake, mistakes=changes(
+              _backward("partial sums of dgamma", _dgamma, (1, 7, 20), (3, 7, 100), (8, 7, 100)),
+              _backward("no atomics, two readings, neighbours", _traffic, (3, 7, 100))),
+             _which_mistake, mistakes=changes(
         ("dgamma_parts[mine + c] = float32(0)", "pass",
          "The parts are added to before they are written. What stands in memory at the start?"),
         ("mine = cuda.blockIdx.x * D", "mine = 0",

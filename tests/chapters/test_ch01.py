@@ -40,12 +40,19 @@ def test_every_row_with_the_same_xhat_passes(other):
 
 
 @pytest.mark.parametrize("other, words", [
-    (lambda x: 0 * x + 5, "constant"), (lambda x: 3 * (x + 1e3) - 3e3, "not shifted"),
+    (lambda x: 0 * x + 5, "constant"), (lambda x: 3 * (x + 1e3) - 3e3, "shifted by too little"),
+    (lambda x: 3 * x, "not shifted"), (lambda x: np.float32(3 * x), "not shifted"),
+    (lambda x: (1 + 1e-9) * x + 5, "scaled by too little"),
     (lambda x: x + 1e6, "not scaled"), (lambda x: 2 * x + 1e14, "off by"),
     (lambda x: 3 * (x + 1e-6 * np.arange(8)) + 1, "off by"),
     (lambda x: 2 * x[::-1] + 1, "in other places"), (lambda x: np.sort(x) / 3 - 5, "in other places")])
 def test_no_other_row_passes(other, words):
     assert words in check("same-output", other).failed[1]
+
+
+def test_a_shift_that_is_there_is_not_denied():
+    report = check("same-output", lambda x: 1e9 * x + 1)
+    assert "told from rounding" in report.failed[1] and report.diagnosis is None, report
 
 
 def groups_of(x, groups, shape=None, mean=True, over=-1, eps=1e-5):
@@ -99,6 +106,13 @@ def over_the_rows(x, groups, eps=1e-5):
     parts = x.reshape(*x.shape[:-1], groups, -1)
     rows = tuple(range(x.ndim - 1))
     return ((parts - parts.mean(rows)) / np.sqrt(parts.var(rows) + eps)).reshape(x.shape)
+
+
+def test_a_single_row_has_one_axis():
+    def with_rows(x, groups, eps=1e-5):
+        return groups_of(x, groups, (-1, x.shape[-2], groups, x.shape[-1] // groups), eps=eps)
+
+    assert check("group-norm", with_rows).failed[0] == "a single row"
 
 
 def test_means_over_the_rows_are_told():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from attempts import failed
+from pages import BOOK
 from questions import norm, says
 
 from lnlib import layer_norm_backward, layer_norm_forward
@@ -138,6 +139,11 @@ def without_the_direction(f, args, dy, grads, rng):
 ])
 def test_a_weak_answer_fails(id, candidate, words):
     assert failed(id, candidate) == words
+
+
+def test_the_page_asks_for_what_the_mean_of_squares_lacks():
+    page = (BOOK / "04-gradient-checking.md").read_text(encoding="utf-8")
+    assert "a million sigma" in page.split("def variance(x):")[1].split("raise NotImpl")[0]
 
 
 @pytest.mark.parametrize("id, candidate, words", [

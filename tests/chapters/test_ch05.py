@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from attempts import failed
+from attempts import failed, solution_with
 from questions import backward, norm, says
 
 from lnlib import layer_norm_backward, layer_norm_forward
@@ -48,6 +48,18 @@ def test_a_probe_is_told_what_its_sigma_is(size, dy, title, words):
     assert failed("probe-for-eps", probe, words) == title
 
 
+def of_sizes(backward):
+    """A test that compares absolute values."""
+    x, dy, gamma = 0.01 * NOISE[0].reshape(2, 2, 8), NOISE[1].reshape(2, 2, 8), NOISE[0, 0]
+    cache = rms_norm_forward(x, gamma)[1]
+    pairs = zip(backward(dy, cache), ch05._backward(dy, cache))
+    return all(a.shape == b.shape and np.allclose(abs(a), abs(b), rtol=1e-9, atol=0) for a, b in pairs)
+
+
+def test_a_test_of_absolute_values_is_refused():
+    assert failed("write-the-test", of_sizes, "Your test does not look at signs") == "rejects a wrong factor"
+
+
 def test_rms_mutants_are_wrong_and_different():
     rng = np.random.default_rng(1)
     x, dy = rng.standard_normal((2, 3, 4, 7))
@@ -64,6 +76,11 @@ def test_rms_mutants_are_wrong_and_different():
 def test_coefficients_tell_mistakes_apart():
     assert failed("read-the-mistake", lambda dx, dy, cache: np.array([1.0, -1, -1])) == "projection-halved"
     assert failed("read-the-mistake", lambda dx, dy, cache: (1.0, -1.0, -1.0), "is (1") == "projection-halved"
+
+
+def test_the_features_are_the_last_axis_and_not_the_third():
+    third = solution_with("read-the-mistake", ("(g * xhat).mean(axis=-1", "(g * xhat).mean(axis=2"))
+    assert failed("read-the-mistake", third, "axis 2 is out of bounds") == "the right backward"
 
 
 def rms_test(shape=(3, 4, 7), look=(1, 1), shapes=True, tolerance=1e-9):

@@ -68,7 +68,12 @@ ANSWERS = [
     *((id, lambda rng: (np.ones(3),) * 4, "is an input", "expected 5") for id in INPUTS),
     *((id, drawn((0, 7)), "is an input", "0 numbers") for id in INPUTS),
     *((id, drawn((70, 300), eps=0.0), "is an input", "eps is 0.0") for id in INPUTS),
-    *((id, drawn((70, 300), mean=np.nan), "is an input", "NaN") for id in INPUTS)]
+    *((id, drawn((70, 300), mean=np.nan), "is an input", "NaN") for id in INPUTS),
+    ("input-floor", drawn((3, 5), eps=np.float32(0.5)), None, ""),
+    ("input-floor", drawn((3, 5), eps=np.int64(1)), None, ""),
+    ("input-floor", drawn((3, 5), eps=True), "is an input", "eps has dtype bool"),
+    ("input-floor", drawn((3, 5), eps=np.inf), "is an input", "eps is inf"),
+    ("input-floor", drawn((3, 5), eps=np.float32(-1)), "is an input", "expected a positive number")]
 
 
 @pytest.mark.parametrize("id, answer, title, words", ANSWERS, ids=[f"{a[0]}-{k}" for k, a in enumerate(ANSWERS)])
@@ -112,6 +117,10 @@ _COMPARED = "zip(first, before)"
     (writes_into_them, None, ""),
     (against_a_third_call, "layer_f fails, and its like", "the first result itself"),
     (solution_with("test-buffers", (_COMPARED, "zip(first[3:], before[3:])")), "layer_f fails, and its like", "keeps dx"),
+    (solution_with("test-buffers", (_COMPARED, "zip(first[:3], before)")), "layer_f fails, and its like",
+     "your test lets pass: one that keeps dbeta"),
+    (solution_with("test-buffers", (_COMPARED, "zip((*first[:2], first[3]), (*before[:2], before[3]))")),
+     "layer_f fails, and its like", "your test lets pass: one that keeps dgamma"),
     (solution_with("test-buffers", ("    layer(x[1]", "    second = layer(x[1]"), (_COMPARED, "zip(first, second)")),
      "right layers pass", "wants the second call to return"),
     (lambda layer: False, "right layers pass", "refuses what is right"),

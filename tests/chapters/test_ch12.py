@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from attempts import failed, solution_with
+from pages import BOOK
 from questions import says
 
 from lnlib import layer_norm_backward, layer_norm_forward, reference
@@ -138,6 +139,9 @@ MERGES = [
     (changed("    if count_b == 0:\n        return a\n", ""), "an empty group, and two", "ZeroDivisionError"),
     (lambda a, b: ch12.merged_solution(a, b) if a[0] and b[0] else (0, *3 * (np.float32(np.nan),)),
      "an empty group, and two", "count is 0"),
+    (lambda a, b: ch12.merged_solution(a, b) if a[0] or b[0] else (0, 0, 0, 0), None, ""),
+    (lambda a, b: ch12.merged_solution(a, b) if a[0] or b[0] else (0, 0, 0, 1), "an empty group, and two",
+     "squares are off"),
 ]
 
 
@@ -553,6 +557,15 @@ def test_the_cases_have_different_winners():
         call = checked.ask(np.random.default_rng(0))
         winners.add(int(np.argmin(ch12.cuts_solution(**call.arguments))))
     assert winners == {0, 1, 2}
+
+
+def test_what_the_solution_says_of_a_small_batch():
+    case, = (one for one in exercises()["which-cut"].checks if one.title == "a small batch")
+    small = case.ask(np.random.default_rng(0)).arguments
+    one, rows, _ = ch12.cuts_solution(**small | {"alpha": 2e-6, "beta": 0.0, "rate": 1e10})
+    page = (BOOK / "12-split-across-processes.md").read_text(encoding="utf-8")
+    assert small["ranks"] == 4 and "its four ranks would spend" in page
+    assert f"{(rows - one / 4) * 1e6:.0f} µs on steps" in page and f"all its memory in {one * 1e6:.0f}." in page
 
 
 def test_sums_of_whole_numbers_are_not_taken_for_sums_of_some_rows():

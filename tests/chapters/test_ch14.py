@@ -12,6 +12,7 @@ from questions import percent, says
 from lnlib import exercises, gpu, simt
 from lnlib.simt.cuda_access import cuda, float32
 from lnlib.exercises import ch14
+from lnlib.exercises.run import here, verdict
 from lnlib.figures import fusing
 from lnlib.gpu.ladder import block_sum, warp_sum
 from lnlib.summation import sum_rows
@@ -85,6 +86,36 @@ ONE_MORE = f"{MEAN}\n        for c in range(t, D, T):\n            total += dy[b
 ])
 def test_rms_backward_refuses(changes, check, words):
     assert failed("rms-backward", solution_with("rms-backward", *changes), words) == check
+
+
+def two_columns(dy, x, rstd, gamma, dx, dgamma_parts, N, D):
+    """A thread has the columns t and t + 64, and no others."""
+    parts = cuda.shared.array(32, float32)
+    t, mine = cuda.threadIdx.x, cuda.blockIdx.x * D
+    for c in range(t, min(D, 128), 64):
+        dgamma_parts[mine + c] = float32(0)
+    for row in range(cuda.blockIdx.x, N, cuda.gridDim.x):
+        base, r, total = row * D, rstd[row], float32(0)
+        for c in range(t, min(D, 128), 64):
+            total += gamma[c] * dy[base + c] * (x[base + c] * r)
+        mean = block_sum(total, parts) / float32(D)
+        for c in range(t, min(D, 128), 64):
+            d, xhat = dy[base + c], x[base + c] * r
+            dx[base + c] = r * (gamma[c] * d - xhat * mean)
+            dgamma_parts[mine + c] += d * xhat
+
+
+# The first column of each thread without a look at D.
+EACH_HAS_ONE = (f"for c in range(t, D, T):\n            {SUM}",
+                f"{SUM.replace('c]', 't]')}\n        for c in range(t + T, D, T):\n            {SUM}")
+
+
+@pytest.mark.parametrize("kernel, words", [
+    (two_columns, "N = 2, D = 200: 144 of 400 numbers of dx were not written"),
+    (solution_with("rms-backward", EACH_HAS_ONE), "OutOfBounds")])
+def test_a_row_may_have_any_number_of_columns(kernel, words):
+    first, *_ = exercises.exercises()["rms-backward"].checks
+    assert words in (verdict(first, np.random.default_rng(0), here(kernel)) or "it passes")
 
 
 def test_choose_partials_is_the_plan():

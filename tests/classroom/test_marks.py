@@ -100,7 +100,9 @@ def test_days_late_and_what_they_cost():
     assert late.rule("2026-11-20").lost(8, 3) == 0
 
 
-@pytest.mark.parametrize("deadline, rule, name", [("tomorrow", None, "deadline"), ("2026-11-20", "much", "late")])
+@pytest.mark.parametrize("deadline, rule, name", [
+    ("tomorrow", None, "deadline"), ("2026-11-20", "much", "late"),
+    ("2026-11-20", "2 points per day, at most 50%", "late"), ("2026-11-20", "10% per day, at most 3 points", "late")])
 def test_rules_that_are_none(deadline, rule, name):
     with pytest.raises(ValueError, match=f"{name}: found"):
         late.rule(deadline, rule)

@@ -276,6 +276,13 @@ def test_rms_norm_mistakes(wrong, backward):
     assert diagnose(backward, RMS_NORM).names == (_RMS_NAMES[wrong],)
 
 
+def test_a_dropped_eps_of_rms_norm_is_seen_in_float32():
+    """A probe has rows as small as the root of eps."""
+    dropped, = RMS_MUTANTS["a dropped eps"].values()
+    found = diagnose(lambda dy, cache: [a.astype(np.float32) for a in dropped(dy, cache)], RMS_NORM)
+    assert found.names == ("eps-dropped",)
+
+
 @pytest.mark.parametrize("id, old, new, names", [
     ("rms-backward-rows", "r * (gamma[j] * upstream - xhat * mean)", "gamma[j] * upstream - 2 * xhat * mean",
      {"missing-rstd", "projection-times-two"}),

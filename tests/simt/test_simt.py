@@ -310,6 +310,9 @@ def test_what_is_no_race():
     assert y.tolist() == [t ^ 1 for t in range(64)]
     simt.launch(written("y[0], y[1] = x[0], len(x)", "x", "y"), 2, 1, np.ones(3, f32), y, checks=False)
     assert y[:2].tolist() == [1, 3]
+    # What is not checked is kept all the same.
+    run = simt.launch(written("y[0] = x[0]", "x", "y"), 1, 1, np.ones(1, f32), y, log=True, checks=False)
+    assert [a.kind for a in run.accesses] == ["load", "store"]
 
 
 def test_race_through_one_array_given_twice():

@@ -62,7 +62,7 @@ pyodide: .venv/installed-site
 	@$(BIN)/python tools/fetch_pyodide.py $(PYODIDE)
 
 # PYODIDE=<folder>, an unpacked release archive of Pyodide 0.27.7, serves where neither it nor its package is reached.
-site: .venv/installed-site
+site: .venv/installed-site .venv/installed-mpi
 	$(BIN)/python tools/build_site.py $(PYODIDE)
 
 offline: site
@@ -72,7 +72,7 @@ pdf: book .venv/installed-site
 	$(BIN)/python tools/build_pdf.py
 
 # Sphinx's own link checker; _config.yml has its settings.
-links: .venv/installed
+links: .venv/installed .venv/installed-mpi
 	$(BIN)/jupyter-book build . --builder linkcheck --path-output _build/links
 
 # NVIDIA's compiler, as packages. Once installed, it stays.

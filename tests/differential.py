@@ -98,6 +98,7 @@ class Promise(NamedTuple):
     exact: dict
     roundings: dict  #: u ||size||, see cases.rounding_sizes, of each row of dgamma's and dbeta's terms, too
     alike: dict  #: the same, of all rows together that have the same x
+    column: dict  #: u ||size|| of dgamma's and dbeta's terms in the column that has most of it, else 0
     extra: dict  #: half ulps of what is stored in another dtype, and underflow
     overflow: dict  #: whether a number may be Inf or NaN
 
@@ -187,24 +188,27 @@ def promise(drawn, truth, precise):
         exact[name], roundings[name] = norm(high, axis), cases.U[compute] * norm(sizes[name], 1)
         extra[name] = norm(half_ulps + lost[name], axis)
     alike = of_equal_rows(drawn, truth, roundings, cases.U[compute])
-    return Promise(exact, roundings, alike, extra, may_overflow(drawn, truth, compute, roundings))
+    column = {name: 0 if name in BY_ROW else cases.U[compute] * np.max(norm(sizes[name], 0)) for name in sizes}
+    return Promise(exact, roundings, alike, column, extra, may_overflow(drawn, truth, compute, roundings))
 
 
-def weighed(alike):
-    """u times the sizes of what is rounded, 4 times, and 8 times more for the rows of one x that have most of it.
+def weighed(alike, column=0):
+    """u times the sizes of what is rounded, 4 times, and 8 times more for what has most of it and errs together.
 
     The longest path, to dx along xhat, has 19 roundings in float64 (:func:`lnlib.regimes.backward_loss`): typically
     0.42 u sqrt(19) = 1.8 u together. Over many rows this averages, for those of different x are independent: 4 u, as
     in cases.judge. In one row, a few numbers of which may be all that counts, it does not: 12 u is more than six times
-    as much.
+    as much. A sum over rows is as long a path: by halves each of 2**20 numbers is part of 20 sums, 1.9 u together, and
+    where a block of 32 is added one after the other, 0.42 u sqrt(1/32 + ... + 32/32) = 1.7 u. Many columns average;
+    a single one does not.
     """
-    return 4 * norm(alike) + 8 * np.max(alike, initial=0)
+    return 4 * norm(alike) + 8 * max(np.max(alike, initial=0), column)
 
 
 def bounds(promised, name, compute):
     """What the error of a tensor may be, and of each of its rows: the bar of :mod:`cases`, or what is weighed."""
-    exact, roundings, alike, extra, bar = *(p[name] for p in promised[:4]), cases.BAR[compute]
-    yield None, max(bar * norm(exact), weighed(alike)) + norm(extra)
+    exact, roundings, alike, column, extra, bar = *(p[name] for p in promised[:5]), cases.BAR[compute]
+    yield None, max(bar * norm(exact), weighed(alike, column)) + norm(extra)
     if name in BY_ROW:
         yield 1, np.maximum(bar * exact, 12 * roundings) + extra
 
@@ -250,7 +254,8 @@ def against_peer(results, peers, truth, promised, compute):
         if np.isfinite(value).all() and np.isfinite(peer).all():
             mine, others = (norm(differences(a, truth.tensors[name])) for a in (value, peer))
             least = max(norm(promised.roundings[name]), cases.U[compute] * norm(promised.exact[name]))
-            free = np.array([2 * least, max(2 * least, weighed(promised.alike[name]) / 2)]) + norm(promised.extra[name])
+            half = weighed(promised.alike[name], promised.column[name]) / 2
+            free = np.array([2 * least, max(2 * least, half)]) + norm(promised.extra[name])
             found[name] = (quotient(mine, 2 * others) * (mine > free)).tolist()
     return found
 

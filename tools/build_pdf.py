@@ -13,6 +13,7 @@ import io
 import os
 import re
 import sys
+from html import escape
 from pathlib import Path
 
 import yaml
@@ -69,7 +70,8 @@ def article(site, name, names):
 def headings(found):
     """(title, id) of a page and [(title, id)] of its sections."""
     def heading(tag):
-        return re.sub(r"\s+", " ", tag.get_text()).strip(), tag.find_parent("section")["id"]
+        words = re.sub(r"\\[()]", "", tag.get_text())  # a formula of one letter, not yet set
+        return re.sub(r"\s+", " ", words).strip(), tag.find_parent("section")["id"]
 
     return heading(found.h1), [heading(tag) for tag in found.select("h2")]
 
@@ -77,7 +79,7 @@ def headings(found):
 def contents(parts):
     """The list of parts, pages and sections as HTML."""
     def line(title, place):
-        return f'<a href="#{place}"><span>{title}</span><span data-page="{place}">000</span></a>'
+        return f'<a href="#{place}"><span>{escape(title)}</span><span data-page="{place}">000</span></a>'
 
     def page(found):
         (title, place), sections = headings(found)

@@ -41,7 +41,8 @@ def collect_contents(book, target):
         shutil.copy(notebook, target / "book")
     shutil.copytree(ROOT / "book/_data", target / "book/_data")
     shutil.copytree(ROOT / "book/examples", target / "book/examples", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "benchmarks/results", target / "benchmarks/results")
+    shutil.copytree(ROOT / "benchmarks/results", target / "benchmarks/results",
+                    ignore=shutil.ignore_patterns("mine"))  # what a reader has measured stays with the reader
     digest = hashlib.sha256()
     for path in sorted(p for p in target.rglob("*") if p.is_file()):
         digest.update(path.read_bytes())

@@ -38,12 +38,13 @@ c.InlineBackend.rc = {{"svg.hashsalt": "layer norm, backwards"}}
 def cache_key(root):
     """A short hash of all that a notebook's outputs depend on apart from its cells."""
     digest = hashlib.sha256(f"{sys.version_info[:2]} {KERNEL_CONFIG}".encode())
-    for name in re.findall(r"^[\w.-]+(?===)", (root / "requirements.txt").read_text(), re.M):
+    needed = "".join((root / name).read_text() for name in ("requirements.txt", "requirements-mpi.txt"))
+    for name in re.findall(r"^[\w.-]+(?===)", needed, re.M):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # some are for another system
             digest.update(f"{name}={importlib.metadata.version(name)}\n".encode())
     files = [*(root / "lnlib").rglob("*.py"), *(root / "benchmarks" / "results").rglob("*.json"),
              *(root / "book" / "_data").rglob("*.json")]
-    for path in sorted(files):
+    for path in sorted(path for path in files if "mine" not in path.parts):  # a reader's own times are no page's
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 

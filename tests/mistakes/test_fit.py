@@ -223,7 +223,7 @@ def test_digits_of_float32_in_float64():
 def test_a_common_factor_is_told_before_a_neighbour():
     factor = check("backward-parameters", lambda dy, xhat: (1.5 * (dy * xhat).sum(axis=tuple(range(dy.ndim - 1))),
                                                             dy.sum(axis=tuple(range(dy.ndim - 1))))).diagnosis
-    assert factor.kind == "relation" and factor.names == () and "1.5 times too long" in str(factor)
+    assert factor.kind == "relation" and factor.names == () and "1.5 times as long as it should be" in str(factor)
 
 
 def test_the_nearest_entry_by_direction():
@@ -727,7 +727,9 @@ def test_kinds_of_what_no_entry_is():
     found = diagnose(lambda dy, cache: (1.25 * layer_norm_backward(dy, cache)[0] * (1 + 0 * dy), None, None))
     assert found.names == ("dx-other",)
     found = diagnose(lambda dy, cache: (None, 1.25 * layer_norm_backward(dy, cache)[1], None))
-    assert found == ("relation", (), "Your dgamma points the right way, and is 1.25 times too long.", ())
+    assert found == ("relation", (), "Your dgamma points the right way, and is 1.25 times as long as it should be.", ())
+    found = diagnose(lambda dy, cache: (None, -3 * layer_norm_backward(dy, cache)[1], None))
+    assert found.sentence == "Your dgamma points the other way, and is 3 times as long as it should be."
 
 
 def test_two_mistakes_on_two_probes_are_neither():

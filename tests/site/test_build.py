@@ -14,6 +14,7 @@ from pages import ROOT
 
 pytest.importorskip("bs4")  # the environment of the book
 from bs4 import BeautifulSoup  # noqa: E402
+from ln_execution import cache_key  # noqa: E402
 
 pytestmark = pytest.mark.site
 
@@ -74,7 +75,7 @@ def book(tmp_path_factory):
     root = tmp_path_factory.mktemp("book")
     for name in ("lnlib", "tools", "book/_ext", "book/_static", "benchmarks/results/accuracy"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("_config.yml", "requirements.txt", "CITATION.cff"):
+    for name in ("_config.yml", "requirements.txt", "requirements-mpi.txt", "CITATION.cff"):
         shutil.copy(ROOT / name, root)
     (root / "book/references.bib").write_text("")
     (root / "_toc.yml").write_text("format: jb-book\nroot: book/index\nchapters:\n  - file: book/one\n")
@@ -185,6 +186,33 @@ def test_what_is_wrong_fails_every_build(book, code, more, words):
     for _ in range(2):
         run = build(book, code, more)
         assert run.returncode != 0 and all(word in run.stdout + run.stderr for word in words)
+
+
+def test_a_reference_whose_aim_has_gone_fails_the_build(book):
+    """On a page that has not changed itself."""
+    toc, other = book / "_toc.yml", book / "book/two.md"
+    before = toc.read_text()
+    toc.write_text(before + "  - file: book/two\n")
+    other.write_text("# Two\n\n{ref}`there`\n")
+    runs = [build(book, CODE, f"\n{label}\n## There\n") for label in ("(there)=", "")]
+    toc.write_text(before)
+    other.unlink()
+    assert [run.returncode for run in runs] == [0, 1] and "there" in runs[1].stdout + runs[1].stderr
+
+
+def test_what_outputs_depend_on(book):
+    """MPI, which chapter 12 starts, but not what somebody has measured here."""
+    before, mine, mpi = cache_key(book), book / "benchmarks/results/mine/laptop.json", book / "requirements-mpi.txt"
+    mine.parent.mkdir()
+    mine.write_text("{}")
+    assert cache_key(book) == before
+    said = mpi.read_text()
+    mpi.write_text(said + "pytest==1\n")
+    after = cache_key(book)
+    mpi.write_text(said)
+    mine.with_name("laptop.json").rename(mine.parent.parent / "laptop.json")
+    assert len({before, after, cache_key(book)}) == 3
+    (mine.parent.parent / "laptop.json").unlink()
 
 
 def differing(one, other):

@@ -71,7 +71,7 @@ VIEWS = {
     "Fortran order": np.asfortranarray,
     "reversed": lambda a: a[..., ::-1].copy()[..., ::-1],
     "every second": lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
-    "unaligned": lambda a: np.frombuffer(b"\0" + a.tobytes(), np.uint8)[1:].view(a.dtype).reshape(a.shape),
+    "unaligned": lambda a: np.frombuffer(bytearray(b"\0" + a.tobytes()), np.uint8)[1:].view(a.dtype).reshape(a.shape),
     "read-only": read_only,
 }
 

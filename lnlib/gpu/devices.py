@@ -91,9 +91,9 @@ class Gpu:
 
     def get(self, array, out):
         plain = array.view(in_kernels(array.dtype.name)).copy_to_host(stream=_numbas(self.stream))
-        out[...] = plain.view(array.dtype)
         if self.stream:  # on the default stream, the copy has waited
             _numbas(self.stream).synchronize()
+        out[...] = plain.view(array.dtype)
 
     def launch(self, work, *arrays):
         work.launch(self.device, self.stream, [self.address(a) for a in arrays])

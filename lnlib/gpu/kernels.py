@@ -10,9 +10,9 @@ r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA.
 * **Parameter gradients.** A thread goes through many rows and adds their dgamma and dbeta in registers, at most
   :data:`~lnlib.gpu.plans.ROWS_ADDED` of them. The sums of a block go to one row of partial sums, and another kernel
   adds these. No atomic operation takes part: the results are the same bit for bit in every run.
-* **Short rows.** In backward a row of up to 512 numbers is in one warp or in a part of one, and a block does several.
+* **Short rows.** In backward a row of up to 512 numbers (384 where they are read one by one) is in one warp or in a part of one, and a block does several.
 * **Range.** A row whose variance leaves the range is done again, scaled by a power of two, and so is an upstream
-  gradient whose sums overflow. A row that varies little at a huge mean is scaled only until its mean is known: eps
+  gradient whose sums are near the largest number. A row that varies little at a huge mean is scaled only until its mean is known: eps
   counts in its variance. All arithmetic is float32, or float64 if ``real`` is.
 * **Half precision.** Numbers are widened when they are read, and rounded once when they are written. Of bfloat16 the
   kernels see bits (:func:`~lnlib.simt.cuda_access.bfloat16`).
@@ -147,6 +147,7 @@ def row_statistics(threads, sums, real):
     ends = contract.RANGE["float32" if real is float32 else "float64"]
     smallest, largest, hardly = real(ends[0]), real(ends[1]), real(0.25 * DOWN**2 * ends[1])
     down, back, up, quarter = real(DOWN), real(1 / DOWN), real(UP), real(0.25)
+    most = real(3.4e38 if real is float32 else 1.7e308)
 
     @device
     def find(x, base, v, thread, D, shared, eps, eps_down, eps_up):
@@ -174,8 +175,9 @@ def row_statistics(threads, sums, real):
                     mean, scale, e = real(0), down, eps_down
                 elif mean * mean < real(1):
                     mean, scale, e = mean * up, up, eps_up
-                else:
-                    break  # constant: any other row with such a mean varies more
+                else:  # constant: any other row with such a mean varies more. A tiny eps is itself only in eps_up
+                    rstd = up / math.sqrt(eps_up)
+                    return mean, residual, min(rstd, most) if eps_up > real(0) else rstd, scale
             elif scale == down and variance + e < hardly:
                 # Only the mean was too large. With this guess squares are in range unscaled, and eps stays as it is.
                 mean, scale, e = mean * back, real(1), eps
@@ -249,6 +251,7 @@ def means_of_g(threads, sums, real):
     """
     warps, times = threads // 32, TIMES[real]
     down, back = real(DOWN), real(1 / DOWN)
+    harmless = real(1e31 if real is float32 else 9e291)  # half an ulp of the largest number
     add_lanes = group_sums(min(threads, 32))
 
     @device
@@ -267,7 +270,8 @@ def means_of_g(threads, sums, real):
             g_mean, gx_mean = first, real(0)  # if g is constant: dx is then 0
             if differs:
                 g_mean, gx_mean = g_sum / real(D), gx_sum / real(D)
-            again = not (math.isfinite(g_sum) and math.isfinite(gx_sum))
+            # NaN comes again, too. Means below this cannot push a difference out of range that dx is not out of.
+            again = not (-harmless < g_sum < harmless and -harmless < gx_sum < harmless)
             # Of several rows in a warp, those that are fine get the same sums once more: the others need all lanes.
             # A row by itself has its second turn where small is not 1; to know it so takes no register.
             last = turn == 1 if threads < 32 else small != real(1)

@@ -1339,11 +1339,16 @@ def test_a_gpu_and_the_library_of_x(monkeypatch):
     def made_by(name):
         return lambda shape, dtype, **where: (name, shape, dtype, *where.items())
 
-    said = []
+    said, on_the_way = [], []
 
     class Numbas(np.ndarray):
         def copy_to_host(self, stream):
-            return said.append(("from", self.dtype.name, stream)) or np.array(self)
+            said.append(("from", self.dtype.name, stream))
+            host = np.array(self)
+            if stream:  # a copy on a stream is over when the stream has been waited for
+                on_the_way.append((host, host.copy()))
+                host[...] = 0
+            return host
 
     def to_device(a, stream):
         return said.append(("to", a.dtype.name, a.flags.c_contiguous, stream)) or a.view(Numbas)
@@ -1359,6 +1364,8 @@ def test_a_gpu_and_the_library_of_x(monkeypatch):
 
         def synchronize(self):
             said.append("waited")
+            for host, arrived in on_the_way:
+                host[...] = arrived
 
     numba = types.SimpleNamespace(
         device_array=made_by("numba"), get_current_device=lambda: types.SimpleNamespace(id=77), external_stream=Stream,

@@ -199,6 +199,27 @@ def test_one_difference_that_overflows_on_the_way(backend, dtype, exponent):
     assert reference.relative_error(np.ldexp(dx, -exponent), exact.dx) <= bar
 
 
+@pytest.mark.parametrize("backend, dtype", [(ln, "float32"), (cpu, "float32"), (gpu, "float32"), (ln, "float64"), (cpu, "float64")])
+def test_a_g_and_a_mean_that_are_both_large(backend, dtype):
+    """All sums are finite; the difference of the first g and the mean is not, and dx is."""
+    x, one = np.array([[0, 10, -10]], dtype), np.ones(3, dtype)
+    dy = 0.8 * np.finfo(dtype).max * np.array([[1, -1, -1]], dtype)
+    dx = cases.run(backend, x, one, one, dy)[1]
+    exact = reference.layer_norm(x, one, one, np.ldexp(dy, -100))
+    # Three numbers: at most some 10 roundings of each of g, its mean and the projection, of which dx is a tenth.
+    assert reference.relative_error(np.ldexp(dx, -100), exact.dx) <= 100 * cases.U[dtype]
+
+
+@pytest.mark.parametrize("backend", [ln, cpu, gpu])
+@pytest.mark.parametrize("eps", [1e-30, 1e-40, 1e-44])
+def test_dx_of_a_constant_row_has_all_of_a_tiny_eps(backend, eps):
+    """g has the mean 0, xhat is 0: dx is g / sqrt(eps), to three roundings and what float32 leaves of a tiny eps."""
+    x, one = np.full((1, 4), 2, "f4"), np.ones(4, "f4")
+    dy = np.array([[1, -1, 2, -2]], "f4") * np.float32(1e-3)
+    dx = cases.run(backend, x, one, one, dy, eps)[1]
+    assert np.allclose(dx, dy / np.sqrt(eps), rtol=4 * cases.U["float32"], atol=0)
+
+
 def sums_over_rows(backend, x, dy, threads):
     """dgamma and dbeta by one thread or more; gamma is 1, so a constant row of dy has a dx of 0."""
     one = np.ones(x.shape[1], x.dtype)

@@ -223,7 +223,9 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
 
     ``dy`` and ``out`` are where x is. ``out``, of x's shape and dtype, receives dx, and is returned as dx; on the
     device it may not overlap dy or x. ``stream`` is as in forward. Sums over rows that leave the range of float32 on
-    the way give Inf, also where the total would not.
+    the way give Inf, also where the total would not. Of nearly equal terms the roundings have one sign: then chains of
+    64 rows and 32 partial sums may cost dgamma and dbeta half as many u, 48, and those of a row's means, of D/1024
+    numbers and 32 warps, D/2048 + 16.
     """
     x, statistics, gamma, parameters, device = _require_parts(contract.require_cache(cache, GpuLayerNormCache))
     shape, dtype, real = tuple(x.shape), _dtype(x), _dtype(statistics)

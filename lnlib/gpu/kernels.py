@@ -10,10 +10,11 @@ r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA.
 * **Parameter gradients.** A thread goes through many rows and adds their dgamma and dbeta in registers, at most
   :data:`~lnlib.gpu.plans.ROWS_ADDED` of them. The sums of a block go to one row of partial sums, and another kernel
   adds these. No atomic operation takes part: the results are the same bit for bit in every run.
-* **Short rows.** In backward a row of up to 512 numbers (384 where they are read one by one) is in one warp or in a part of one, and a block does several.
+* **Short rows.** In backward a row of up to 512 numbers (384 where they are read one by one) is in one warp or in a
+  part of one, and a block does several.
 * **Range.** A row whose variance leaves the range is done again, scaled by a power of two, and so is an upstream
-  gradient whose sums are near the largest number. A row that varies little at a huge mean is scaled only until its mean is known: eps
-  counts in its variance. All arithmetic is float32, or float64 if ``real`` is.
+  gradient whose sums are near the largest number. A row that varies little at a huge mean is scaled only until its mean
+  is known: eps counts in its variance. All arithmetic is float32, or float64 if ``real`` is.
 * **Half precision.** Numbers are widened when they are read, and rounded once when they are written. Of bfloat16 the
   kernels see bits (:func:`~lnlib.simt.cuda_access.bfloat16`).
 

@@ -75,7 +75,8 @@ def parser():
 
     merge = commands.add_parser("merge", help="write points and feedback from what shards have judged",
                                 description="Write points and feedback from the results of `grade --shard`, judging "
-                                            "nothing; what no shard has judged is said, and given 0 points.")
+                                            "nothing; what no shard has judged is said, and given 0 points, or those of "
+                                            "before a match was agreed to.")
     _add_grading(merge)
     merge.add_argument("--from", dest="shards", nargs="*", default=[], metavar="OUT",
                        help="folders that shards wrote, if not the one given as --out")

@@ -20,7 +20,7 @@ from .grader.judge import Assignment
 from .grader.notebook import Seconds
 
 _SHORT = Seconds(3, 1)  # a hostile one that only waits is ended soon, and the next begins
-_START = 0.3  # seconds until its first cell runs
+START = 0.3  # seconds until its first cell runs
 _ALLOWED = 1.1
 
 
@@ -79,7 +79,7 @@ def _neighbour(folder, assignment, out):
         finally:
             os._exit(1)
     try:
-        time.sleep(_START)
+        time.sleep(START)
         yield
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -109,7 +109,7 @@ def _silent(*_):
 
 
 def _told(costs, number):
-    """The same, and each is told on stderr as it comes: all take twenty minutes."""
+    """The same, and each is told on stderr as it comes: all take more than ten minutes."""
     for k, cost in enumerate(costs, 1):
         print(f"{k} of {number}: {cost.wall:.2f} {cost.cpu:.2f} {cost.kind}", file=sys.stderr, flush=True)
         yield cost

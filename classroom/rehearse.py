@@ -50,7 +50,7 @@ def hostile_cells(drawn, name, secrets=(), port=9):
 
 
 def hostile_kinds(drawn, secrets=(), port=9):
-    """(name, function (path) that writes it, state, "all", "none" or "few" points) of every kind."""
+    """(name, function (path) that writes it, state, "all", "none" or "some" points) of every kind."""
     def write(data):
         return lambda path: path.write_bytes(data)
 

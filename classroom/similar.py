@@ -25,14 +25,19 @@ _LEAST = 5  # lines
 _SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
+def _as_written(source):
+    """(without blanks, as written) lines of what need not be code."""
+    return [("".join(line.split()), line) for line in source.splitlines() if line.strip()]
+
+
 def lines(source):
-    """(normalised, as written) lines of code: names that are not called or attributes become one letter, strings and
-    comments go."""
+    """(normalised, as written) lines of a cell: names that are not called or attributes become one letter, strings
+    and comments go. Of a cell that is no Python, as written."""
     found, written = {}, source.splitlines()
     try:
         tokens = [t for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type not in _SKIPPED]
     except (tokenize.TokenError, SyntaxError):
-        return [("".join(line.split()), line) for line in written if line.strip()]
+        return _as_written(source)
     for before, token, after in zip([None, *tokens], tokens, [*tokens[1:], None]):
         kept = token.string
         if token.type == tokenize.STRING:
@@ -44,16 +49,16 @@ def lines(source):
     return [(" ".join(parts), written[number - 1]) for number, parts in sorted(found.items())]
 
 
-def source_of(data):
-    """The code of a notebook's or Python file's bytes; "" where it is neither."""
+def cells_of(data):
+    """The code cells of a notebook's bytes, a Python file as one; none where it is neither."""
     try:
         cells = json.loads(data)["cells"]
-        return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     except (ValueError, TypeError, KeyError, RecursionError):
         try:
-            return data.decode()
+            return [data.decode()]
         except UnicodeDecodeError:
-            return ""
+            return []
 
 
 def most(number):
@@ -64,10 +69,12 @@ def most(number):
 def pairs(sources, handed_out, threshold):
     """(share, one, other, shared lines) of pairs that share at least this part of the shorter one, most first.
 
-    sources : dict, name -> code.  handed_out : code that does not count.
+    sources : dict, name -> cells of code.  handed_out : cells that do not count.
     """
-    given = {normal for normal, _ in lines(handed_out)}
-    code = {name: [line for line in lines(source) if line[0] not in given] for name, source in sources.items()}
+    # In both forms: a line that was handed out may stand in a cell that a student's mistake made no Python.
+    given = {normal for cell in handed_out for normal, _ in (*lines(cell), *_as_written(cell))}
+    code = {name: [line for cell in cells for line in lines(cell) if line[0] not in given]
+            for name, cells in sources.items()}
     having = Counter(itertools.chain(*({normal for normal, _ in found} for found in code.values())))
     common = {normal for normal, number in having.items() if number > most(len(code))}
     code = {name: [line for line in found if line[0] not in common] for name, found in code.items()}
@@ -90,12 +97,12 @@ def _shared(one, other):
 
 
 def _sources(submissions):
-    """Name -> code of what can be read in the folder."""
+    """Name -> cells of what can be read in the folder."""
     folder, sources = open_folder(submissions), {}
     try:
         for submission in find_submissions(folder):
             with contextlib.suppress(ValueError):
-                sources[submission.student] = source_of(read(folder, submission))
+                sources[submission.student] = cells_of(read(folder, submission))
     finally:
         os.close(folder)
     return sources
@@ -103,10 +110,13 @@ def _sources(submissions):
 
 def run(submissions, handed_out, out, threshold=0.8):
     """The command ``similar``: a page with the pairs; exit code 0."""
+    notebooks = [handed_out] if Path(handed_out).is_file() else sorted(Path(handed_out).glob("*.ipynb"))
+    if not notebooks:  # else what was handed out would be told as copied
+        raise ValueError(f"handed-out: found no notebook in {handed_out}, expected the one that students got, or a "
+                         "folder of them")
     sources = _sources(submissions)
     whose = join(list(sources)).student
-    notebooks = [handed_out] if Path(handed_out).is_file() else sorted(Path(handed_out).glob("*.ipynb"))
-    given = "\n".join(source_of(Path(path).read_bytes()) for path in notebooks)
+    given = [cell for path in notebooks for cell in cells_of(Path(path).read_bytes())]
     found = sorted((pair for pair in pairs(sources, given, threshold) if whose.get(pair[1]) != whose.get(pair[2], 0)),
                    key=lambda pair: (-pair[0], pair[1:3]))
     parts = ["<h1>Alike</h1>",

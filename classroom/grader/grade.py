@@ -44,9 +44,9 @@ def here(grading, jobs=None):
 
 
 def nowhere(grading):
-    """Judge nothing: what is not stored is not judged."""
+    """Judge nothing: what is not stored is not judged, and keeps its points of before a match was agreed to."""
     for job in grading.jobs():
-        grading.end(job.path)
+        grading.end(job.path, "no result is stored: judge it first", grading.before(job))
 
 
 def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wall, call=Seconds().call, roster=None,
@@ -74,9 +74,9 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
         judge = lambda grading: here(grading, jobs)  # noqa: E731  it is handed on
     with place.held(out, f".lock-{shard[0]}-of-{shard[1]}" if shard else ".lock"):
         assignment = assignment._replace(seed=place.inputs(out))
-        found = _Found(submissions, who, shard)
+        found = _Found(submissions, who, shard, rule is not None)
         agreed = matches.read(out / "matches.csv")
-        changed = overrides.read(out / overrides.FILE, [task.id for task in assignment.tasks], who)
+        changed = overrides.read(out / overrides.FILE, [task.id for task in assignment.tasks], who, found.joined)
         try:
             grading = found.graded(assignment, out, again, Seconds(wall, call), agreed, judge)
         except KeyboardInterrupt:
@@ -112,7 +112,7 @@ def merge(shards, out, **options):
 class _Found:
     """The submissions of a folder: whose they are, when they were handed in, and their results."""
 
-    def __init__(self, submissions, who, shard):
+    def __init__(self, submissions, who, shard, timed):
         self._submissions, (i, n) = submissions, shard or (1, 1)
         folder = open_folder(submissions)
         try:
@@ -123,9 +123,11 @@ class _Found:
         finally:
             os.close(folder)
         self.called = {student.id: student.name for student in who.students} if who else {}
-        by_id = {student.id: lateness.handed_in(student.row) for student in who.students} if who else {}
-        for entry in self.times:  # Moodle knows better than the clock of a download
-            self.times[entry] = by_id.get(self.joined.student[entry]) or self.times[entry]
+        if timed and who:
+            rows = {student.id: student.row for student in who.students}
+            for entry in self.times:  # Moodle knows better than the clock of a download
+                id = self.joined.student[entry]
+                self.times[entry] = _by_worksheet(id, rows.get(id, {})) or self.times[entry]
 
     def graded(self, assignment, out, again, seconds, agreed, judge):
         """The :class:`Grading`, done."""
@@ -133,12 +135,22 @@ class _Found:
         results.mkdir(exist_ok=True)
         folder = open_folder(self._submissions)
         try:
-            grading = Grading(folder, self._found, assignment, results, again, seconds, Limits(), progress, agreed,
+            limits = Limits(cpu=max(Limits().cpu, seconds.wall))  # who allows more time means time to compute
+            grading = Grading(folder, self._found, assignment, results, again, seconds, limits, progress, agreed,
                               self.joined.student)
             judge(grading)
         finally:
             os.close(folder)
         return grading
+
+
+def _by_worksheet(student, row):
+    """The time in the student's row, if it has one. One that cannot be read stops here: the file's may be later."""
+    try:
+        return lateness.handed_in(row)
+    except ValueError as error:
+        raise ValueError(f"deadline: {error} of the roster, row of {student}, expected a time such as 'Friday, 20 "
+                         "November 2026, 11:59 PM', or nothing where the time of the file counts") from None
 
 
 def _time(submission, folder):

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 _RULE = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>%|points?) (per|a) day"
                    r"(,? at most (?P<most>\d+(\.\d+)?) ?(?P<of>%|points?))?")
-_TIMES = ("%A, %d %B %Y, %I:%M %p", "%A, %d %B %Y, %H:%M", "%d %B %Y, %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M")
+_TIMES = ("%A, %d %B %Y, %I:%M %p", "%A, %d %B %Y, %H:%M", "%d %B %Y, %H:%M",
+          "%A, %B %d, %Y, %I:%M %p", "%d %B %Y, %I:%M %p", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M")
 
 
 class Late(NamedTuple):
@@ -50,11 +51,13 @@ def rule(deadline, text=None):
 
 
 def handed_in(row):
-    """The time in a row of Moodle's grading worksheet, if it has one that can be read; else None."""
+    """The time in a row of Moodle's grading worksheet; None where it has none, ValueError where it cannot be read."""
     text = next((row[column] for column in row if column.casefold() == "last modified (submission)"), "").strip()
+    if text in ("", "-"):
+        return None
     for form in _TIMES:
         try:
             return datetime.strptime(text, form).astimezone()
         except ValueError:
             continue
-    return None
+    raise ValueError(f"found {text!r} in the column Last modified (submission)")

@@ -53,6 +53,6 @@ def table(graded, agreed):
     rows = [_COLUMNS]
     for student, result in graded:
         yes = agreed.get(cell(student), {})
-        rows += [[cell(student), asked, found, "yes" if asked in yes else ""]
+        rows += [[cell(student), asked, cell(found), "yes" if asked in yes else ""]
                  for asked, found in {**result["proposed"], **yes}.items()]
     return csv_text(rows)

@@ -141,7 +141,9 @@ class Notebook:
             (found,) = rest
             errors = [(int(number), plain(text)) for number, text in found["errors"]][:20]
             missing = [name for name in wanted.parameters if name in found["missing"]]
-            functions = {plain(name): [*map(plain, names)] for name, names in found["functions"]}
+            # globals() takes any text for a name, and the instructor reads these in a table: no formula there.
+            functions = {plain(name): [*map(plain, names)] for name, names in found["functions"]
+                         if plain(name).isidentifier()}
             self._taken = {name: wanted.agreed[name] for name in missing if wanted.agreed.get(name) in functions}
             missing = [name for name in missing if name not in self._taken]
             return {"cells": int(found["cells"]), "errors": errors, "missing": missing, "taken": self._taken,

@@ -26,10 +26,11 @@ class Override(NamedTuple):
 NONE = Override({}, [], None)
 
 
-def read(path, ids, roster=None):
+def read(path, ids, roster=None, joined=None):
     """Overrides by student's id, of a file; one with the columns alone is made where there is none.
 
     ids : of tasks.  roster : :class:`.roster.Roster`, by which a row may name a student in other ways than by id.
+    joined : as for :func:`.roster.whose`.
     """
     if not path.exists():
         path.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
@@ -43,17 +44,17 @@ def read(path, ids, roster=None):
         for row in table:
             row = {column: (row[column] or "").strip() for column in COLUMNS}
             if any(row.values()):
-                _take(found, row, ids, f"{path}, line {table.line_num}", roster)
+                _take(found, row, ids, f"{path}, line {table.line_num}", roster, joined)
     return found
 
 
-def _take(found, row, ids, where, roster):
+def _take(found, row, ids, where, roster, joined):
     student, task, points, comment = (row[column] for column in COLUMNS)
     if not student:
         raise ValueError(f"{where}: no student")
     if task and task != DAYS and task not in ids:
         raise ValueError(f"{where}: found the task {task!r}, expected {', '.join(ids)}, {DAYS!r} or nothing")
-    student = whose(unicodedata.normalize("NFC", student), roster)
+    student = whose(unicodedata.normalize("NFC", student), roster, joined)
     old = found.get(student, NONE)
     new = Override(dict(old.points), [*old.comments, *([comment] if comment else [])], old.days)
     if points:

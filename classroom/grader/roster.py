@@ -12,13 +12,17 @@ import unicodedata
 from pathlib import Path
 from typing import NamedTuple
 
+from .feedback import file_name
+from .submissions import suffix
+
 #: Columns that tell who somebody is, the first that is there is the id; as Moodle, Canvas and people name them.
 _IDS = ("student id", "id number", "sis user id", "sis login id", "username", "identifier", "id",
         "email address", "email", "e-mail address", "e-mail")
 _NAMES = ("full name", "name", "student")
 _FIRST, _LAST = ("first name", "firstname"), ("last name", "surname", "lastname")
-_MOODLE = re.compile(r"(?P<name>.+)_(?P<number>\d+)_assignsubmission_(?P<kind>[a-z]+)(_|$)")
-_CANVAS = re.compile(r"(?P<name>[^_]+)_(?P<late>LATE_)?(?P<number>\d+)_(?P<upload>\d+)_")
+_MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_(?P<kind>[a-z]+)(_|$)")
+_CANVAS = re.compile(r"(?P<name>[^_]+)_(?P<late>LATE_)?(?P<number>\d+)_(?P<upload>\d+)_(?P<file>.*)")
+_ESCAPED = re.compile(r"\\(\\|[tnr]|x[0-9a-f]{2}|u[0-9a-f]{4}|U00(?:0[0-9a-f]|10)[0-9a-f]{4})")
 
 
 class Student(NamedTuple):
@@ -63,8 +67,17 @@ class Joined(NamedTuple):
 
 
 def plain(text):
-    """The text without case and blanks, its accents in one piece."""
-    return "".join(unicodedata.normalize("NFC", text).casefold().split())
+    """The text without case, blanks and what only tells how to draw its neighbours, its accents in one piece."""
+    kept = (c for c in text.casefold() if not c.isspace() and unicodedata.category(c) != "Cf")
+    return unicodedata.normalize("NFC", "".join(kept))
+
+
+def _as_typed(name):
+    """The name of a file before :func:`.submissions.find_submissions` escaped what does not print: as in a roster."""
+    def character(match):
+        code = match[1]
+        return {"\\": "\\", "t": "\t", "n": "\n", "r": "\r"}.get(code) or chr(int(code[1:], 16))
+    return _ESCAPED.sub(character, name)
 
 
 def _letters(text):
@@ -117,7 +130,8 @@ def _student(id, row, by_name, ids):
         family, given = (part.strip() for part in full.split(",", 1))
         full = f"{given} {family}"
     full = unicodedata.normalize("NFC", full or f"{given} {family}".strip() or id)
-    keys = {plain(row[column]) for column in ids} | {plain(full), _letters(family + given)} - {""}
+    keys = {plain(row[column]) for column in ids} | {plain(full), _letters(family + given)}
+    keys.add(plain(file_name(id)))  # the notebook of --per-student, handed in under the name it came with
     return Student(id, full, row, frozenset(keys - {""}))
 
 
@@ -126,22 +140,27 @@ def entry(name):
     moodle, canvas = _MOODLE.match(name), _CANVAS.match(name)
     if moodle:
         ignored = None if moodle["kind"] == "file" else f"Moodle's folder of {moodle['kind']}"
-        return Entry((f"participant{moodle['number']}", plain(moodle["name"])), "moodle", False, ignored)
-    if canvas:
-        return Entry((canvas["number"], canvas["name"].casefold()), "canvas", bool(canvas["late"]), None)
-    return Entry((plain(name), _letters(name)), "", False, None)
+        keys = f"participant{moodle['number']}", plain(_as_typed(moodle["name"]))
+        return Entry(keys, "moodle", False, ignored)
+    whole = _as_typed(name)
+    exact = plain(whole), plain(whole.removesuffix(suffix(whole)))
+    if canvas:  # or an id that looks like it
+        keys = *exact, canvas["number"], plain(_as_typed(canvas["name"]))
+        return Entry(keys, "canvas", bool(canvas["late"]), None)
+    return Entry((*exact, _letters(whole.removesuffix(suffix(whole)))), "", False, None)
 
 
 def join(names, roster=None):
     """Whose the entries of these names are, a :class:`Joined`.
 
-    Without a roster everybody is who the name says. With one, a key that two students share is nobody's.
+    Without a roster everybody is who the name says. With one, a key that two students share is nobody's. Names that
+    look like Canvas', hw_1_2_ann and hw_1_2_ben, are two students unless their files have one name.
     """
     owners = {}
     for student in roster.students if roster else ():
         for key in student.keys:
             owners.setdefault(key, set()).add(student.id)
-    joined = Joined({}, {}, [], [], set())
+    joined, said = Joined({}, {}, [], [], set()), {}
     for name in names:
         found = entry(name)
         if found.ignored:
@@ -153,15 +172,34 @@ def join(names, roster=None):
         if roster and owner is None:
             joined.unknown.append(name)
         joined.student[name] = owner or _said(name, found)
+        if owner is None:
+            said.setdefault(joined.student[name], []).append(name)
+    for several in said.values():
+        if len({_file(name) for name in several}) > 1:
+            joined.student.update((name, unicodedata.normalize("NFC", name)) for name in several
+                                  if entry(name).system == "canvas")
     joined.missing[:] = [s.id for s in roster.students if s.id not in joined.student.values()] if roster else []
     return joined
 
 
-def whose(name, roster=None):
-    """The id of the student whom an id, a name, an address or an entry names; of nobody's it is what it says."""
+def whose(name, roster=None, joined=None):
+    """The id of the student whom an id, a name, an address or an entry names; of nobody's it is what it says.
+
+    joined : of the entries that are there, whose students and entries come first.
+    """
+    if joined and name in joined.student.values():
+        return name
+    if joined and name in joined.student:
+        return joined.student[name]
     if roster and name in {student.id for student in roster.students}:
         return name
     return join([name], roster).student.get(name, name)
+
+
+def _file(name):
+    """Of an entry of Canvas the name of its file, without the number of a later one; "" of any other."""
+    match = None if _MOODLE.match(name) else _CANVAS.match(name)
+    return re.sub(r"-\d+$", "", match["file"].removesuffix(suffix(match["file"]))) if match else ""
 
 
 def _said(name, found):

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import select
@@ -119,14 +120,30 @@ class Grading:
                                                      "variant was theirs"))
         self._same.setdefault(hashlib.sha256(data).digest(), []).append(entry)
         renamed = self._agreed.get(cell(entry), {})
+        return Job(data, student, sheet, renamed, self._path(data, sheet, renamed))
+
+    def _path(self, data, sheet, renamed):
         settings = f"{sheet.key}/{self.seconds}/{self.limits}/{sorted(renamed.items()) or ''}"
         name = hashlib.sha256(settings.encode() + data).hexdigest()
-        return Job(data, student, sheet, renamed, self._results / f"{name}.json")
+        return self._results / f"{name}.json"
 
-    def end(self, path):
-        """The result at ``path`` is there, or will never be."""
-        result = json.loads(path.read_bytes()) if path.exists() else nothing_ran(
-            self._assignment, "not judged", "its results could not be judged: too large, or too slow")
+    def before(self, job):
+        """The path of a stored result with fewer of the job's renamed functions, of the most there are; or None."""
+        fewer = (dict(some) for number in reversed(range(len(job.renamed)))
+                 for some in itertools.combinations(job.renamed.items(), number))
+        paths = (self._path(job.data, job.sheet, renamed) for renamed in fewer)
+        return next((path for path in paths if path.exists()), None)
+
+    def end(self, path, why="its results could not be judged: too large, or too slow", before=None):
+        """The result at ``path`` is there, or will never be, and ``why``; then the points are those of ``before``, a
+        path as of :meth:`before`, if it is given."""
+        if path.exists():
+            result = json.loads(path.read_bytes())
+        elif before:
+            result = json.loads(before.read_bytes()) | {
+                "state": "not judged", "note": f"{why}; until then it has the points of before a match was agreed to"}
+        else:
+            result = nothing_ran(self._assignment, "not judged", why)
         for submission in self._shared.pop(path):
             self._finish(submission, result)
 
@@ -137,6 +154,8 @@ class Grading:
 
 def run(jobs, done, seconds=Seconds(), limits=Limits(), number=None):
     """Judge jobs on this machine, ``number`` at a time (default: one a core), and call ``done(path)`` after each."""
+    if number is not None and number < 1:
+        raise ValueError(f"jobs: found {number}, expected 1 or more")
     jobs, running, more = iter(jobs), {}, True
     try:
         while more or running:

@@ -40,16 +40,16 @@ def find_submissions(fd):
     # A backslash is doubled, so that no name of odd bytes or of what does not print becomes another's.
     full = [printable(os.fsencode(entry.name).replace(b"\\", b"\\\\").decode(errors="backslashreplace"))
             for entry in entries]
-    short = [name.removesuffix(_suffix(name)) for name in full]
+    short = [name.removesuffix(suffix(name)) for name in full]
     taken = Counter(full + short)
     # ann, ann.ipynb and ann.ipynb.ipynb are three.
     return sorted(Submission(name if taken[name] == 1 else whole, *_file_of(fd, entry))
                   for entry, whole, name in zip(entries, full, short))
 
 
-def _suffix(name):
+def suffix(name):
     """Which of the suffixes a name has, as it is written there; "" if none."""
-    return next((name[-len(suffix):] for suffix in SUFFIXES if name.lower().endswith(suffix)), "")
+    return next((name[-len(known):] for known in SUFFIXES if name.lower().endswith(known)), "")
 
 
 def _file_of(fd, entry):
@@ -67,12 +67,12 @@ def _file_of(fd, entry):
 
 
 def _only_one(files):
-    for suffix in SUFFIXES:
-        chosen = [file for file in files if _suffix(file[0][-1]).lower() == suffix]
+    for kind in SUFFIXES:
+        chosen = [file for file in files if suffix(file[0][-1]).lower() == kind]
         if len(chosen) == 1:
             return *chosen[0], None
         if chosen:
-            return None, None, f"a folder with {len(chosen)} files that end with {suffix}, expected 1"
+            return None, None, f"a folder with {len(chosen)} files that end with {kind}, expected 1"
     return None, None, f"a folder without a file that ends with {', '.join(SUFFIXES)}"
 
 

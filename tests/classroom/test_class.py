@@ -163,17 +163,38 @@ def f(x):
 """
 
 
+def alike(sources, handed_out):
+    return list(similar.pairs({name: [code] for name, code in sources.items()}, [handed_out], 0.8))
+
+
 def test_a_copy_with_other_names_is_found_and_shown():
     sources = {"ann": ONE, "ben": COPY, "cara": OTHER, "dan": HANDED_OUT, "eve": HANDED_OUT, "broken": "def f(:\n"}
-    (share, one, other, shared), = similar.pairs(sources, HANDED_OUT, 0.8)
+    (share, one, other, shared), = alike(sources, HANDED_OUT)
     assert (share, one, other) == (1.0, "ann", "ben")
     assert ("    total = np.zeros(3)", "    s = np.zeros(3)") in shared and len(shared) == 6
     long = HANDED_OUT + "".join(f"a{k} = np.full({k}, 0)\n" for k in range(6))
     stubs = {"dan": long, "eve": long}
-    assert list(similar.pairs(stubs, "", 0.8)) and not list(similar.pairs(stubs, long, 0.8))
+    assert alike(stubs, "") and not alike(stubs, long)
     # What many wrote is no sign.
     many = {f"student {k}": COPY for k in range(8)}
-    assert not list(similar.pairs(many | {"x": OTHER}, HANDED_OUT, 0.8))
+    assert not alike(many | {"x": OTHER}, HANDED_OUT)
+
+
+def test_a_cell_that_is_no_python_hides_no_other_and_accuses_nobody():
+    broken = "total = (1,\n"
+    sources = {"ann": [ONE, broken], "ben": [COPY], "cara": [OTHER]}
+    (share, *names, shared), = similar.pairs(sources, [HANDED_OUT], 0.8)
+    assert (share, names, len(shared)) == (1.0, ["ann", "ben"], 6)
+    long = HANDED_OUT + "".join(f"a{k} = np.full({k}, 0)\n" for k in range(6))
+    assert not alike({"ann": long + broken, "ben": long + broken}, long)  # what was handed out is in both
+
+
+def test_a_folder_in_which_nothing_was_handed_out_is_refused(tmp_path):
+    (tmp_path / "in").mkdir()
+    for place in (tmp_path / "in", tmp_path / "nowhere"):
+        with pytest.raises(ValueError, match="handed-out: found no notebook in .*, expected"):
+            similar.run(tmp_path / "in", place, tmp_path / "alike.html")
+    assert not (tmp_path / "alike.html").exists()
 
 
 def test_the_report_of_likeness(tmp_path):

@@ -4,7 +4,9 @@ import csv
 import inspect
 import io
 import json
+import math
 import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from answers import settled
 from test_grading import ROOT, arguments, make_class, python, sandbox  # noqa: F401  sandbox is a fixture
 
 from classroom import assignment, rehearse, tasks
-from classroom.grader import feedback, forms, judge, matches, points
+from classroom.grader import feedback, forms, judge, matches, notebook, points, wire
 from classroom.grader.compare import compare, difference
 from lnlib.exercises import run
 
@@ -302,6 +304,20 @@ def test_the_function_that_is_meant():
     found = matches.proposed(missing, {"helper": ["x"], "normForward": ["a", "b"], "backward_of_norm": ["dy", "x", "eps"]})
     assert found == {"norm_forward": "normForward", "norm_backward": "backward_of_norm"}
     assert matches.proposed(missing, {"helper": ["x"], "plot": ["a", "b"]}) == {}
+
+
+def test_a_name_that_is_no_name_is_not_proposed(monkeypatch):
+    """globals() takes any text for a name, and a spreadsheet some for a formula."""
+    formula = "=HYPERLINK(1)"
+    told = {"cells": 1, "errors": [], "missing": ["f"], "defined": {"f": 0}}
+    for name, wanted in ((formula, {}), ("f_1", {"f": "f_1"})):
+        sent = io.BytesIO(wire.encode(("ran", told | {"functions": [(name, ["x"])]})))
+        monkeypatch.setattr(notebook, "Sandbox", lambda *args: SimpleNamespace(
+            write=lambda *args: None, read=lambda number, until: sent.read(number)))
+        found = notebook.Notebook(b"", notebook.Wanted({"f": ["x"]}, {}), math.inf, notebook.Seconds(), None)
+        assert found.notes["proposed"] == wanted
+    text = matches.table([("ann", {"proposed": {"f": formula}})], {})
+    assert text.splitlines()[1] == f"ann,f,'{formula},"
 
 
 def test_a_table_of_matches_keeps_what_was_agreed_to(tmp_path):

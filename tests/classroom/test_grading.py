@@ -1,6 +1,7 @@
 """The grader: submissions of every kind, hostile ones among them, judged in the sandbox; and what needs none."""
 
 import csv
+import inspect
 import itertools
 import json
 import os
@@ -919,6 +920,20 @@ def test_what_hangs_is_killed(monkeypatch, interrupted):
         assert clock.log == [*begun[:3], 2, 3, begun[3], 4, *[[1]] * 41, killed, [1], 1] and clock.now == 42
 
 
+@pytest.mark.parametrize("number", [0, -1])
+def test_as_many_jobs_as_would_never_end_are_refused(number):
+    with pytest.raises(ValueError, match=f"jobs: found {number}, expected 1 or more"):
+        schedule.run([], None, number=number)
+
+
+@pytest.mark.parametrize("wall, cpu", [(30, 60), (300, 300)])
+def test_who_gives_more_time_gives_more_of_the_processor(tmp_path, wall, cpu):
+    (tmp_path / "in").mkdir()
+    sheet, found = SimpleNamespace(tasks=(), _replace=lambda **kwargs: sheet), []
+    grade.run(tmp_path / "in", sheet, tmp_path / "out", wall=wall, judge=found.append, shard=(1, 1))
+    assert [grading.limits for grading in found] == [launch.Limits(cpu=cpu)]
+
+
 def test_waiting_ends_after_a_second_and_keeps_no_file_open(monkeypatch):
     opened, told = os.listdir("/proc/self/fd"), []
     monkeypatch.setattr(schedule.select, "select", lambda *given: told.append(given))
@@ -986,6 +1001,34 @@ def test_each_file_is_judged_once_and_nobody_is_lost(tmp_path):
     os.close(fd)
 
 
+def test_merging_keeps_what_is_stored_and_says_what_is_not(tmp_path):
+    """A match agreed to, or another limit of time, asks for another result than the stored one."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "ann.ipynb").write_text("one")
+    sheet, fd = judge.Assignment((), _SEED, "key"), submissions.open_folder(tmp_path / "in")
+
+    def merged(agreed, write=None):
+        grading = schedule.Grading(fd, submissions.find_submissions(fd), sheet, tmp_path, False, judge.Seconds(),
+                                   launch.Limits(), lambda *args: None, {"ann": agreed})
+        if write:
+            next(grading.jobs()).path.write_text(json.dumps(write))
+        else:
+            grade.nowhere(grading)
+        return grading.graded.get("ann")
+
+    found = merged({})
+    assert (found["state"], found["note"]) == ("not judged", "no result is stored: judge it first")
+    stored = {"state": "graded", "note": None, "tasks": [{"points": 2}]}
+    merged({}, stored)
+    assert merged({}) == stored
+    found = merged({"f": "g", "h": "i"})
+    assert found == stored | {"state": "not judged", "note": "no result is stored: judge it first; until then it has "
+                              "the points of before a match was agreed to"}
+    merged({"f": "g"}, stored | {"tasks": [{"points": 4}]})
+    assert merged({"f": "g", "h": "i"})["tasks"] == [{"points": 4}]  # the more agreed to, the nearer
+    os.close(fd)
+
+
 def test_bad_folders_are_named(tmp_path):
     key = judge.Assignment((), _SEED, "")
     with pytest.raises(ValueError, match="^submissions"):
@@ -999,6 +1042,9 @@ def test_every_kind_of_harm_is_in_the_rehearsal():
     names = [name for name, *_ in rehearse.hostile_kinds(drawn)]
     kinds = hostile.CELLS | hostile.ONE | hostile.ANSWERS | hostile.FILES
     assert len(names) == len(set(names)) and set(names) >= set(kinds)
+    # What is said of the time that it takes: two neighbours, so many turns each.
+    rounds, seconds = (inspect.signature(beside.costs).parameters[name].default for name in ("rounds", "seconds"))
+    assert len(names) * 2 * rounds * (beside.START + seconds) > 600
     right = ("graded", {"tasks": [{"points": 1, "of": 1}], "output": "", "state": "graded", "note": None})
     assert rehearse.surprises([("a", right[1])], {"a": ("graded", "all")}) == []
     assert "lost" in rehearse.surprises([], {"a": ("graded", "all")})[0]

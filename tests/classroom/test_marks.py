@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from classroom.grader import archive, feedback, late, overrides, pages, place, points
+from classroom.grader import archive, feedback, grade, late, overrides, pages, place, points, submissions
 from classroom.grader import marks as settling
 from classroom.grader import roster as rosters
 
@@ -67,6 +67,47 @@ def test_a_download_of_canvas(tmp_path):
     assert [student.name for student in who.students] == ["Ann Smith", "José Díaz"] and len(who.others) == 1
 
 
+def test_a_name_of_a_file_is_not_taken_for_another_student(tmp_path):
+    name = "Ann Smith_101_assignsubmission_file_x_102_assignsubmission_file_y"
+    assert list(rosters.join([name], roster(tmp_path, MOODLE)).student.values()) == ["Participant 101"]
+
+
+def test_a_notebook_that_was_handed_out_is_its_students(tmp_path):
+    ids = ["jörg", "ann@uni.edu", "Ben 7", "cara"]
+    who = roster(tmp_path, "Student ID\n" + "\n".join(ids) + "\n")
+    assert list(rosters.join([feedback.file_name(id) for id in ids], who).student.values()) == ids
+
+
+def test_an_id_that_looks_like_canvas_names(tmp_path):
+    who = roster(tmp_path, "Student ID\ns_20_1_ann\ns_20_1_ben\n")
+    joined = rosters.join(["s_20_1_ann", "s_20_1_ben.ipynb", "s_20_1_ben.py"], who)
+    assert list(joined.student.values()) == ["s_20_1_ann", "s_20_1_ben", "s_20_1_ben"] and not joined.unknown
+    for known in None, roster(tmp_path, "Student ID\ndan\n"):  # names that only look like Canvas': two students
+        joined = rosters.join(["hw_1_2_ann", "hw_1_2_ben"], known)
+        assert list(joined.student.values()) == ["hw_1_2_ann", "hw_1_2_ben"]
+        assert rosters.whose("hw_1_2_ben", known, joined) == "hw_1_2_ben"
+    joined = rosters.join(["smithann_4001_900_hw.ipynb", "smithann_LATE_4001_901_hw-1.ipynb", "hw_1_2_ann"])
+    assert list(joined.student.values()) == ["smithann_4001"] * 2 + ["hw_1"]  # handed in again
+    assert rosters.whose("smithann_4001_900_hw.ipynb", None, joined) == "smithann_4001"
+
+
+def test_files_of_two_kinds_are_two_submissions_of_one_student(tmp_path):
+    joined = rosters.join(["ann.ipynb", "ann.py"], roster(tmp_path, "Student ID\nann\n"))
+    assert list(joined.student.values()) == ["ann", "ann"] and not joined.unknown and not joined.missing
+
+
+@pytest.mark.parametrize("name", ["a\u200cb", "a\u3000b", "a\xa0b", "ab", "a\u00adb", "a\\b"])
+def test_what_does_not_print_is_dropped_on_both_sides(tmp_path, name):
+    for number, one in enumerate((name, name.replace("a", "a\u200b"))):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / f"{one}.ipynb").write_text("")
+        folder = submissions.open_folder(tmp_path / str(number))
+        entries = [found.student for found in submissions.find_submissions(folder)]
+        os.close(folder)
+        joined = rosters.join(entries, roster(tmp_path, f"Student ID\n{name}\n"))
+        assert list(joined.student.values()) == [name] and not joined.unknown
+
+
 def test_names_that_are_typed(tmp_path):
     who = roster(tmp_path, "Name;Student ID\nJosé;s1\nAnn Smith;s2\nAnn Smith;s3\n")
     names = ["Jose\u0301", "S2", "ann  smith", "s3"]
@@ -111,6 +152,20 @@ def test_rules_that_are_none(deadline, rule, name):
 def test_moodle_knows_when(tmp_path):
     times = [late.handed_in(student.row) for student in roster(tmp_path, MOODLE).students]
     assert times[0] == datetime(2026, 11, 20, 23, 59).astimezone() and times[2] is None
+    for text in "Friday, November 20, 2026, 11:59 PM", "20 November 2026, 11:59 PM", "2026-11-20 23:59":
+        assert late.handed_in({"Last modified (submission)": text}) == times[0]
+
+
+def test_a_time_that_cannot_be_read_stops_where_it_counts(tmp_path):
+    who = roster(tmp_path, MOODLE.replace("Friday, 20 November", "Freitag, 20. November"))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "Ann Smith_101_assignsubmission_file_a.ipynb").write_text("")
+    sheet = SimpleNamespace(tasks=TASKS, _replace=lambda **kwargs: sheet)
+    options = {"roster": tmp_path / "roster.csv", "judge": lambda grading: None, "shard": (1, 1)}
+    with pytest.raises(ValueError, match="deadline: found 'Freitag, 20. November 2026, 11:59 PM' .* Participant 101, "
+                                         "expected .*Friday, 20 November 2026, 11:59 PM"):
+        grade.run(tmp_path / "in", sheet, tmp_path / "out", deadline="2026-11-20", **options)
+    assert grade.run(tmp_path / "in", sheet, tmp_path / "out", **options) == 0 and len(who.students) == 3
 
 
 def settled(tmp_path, graded, text="", **more):

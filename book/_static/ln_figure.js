@@ -166,7 +166,7 @@ const LnFigure = (() => {
       this.svg.addEventListener("pointermove", event => {
         if (!last || !this.svg.hasPointerCapture(event.pointerId)) return;
         const scale = this.svg.getScreenCTM().a;
-        state.turn += (event.clientX - last[0]) / scale / 2;
+        state.turn = (state.turn + (event.clientX - last[0]) / scale / 2 + 360) % 360;
         state.elevation = Math.max(0, Math.min(90, state.elevation + (event.clientY - last[1]) / scale / 2));
         last = [event.clientX, event.clientY];
         turned();
@@ -212,6 +212,15 @@ const LnFigure = (() => {
     };
   }
 
+  // Sliders for what dragging beside the handles does (onTurn), for those who do not drag.
+  function viewSliders(parent, state, turned, begin) {
+    const set = { elevation: ["Tilt", 90], turn: ["Turn", 359] };
+    const show = Object.entries(set).map(([key, [name, max]]) => slider(parent, name,
+      { min: 0, max, step: 1, words: v => `${Math.round(v) % 360}\u00b0` },
+      value => { state[key] = value; turned(); }, begin));
+    return () => Object.keys(set).forEach((key, i) => show[i](state[key]));
+  }
+
   function button(parent, name, pressed) {
     const made = write(element("button", { type: "button" }, parent), name);
     made.addEventListener("click", pressed);
@@ -255,5 +264,5 @@ const LnFigure = (() => {
     }
   }
 
-  return { COLOURS, Drawing, button, element, key, mover, number, power, scientific, slider, start, write };
+  return { COLOURS, Drawing, button, element, key, mover, number, power, scientific, slider, start, viewSliders, write };
 })();

@@ -3,7 +3,7 @@
 "use strict";
 
 LnFigure.start("forward", ({ picture, panel, label, say }) => {
-  const { Drawing, button, element, mover, number, slider, write } = LnFigure;
+  const { Drawing, button, element, mover, number, slider, viewSliders, write } = LnFigure;
   const { View, drag, length, mean, normalise, times } = LnSpace;
   const EPS = 0.01, LIMIT = 2;
   const START = { x: [0.3, 1.4, 0.4], gamma: [0.7, 1.7, 0.9], elevation: 35, turn: 20 };
@@ -24,8 +24,7 @@ LnFigure.start("forward", ({ picture, panel, label, say }) => {
     for (const [name, [sign, range]] of Object.entries(SLIDERS))
       show[name].push(slider(sliders, `{${sign}}${"₁₂₃"[i]}`, { ...range, step: 0.05, words: number },
         value => { state[name][i] = value; render(); }, remember));
-  const showView = slider(panel, "Tilt", { min: 0, max: 90, step: 1, words: v => `${v}\u00b0` },
-    value => { state.elevation = Number(value); render(); }, remember);
+  const showView = viewSliders(panel, state, () => render(), remember);
 
   const set = (name, change) => () => { remember(); state[name] = change(state[name]); render("smooth"); };
   const buttons = element("div", { class: "ln-buttons ln-story" }, panel);
@@ -98,7 +97,7 @@ LnFigure.start("forward", ({ picture, panel, label, say }) => {
     state.scale = view.scale;
     move(state, how === "smooth");
     for (const name of ["x", "gamma"]) show[name].forEach((shown, i) => shown(state[name][i]));
-    showView(state.elevation);
+    showView();
     [c, xhat, y].forEach((p, i) => cells[i].forEach((td, j) => { td.textContent = number(p[j]); }));
     for (const [made, shift] of shifts) made.disabled = shift(x).some(v => Math.abs(v) > LIMIT);
     const left = mean(y), equal = gamma.every(v => v === gamma[0]);

@@ -3,7 +3,7 @@
 "use strict";
 
 LnFigure.start("split", ({ picture, panel, label, say }) => {
-  const { Drawing, button, element, mover, number, slider, write } = LnFigure;
+  const { Drawing, button, element, mover, number, slider, viewSliders, write } = LnFigure;
   const { UP, View, dot, drag, length, normalise, sum, times, unit } = LnSpace;
   const EPS = 0.02, LIMIT = 2;
   const START = { x: [1.25, 1.6, 0.15], g: [0.65, 2, -0.2], elevation: 38, turn: 20 };
@@ -31,8 +31,7 @@ LnFigure.start("split", ({ picture, panel, label, say }) => {
         state[name][i] = value;
         render();
       }, remember));
-  const showView = slider(panel, "Tilt", { min: 0, max: 90, step: 1, words: v => `${v}\u00b0` },
-    value => { state.elevation = Number(value); render(); }, remember);
+  const showView = viewSliders(panel, state, () => render(), remember);
 
   const set = g => () => { remember(); state.g = g(normalise(state.x, EPS)); render("smooth"); };
   const buttons = element("div", { class: "ln-buttons ln-story" }, panel);
@@ -131,7 +130,7 @@ LnFigure.start("split", ({ picture, panel, label, say }) => {
     for (const made of needXhat) made.disabled = length(xhat) < 1e-9;
 
     for (const name of ["x", "g"]) show[name].forEach((shown, i) => shown(state[name][i]));
-    showView(state.elevation);
+    showView();
     cells.forEach((pair, i) => [before, after].forEach((v, j) => { pair[j].textContent = number(v.lengths[i]); }));
     const row = `Row: mean ${number(mu)}, {\u03c3} = ${number(Math.sqrt(variance))}, {s} = ${number(s)}. `;
     const [up, out, rest] = before.lengths, [, kept] = after.lengths;

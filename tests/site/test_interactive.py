@@ -262,7 +262,8 @@ def test_forward_says_where_x_and_y_are(scripts):
 
 
 # Pairs of names that touch, names that leave the picture and names that a line or a marker crosses; boxes without the
-# font's room above and below letters. A line is crossed piece by piece; what is filled has its box.
+# font's room above and below letters. Lines and the heads of arrows, which are smaller than a name, are crossed piece by
+# piece; markers have their box.
 COLLISIONS = """() => {
     const svg = document.querySelector('.ln-picture svg'), all = svg.getBoundingClientRect(), to = svg.getScreenCTM();
     const boxes = [...svg.querySelectorAll('text')].map(e => {
@@ -282,11 +283,12 @@ COLLISIONS = """() => {
         return low < high;
     };
     const drawn = svg.querySelector('g');
-    for (const line of drawn.querySelectorAll('polyline:not([stroke=none])')) {
-        const points = [...line.points].map(p => p.matrixTransform(to));
+    for (const line of drawn.querySelectorAll('polyline:not([stroke=none]), polygon')) {
+        const closed = line.matches('polygon') ? [line.points[0]] : [];
+        const points = [...line.points, ...closed].map(p => p.matrixTransform(to));
         for (const b of boxes) if (points.some((p, i) => i && meets(b, points[i - 1], p))) found.push(b.name + ' is crossed');
     }
-    for (const e of drawn.querySelectorAll('polygon, path, circle')) {
+    for (const e of drawn.querySelectorAll('path, circle')) {
         const r = e.getBoundingClientRect();
         for (const b of boxes) if (touch(b, r)) found.push(b.name + ' is covered');
     }
@@ -333,9 +335,33 @@ def test_dragging_beside_the_handles_turns_the_view(scripts):
     page.mouse.up()
     assert page.locator(".ln-picture svg").inner_html() != drawn
     # 30 pixels up: half a degree for each of the picture's units.
-    shown = page.locator("output").last.inner_text()
-    assert float(shown.rstrip("\u00b0")) == pytest.approx(38 - 15 * 380 / box["width"], abs=1)
+    tilt, turn = (float(page.locator("output").nth(i).inner_text().rstrip("\u00b0")) for i in (6, 7))
+    assert tilt == pytest.approx(38 - 15 * 380 / box["width"], abs=1)
+    assert turn == pytest.approx(20 + 40 * 380 / box["width"], abs=1)
     check_split(page)
+
+
+@pytest.mark.parametrize("name", ("forward", "split"))
+def test_the_keyboard_turns_the_view(scripts, name):
+    page = scripts(name)
+    turn = page.get_by_role("slider", name="Turn")
+    drawn, numbers_before = page.locator(".ln-picture svg").inner_html(), state(page)
+    turn.focus()
+    page.keyboard.press("ArrowRight")
+    assert turn.get_attribute("aria-valuetext") == "21\u00b0"
+    assert page.locator(".ln-picture svg").inner_html() != drawn
+    np.testing.assert_array_equal(state(page), numbers_before)
+    # A drag of 150 units to the left is 75 degrees: from 21 to below 0, so to 306, also on the slider.
+    box = page.locator(".ln-picture svg").bounding_box()
+    far = 150 * box["width"] / 380
+    page.mouse.move(box["x"] + 15 + far, box["y"] + box["height"] - 15)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 15, box["y"] + box["height"] - 15, steps=3)
+    page.mouse.up()
+    assert float(turn.input_value()) == pytest.approx(306, abs=1)
+    turn.focus()
+    page.keyboard.press("End")
+    assert turn.get_attribute("aria-valuetext") == "359\u00b0"
 
 
 @pytest.mark.parametrize("motion", ("no-preference", "reduce"))

@@ -73,6 +73,17 @@ def test_errors_name_the_readers_line():
     assert run("x", steps=[(0, "x = 5\nprint(x)\nx")])[1] == [("display", "text/plain", "5")]
 
 
+def test_figures_of_a_cell_that_raised_are_its_own():
+    draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])"
+    assert [kind for kind, *_ in run(f"{draw}\n1 / 0")[1]] == ["error", "display"]
+    assert not plt.get_fignums()
+    # Above, it shows nothing. What cannot be drawn is told once, and is gone.
+    assert [kind for kind, *_ in run("1", steps=[(2, f"{draw}\n1 / 0")])[1]] == ["error"]
+    assert not plt.get_fignums()
+    ok, posted = run(f"{draw}\nplt.title('$\\\\nothing$');")
+    assert not ok and [kind for kind, *_ in posted] == ["error"] and not plt.get_fignums()
+
+
 def test_the_page_has_one_namespace_in_which_a_step_runs_once():
     steps = [(0, "count = globals().get('count', 0) + 1")]
     for _ in range(2):

@@ -20,12 +20,25 @@
   const changed = (cell, text) => {
     cell.text = text;
     cell.again.hidden = text === cell.stub;
-    if (!cell.exercise) return;
+    if (!cell.exercise || text === cell.kept) return;
     const answer = { ...recall(cell.exercise), text, stub: cell.stub, title: cell.title };
-    if (keep(cell.exercise, text === cell.stub ? null : answer)) return;
-    say(cell, "This browser keeps no answers: copy yours before you leave.");
+    if (keep(cell.exercise, text === cell.stub ? null : answer)) cell.kept = text;
+    else say(cell, "This browser keeps no answers: copy yours before you leave.");
+  };
+  const kept = (cell) => (cell.exercise && recall(cell.exercise)?.text) ?? cell.stub;
+  /** Take the answer that another page keeps now: it began with what stands here, unless that could not be kept. */
+  lnLive.renew = (cell) => {
+    const text = kept(cell);
+    if (text === cell.kept) return;
+    const own = cell.text !== cell.kept;
+    cell.kept = text;
+    if (own) return say(cell, "This answer was changed on another page. Yours stands here; the next key keeps it instead.");
+    cell.editor.set(text);
+    say(cell, "Changed on another page: what you wrote there stands here.");
   };
   const startAgain = (cell) => {
+    // What hides loses the focus.
+    if (document.activeElement === cell.again) cell.editor.focus();
     cell.editor.set(cell.stub);
     cell.out.hidden = true;
     if (cell.bookOutput) cell.bookOutput.hidden = false;
@@ -41,12 +54,13 @@
     cell.out = make("div", { className: "ln-live-output cell_output", role: "region", hidden: true,
       ariaLabel: `Output of ${cell.name}` });
     cell.stop.hidden = true;
-    cell.again.hidden = (cell.text ?? cell.stub) === cell.stub;
+    cell.text = cell.kept = kept(cell);
+    cell.again.hidden = cell.text === cell.stub;
     cell.status.before(cell.run, cell.stop, cell.again, cell.progress, cell.far);
     cell.open.remove();
     cell.box.append(cell.out);
     cell.pre.closest(".highlight").replaceWith(place);
-    cell.editor = (window.lnEditor?.open ?? plainEditor)(place, cell.text ?? cell.stub, {
+    cell.editor = (window.lnEditor?.open ?? plainEditor)(place, cell.text, {
       label: `Code of ${cell.name}`, description: "ln-live-keys",
       run: () => run(cell), change: (text) => changed(cell, text) });
   };
@@ -101,6 +115,7 @@
     return report ? `${report[1]} of ${report[2]} checks passed.` : "Done.";
   };
   const end = (cell, how) => {
+    if (document.activeElement === cell.stop) cell.run.focus();
     cell.stop.hidden = true;
     cell.run.removeAttribute("aria-disabled");
     show(cell);

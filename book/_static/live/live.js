@@ -29,7 +29,7 @@ window.lnLive = (() => {
   const cells = [...document.querySelectorAll("div.cell:has(.cell_input pre)")].map((box, number) => {
     const exercise = box.matches(".tag_exercise") ? box.closest(".exercise") : null;
     const pre = box.querySelector(".cell_input pre");
-    return { box, pre, exercise: exercise?.id, stub: pre.textContent.replace(/\n$/, ""), text: null,
+    return { box, pre, exercise: exercise?.id, stub: pre.textContent.replace(/\n$/, ""), book: [...pre.childNodes],
       timed: box.matches(".tag_skip-execution"), bookOutput: box.querySelector(".cell_output"),
       name: exercise?.querySelector(".caption-number")?.textContent.trim().toLowerCase() ?? `cell ${number + 1}`,
       title: exercise?.querySelector(".admonition-title").textContent.trim() };
@@ -42,19 +42,25 @@ window.lnLive = (() => {
     cell.bar = make("div", { className: "ln-live-bar", role: "group", ariaLabel: cell.name }, cell.open, cell.status);
     if (cell.bookOutput) cell.bookOutput.before(cell.bar);
     else cell.box.append(cell.bar);
-    const answer = cell.exercise && recall(cell.exercise);
-    if (!answer) return;
-    cell.pre.textContent = cell.text = answer.text;
-    cell.open.textContent = "Go on";
-    const since = answer.stub === cell.stub ? "" : " The book's cell has changed since.";
-    say(cell, `Your answer of an earlier visit.${since}`);
+    if (cell.exercise) stand(cell);
+  };
+  const stand = (cell) => {
+    const answer = recall(cell.exercise);
+    if (answer?.text === cell.text) return;
+    cell.text = answer?.text;
+    cell.pre.replaceChildren(...(answer ? [answer.text] : cell.book));
+    cell.open.textContent = answer ? "Go on" : "Try it";
+    const since = answer?.stub === cell.stub ? "" : " The book's cell has changed since.";
+    say(cell, answer ? `Your answer of an earlier visit.${since}` : "");
   };
 
-  // What passed: {page: {of: number of its exercises, ids: [...]}}
+  // What passed: {page: {of: number of its exercises, ids: [...]}}. An exercise that stands on two pages counts on both:
+  // each takes over what the others have of its own.
   const passed = (cell) => {
-    const all = recall("passed") ?? {}, of = cells.filter((c) => c.exercise).length;
-    all[page] = { of, ids: [...new Set([...(all[page]?.ids ?? []), cell.exercise])] };
-    keep("passed", all);
+    const all = recall("passed") ?? {}, own = cells.flatMap((c) => c.exercise ?? []), old = all[page]?.ids ?? [];
+    const everywhere = Object.values(all).flatMap(({ ids }) => ids).concat(cell?.exercise ?? []);
+    const ids = [...new Set([...old, ...own.filter((id) => everywhere.includes(id))])];
+    if (ids.length > old.length) keep("passed", { ...all, [page]: { of: own.length, ids } });
     mark();
   };
   const mark = () => {
@@ -79,14 +85,17 @@ window.lnLive = (() => {
   let rest;
   const parts = [..."disk" in here.dataset ? ["disk.js"] : [], "python.js", "cells.js"];
   const load = () => (rest ??= Promise.all(parts.map(script)));
+  const lost = (error, place) => {
+    rest = null;  // the next press tries again
+    place.textContent = `${error.message}. Is the connection gone? Press again, or download the notebook above.`;
+  };
   const open = async (chosen) => {
     try {
       chosen.forEach(bar);
       await load();
       await lnLive.edit(chosen);
     } catch (error) {
-      rest = null;
-      say(chosen[0], `${error.message}. Is the connection gone? Press again, or download the notebook above.`);
+      lost(error, chosen[0].status);
     }
   };
 
@@ -98,7 +107,11 @@ window.lnLive = (() => {
     cell.box.closest(".exercise").scrollIntoView({ block: "nearest" });
     if (!cell.editor) open([cell]);
   });
-  const answers = button("Download my answers", () => load().then(() => lnLive.download()));
+  const note = make("span", { className: "ln-live-status", role: "status" });
+  const answers = button("Download my answers", () => {
+    note.textContent = "";
+    load().then(() => lnLive.download()).catch((error) => lost(error, note));
+  });
   const forget = button("Forget my answers", () => {
     if (!confirm("Forget all your answers, on all pages of the book?")) return;
     keys().forEach((key) => localStorage.removeItem(key));
@@ -114,11 +127,20 @@ window.lnLive = (() => {
       cells.forEach((cell) => cell.exercise && bar(cell));
       if ("whole" in here.dataset) row.append(all);
       else if (row.closest(".ln-hero")) row.children[0].after(" ", tryNow());
-      row.append(answers, forget);
+      row.append(answers, forget, note);
     }
   }
+  // Another tab may change what is kept, and a page that is gone back to stands as it was left.
+  const refresh = () => {
+    offer();
+    passed();
+    for (const cell of cells) if (cell.exercise && cell.bar) (cell.editor ? lnLive.renew : stand)(cell);
+  };
+  addEventListener("storage", ({ key }) => { if (!key || key.startsWith(book)) refresh(); });
+  addEventListener("pageshow", ({ persisted }) => { if (persisted) refresh(); });
+
   offer();
-  mark();
+  passed();
   const lite = new URL(here.dataset.lite, location).href;
   return { cells, code, version, lite, make, button, say, recall, keep, keys, passed, script };
 })();

@@ -4,6 +4,7 @@ import __main__
 import ast
 import base64
 import builtins
+import contextlib
 import inspect
 import io
 import linecache
@@ -71,11 +72,13 @@ def figures():
     if "matplotlib.pyplot" not in sys.modules:
         return
     plt = sys.modules["matplotlib.pyplot"]
-    for number in plt.get_fignums() if Shown.post else ():
-        picture = io.StringIO()
-        plt.figure(number).savefig(picture, format="svg", bbox_inches="tight", metadata={"Date": None})
-        post("display", "image/svg+xml", picture.getvalue())
-    plt.close("all")
+    try:
+        for number in plt.get_fignums() if Shown.post else ():
+            picture = io.StringIO()
+            plt.figure(number).savefig(picture, format="svg", bbox_inches="tight", metadata={"Date": None})
+            post("display", "image/svg+xml", picture.getvalue())
+    finally:
+        plt.close("all")
 
 
 # IPython.display in a few lines; IPython itself is 5 MB.
@@ -187,6 +190,10 @@ async def run(steps, index, code, label, fresh, post):
             above = f"This was raised above, in cell {number + 1} of the page, which has to run first.\n"
             lines.insert(0, (above, False))
         post("error", lines, line if own else 0)
+        # What it drew is its own, not the next cell's. One error is told already.
+        Shown.post = post if own else None
+        with contextlib.suppress(Exception):
+            figures()
         return False
     finally:
         sys.stdout, sys.stderr = old

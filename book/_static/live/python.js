@@ -26,6 +26,7 @@ lnLive.python = (() => {
   const stop = (why) => {
     worker?.terminate();
     worker = starting = undefined;
+    ready = false;
     watch(why.failed ? "failed" : "stopped", why.failed);
     jobs.splice(0).forEach((job) => job.end(why));
   };

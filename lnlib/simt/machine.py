@@ -45,7 +45,7 @@ class _Cuda:
 _RETURNED = ("return", None)
 
 #: Whose value a lane gets.
-_SOURCES = {"shfl_sync": lambda lane, amount: amount % WARP, "shfl_xor_sync": operator.xor,
+_SOURCES = {"shfl_sync": lambda lane, amount: amount, "shfl_xor_sync": operator.xor,
             "shfl_up_sync": operator.sub, "shfl_down_sync": operator.add}
 _OWN_FILES = {__file__, memory.__file__, source.__file__}
 
@@ -167,7 +167,8 @@ class _Machine:
         elif operation.startswith("shfl"):
             got = {thread: given[self.source(thread, first, group)] for thread in group}
         else:
-            votes = {"ballot_sync": sum(1 << thread - first for thread in group if given[thread]),
+            ballot = sum(1 << thread - first for thread in group if given[thread])
+            votes = {"ballot_sync": (ballot ^ 1 << 31) - (1 << 31),  # an int32, negative if the last lane is for it
                      "any_sync": any(given.values()), "all_sync": all(given.values())}
             got = dict.fromkeys(group, votes[operation])
         self.release(given, got)
@@ -175,7 +176,7 @@ class _Machine:
     def source(self, thread, first, group):
         """The thread whose value a shuffle gives to ``thread``: its own if the lane would be beyond the warp."""
         operation, line, _, _, amount = self.waiting[thread]
-        lane = _SOURCES[operation](thread - first, amount)
+        lane = _SOURCES[operation](thread - first, amount % WARP)  # of the amount, five bits count
         source = first + lane if 0 <= lane < WARP else thread
         if source not in group:
             raise self.located(DivergentBarrier(f"{operation} reads from lane {lane}, which is not in its mask"),

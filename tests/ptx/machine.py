@@ -262,7 +262,7 @@ def shuffle(machine, line, lanes):
     machine.require_whole_warps(line, lanes, mask)
     to, valid = to if isinstance(to, Pair) else (to, None)
     numbers = machine.value(number, "b32", lanes).reshape(-1, WARP)
-    by = machine.value(by, "u32", lanes).reshape(-1, WARP).astype(int)
+    by = machine.value(by, "u32", lanes).reshape(-1, WARP).astype(int) % WARP  # five bits of it count
     lane, way = np.arange(WARP), line.opcode[2]
     if line.opcode[1] != "sync" or (machine.value(bound, "u32", lanes) != (0 if way == "up" else 31)).any():
         raise line.wrong("unknown instruction")

@@ -136,10 +136,10 @@ def test_warp_operations_and_votes_of_a_block():
     def kernel(up, down, xor, one, ballot, some, every, number, all_of_block, any_of_block):
         t = cuda.threadIdx.x
         up[t] = cuda.shfl_up_sync(FULL, t, 1)
-        down[t] = cuda.shfl_down_sync(FULL, t, 2)
-        xor[t] = cuda.shfl_xor_sync(FULL, t, 5)
+        down[t] = cuda.shfl_down_sync(FULL, t, 34)  # of five bits: 2
+        xor[t] = cuda.shfl_xor_sync(FULL, t, 37)  # 5
         one[t] = cuda.shfl_sync(FULL, t, 39)  # of 32
-        ballot[t] = cuda.ballot_sync(FULL, t % 32 < 3)
+        ballot[t] = cuda.ballot_sync(FULL, t % 32 < 3 or t % 32 == 31)  # an int32
         some[t] = cuda.any_sync(FULL, t == 40)
         every[t] = cuda.all_sync(FULL, t < 32)
         number[t] = cuda.syncthreads_count(t > 0)
@@ -149,7 +149,7 @@ def test_warp_operations_and_votes_of_a_block():
     got = [np.zeros(64, np.int64) for _ in range(10)]
     simt.launch(kernel, 1, 64, *got)
     expected = [np.where(lane < 1, t, t - 1), np.where(lane < 30, t + 2, t), t ^ 5, t // 32 * 32 + 7,
-                np.full(64, 7), t // 32, 1 - t // 32, 63 + 0 * t, 0 * t, 1 + 0 * t]
+                np.full(64, 7 - 2**31), t // 32, 1 - t // 32, 63 + 0 * t, 0 * t, 1 + 0 * t]
     np.testing.assert_array_equal(got, expected)
 
 

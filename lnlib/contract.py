@@ -5,7 +5,8 @@ thing (dtype, not a number, not a cache), ``ValueError`` for a wrong value (shap
 
 NaN and Inf are data, not errors. A row of x that holds one has NaN for y and dx, and every dgamma is NaN. (Of RMS
 norm, Inf leaves y = 0 beside it, and NaN in its own column of dgamma only.) One in dy leaves no finite dx in its row,
-and no finite dgamma and dbeta in its column; one in gamma no finite dx at all, and no finite y in its column. All other numbers are what they would be without, up to the order of sums over rows.
+and no finite dgamma and dbeta in its column; one in gamma no finite dx at all, and no finite y in its column. All
+other numbers are what they would be without, up to the order of sums over rows.
 
 But for :func:`require_finite` and :func:`require_numbers`, the functions ``require_...`` look at name, shape, dtype
 and flags of an array, never at its numbers. So they take what NumPy takes for an array, or the :class:`Description`
@@ -39,6 +40,11 @@ REAL_NUMBERS = ("float16", "bfloat16", "float32", "float64", *(f"{sign}int{bits}
 #: variance below it, underflow of squares may have taken a part that counts. Above ``largest`` there is room for sums
 #: of squares, and in float32 a row below ``smallest`` times 2**100 is below ``largest``.
 RANGE = {"float32": (2e-31, 1e30), "float64": (2e-292, 1e290)}
+
+#: Compute dtype -> nearly half an ulp of its largest number: what is below it and subtracted from any number cannot
+#: push that out of range. So a row of dx, r (g - mean(g) - xhat mean(g xhat)) with |xhat| at most the root of D,
+#: overflows on the way only where dx does, as long as mean(g) and that root times mean(g xhat) are below it.
+HARMLESS = {"float32": 1e31, "float64": 9e291}
 
 
 class Description(NamedTuple):

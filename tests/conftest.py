@@ -39,7 +39,6 @@ def site():
             time.sleep(0.5)
     else:
         shutil.rmtree(ROOT / "_build" / "html", ignore_errors=True)
-        shutil.rmtree(ROOT / "_build" / ".doctrees", ignore_errors=True)
         built = subprocess.run([sys.executable, "tools/build_book.py"], cwd=ROOT, capture_output=True, text=True)
         said = f"the book does not build:\n{built.stdout}\n{built.stderr}" if built.returncode else ""
         (word / "part").write_text(said, encoding="utf-8")

@@ -49,14 +49,6 @@ def cache_key(root):
     return digest.hexdigest()[:16]
 
 
-def extensions_key():
-    """A short hash of these extensions: pages and notebooks are theirs as much as their own text's."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
-
-
 def _prune(caches, keep):
     """Delete all but the newest execution caches."""
     old = sorted((p for p in caches.iterdir() if p.name != keep), key=lambda p: p.stat().st_mtime)
@@ -101,8 +93,6 @@ def _execute_side_by_side(app, env, docnames):
 
 
 def setup(app):
-    # A value of the configuration, so that a change of it reads and writes all pages again.
-    app.add_config_value("ln_extensions", extensions_key(), "env")
     app.connect("config-inited", _configure, priority=1)
     app.connect("env-before-read-docs", _execute_side_by_side)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

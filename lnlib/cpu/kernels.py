@@ -51,6 +51,7 @@ WIDE_ROW = 8192
 LONG_ROW = 256
 
 _RANGE32, _RANGE64 = contract.RANGE["float32"], contract.RANGE["float64"]
+_HARMLESS32, _HARMLESS64 = contract.HARMLESS["float32"], contract.HARMLESS["float64"]
 
 # A flag that is not given is the one of whichever caller happens to be compiled first: all are given.
 # ``forceinline`` is on in the backward pass: of a function that is called, LLVM has one version for each caller,
@@ -235,12 +236,8 @@ def _rounding_of_a_mean(itemsize):
 
 @_row_loop
 def _harmless(array):
-    """Below half an ulp of the largest number: subtracted from any number, it cannot push it out of range.
-
-    A row of dx is r (w - mean(w) - xhat mean(w xhat)) with |xhat| at most the root of D. As long as mean(w) and the
-    root times mean(w xhat) are harmless, nothing overflows in it unless dx does.
-    """
-    return 1e31 if array.itemsize == 4 else 9e291
+    """What is below it pushes no element of dx out of range; see :data:`lnlib.contract.HARMLESS`."""
+    return _HARMLESS32 if array.itemsize == 4 else _HARMLESS64
 
 
 @_row_loop

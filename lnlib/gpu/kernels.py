@@ -148,7 +148,7 @@ def row_statistics(threads, sums, real):
     ends = contract.RANGE["float32" if real is float32 else "float64"]
     smallest, largest, hardly = real(ends[0]), real(ends[1]), real(0.25 * DOWN**2 * ends[1])
     down, back, up, quarter = real(DOWN), real(1 / DOWN), real(UP), real(0.25)
-    most = real(3.4e38 if real is float32 else 1.7e308)
+    most = real(3.4e38 if real is float32 else 1.7e308)  # times 0 it is 0
 
     @device
     def find(x, base, v, thread, D, shared, eps, eps_down, eps_up):
@@ -252,7 +252,7 @@ def means_of_g(threads, sums, real):
     """
     warps, times = threads // 32, TIMES[real]
     down, back = real(DOWN), real(1 / DOWN)
-    harmless = real(1e31 if real is float32 else 9e291)  # half an ulp of the largest number
+    harmless = real(contract.HARMLESS["float32" if real is float32 else "float64"])
     add_lanes = group_sums(min(threads, 32))
 
     @device
@@ -271,7 +271,7 @@ def means_of_g(threads, sums, real):
             g_mean, gx_mean = first, real(0)  # if g is constant: dx is then 0
             if differs:
                 g_mean, gx_mean = g_sum / real(D), gx_sum / real(D)
-            # NaN comes again, too. Means below this cannot push a difference out of range that dx is not out of.
+            # NaN comes again, too. The limit is one for means, and these are sums: on the safe side.
             again = not (-harmless < g_sum < harmless and -harmless < gx_sum < harmless)
             # Of several rows in a warp, those that are fine get the same sums once more: the others need all lanes.
             # A row by itself has its second turn where small is not 1; to know it so takes no register.

@@ -41,10 +41,10 @@ REAL_NUMBERS = ("float16", "bfloat16", "float32", "float64", *(f"{sign}int{bits}
 #: of squares, and in float32 a row below ``smallest`` times 2**100 is below ``largest``.
 RANGE = {"float32": (2e-31, 1e30), "float64": (2e-292, 1e290)}
 
-#: Compute dtype -> nearly half an ulp of its largest number: what is below it and subtracted from any number cannot
-#: push that out of range. So a row of dx, r (g - mean(g) - xhat mean(g xhat)) with |xhat| at most the root of D,
-#: overflows on the way only where dx does, as long as mean(g) and that root times mean(g xhat) are below it.
-HARMLESS = {"float32": 1e31, "float64": 9e291}
+#: For each compute dtype, nearly half an ulp of its largest number. What is below that, subtracted from any number,
+#: cannot push it out of range. So a row of dx, ``rstd (g - mean(g) - xhat mean(g xhat))`` with each of xhat at most
+#: the root of D, overflows on the way only where dx does, as long as mean(g), and the root times mean(g xhat), are below.
+SAFE_TO_SUBTRACT = {"float32": 1e31, "float64": 9e291}
 
 
 class Description(NamedTuple):

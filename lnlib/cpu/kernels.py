@@ -51,7 +51,7 @@ WIDE_ROW = 8192
 LONG_ROW = 256
 
 _RANGE32, _RANGE64 = contract.RANGE["float32"], contract.RANGE["float64"]
-_HARMLESS32, _HARMLESS64 = contract.HARMLESS["float32"], contract.HARMLESS["float64"]
+_SAFE32, _SAFE64 = contract.SAFE_TO_SUBTRACT["float32"], contract.SAFE_TO_SUBTRACT["float64"]
 
 # A flag that is not given is the one of whichever caller happens to be compiled first: all are given.
 # ``forceinline`` is on in the backward pass: of a function that is called, LLVM has one version for each caller,
@@ -236,8 +236,8 @@ def _rounding_of_a_mean(itemsize):
 
 @_row_loop
 def _harmless(array):
-    """What is below it pushes no element of dx out of range; see :data:`lnlib.contract.HARMLESS`."""
-    return _HARMLESS32 if array.itemsize == 4 else _HARMLESS64
+    """What is below it pushes no element of dx out of range; see :data:`lnlib.contract.SAFE_TO_SUBTRACT`."""
+    return _SAFE32 if array.itemsize == 4 else _SAFE64
 
 
 @_row_loop

@@ -252,7 +252,7 @@ def means_of_g(threads, sums, real):
     """
     warps, times = threads // 32, TIMES[real]
     down, back = real(DOWN), real(1 / DOWN)
-    harmless = real(contract.HARMLESS["float32" if real is float32 else "float64"])
+    harmless = real(contract.SAFE_TO_SUBTRACT["float32" if real is float32 else "float64"])
     add_lanes = group_sums(min(threads, 32))
 
     @device

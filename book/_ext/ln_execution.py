@@ -44,8 +44,9 @@ def cache_key(root):
             digest.update(f"{name}={importlib.metadata.version(name)}\n".encode())
     files = [*(root / "lnlib").rglob("*.py"), *(root / "benchmarks" / "results").rglob("*.json"),
              *(root / "book" / "_data").rglob("*.json")]
-    for path in sorted(path for path in files if "mine" not in path.parts):  # a reader's own times are no page's
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    names = sorted(path.relative_to(root) for path in files)
+    for name in (name for name in names if "mine" not in name.parts):  # a reader's own times are no page's
+        digest.update(name.as_posix().encode() + b"\0" + (root / name).read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 

@@ -112,7 +112,7 @@ def _complex(phi, h):
 
 def _richardson_rule(levels):
     # Truncation: the product of the squared steps h/2^i over (2L+1)!. Rounding: that of the smallest step.
-    order = 2 * contract.require_count("levels", levels, most=8)  # of more, the default step is too long for exp
+    order = 2 * contract.require_count("levels", levels, most=8)  # ten lose all digits of exp at 2
     truncation = 2.0 ** (-levels * (levels - 1)) / math.factorial(order + 1)
     return Rule(partial(_richardson, levels=levels), order, truncation, 2.0 ** (levels - 1))
 

@@ -2,7 +2,8 @@
 
 Moodle names what it hands out in bulk ``<full name>_<number>_assignsubmission_file``, with ``Participant <number>``
 in its grading worksheet; Canvas ``<lastfirst>_[LATE_]<user's ID>_<number>_<file>``. Everything else is taken for an
-id, a name or an address. Names are compared without case, blanks and the two ways in which Unicode writes an accent.
+id, a name or an address. Names are compared without case, blanks, invisible format characters (Unicode's Cf) and the
+two ways in which Unicode writes an accent.
 """
 
 import csv
@@ -21,7 +22,7 @@ _IDS = ("student id", "id number", "sis user id", "sis login id", "username", "i
 _NAMES = ("full name", "name", "student")
 _FIRST, _LAST = ("first name", "firstname"), ("last name", "surname", "lastname")
 _MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_(?P<kind>[a-z]+)(_|$)")
-_CANVAS = re.compile(r"(?P<name>[^_]+)_(?P<late>LATE_)?(?P<number>\d+)_(?P<upload>\d+)_(?P<file>.*)")
+_CANVAS = re.compile(r"(?P<name>[^_]+)_(?P<late>LATE_)?(?P<number>\d+)_(?P<upload>\d+)_")
 _ESCAPED = re.compile(r"\\(\\|[tnr]|x[0-9a-f]{2}|u[0-9a-f]{4}|U00(?:0[0-9a-f]|10)[0-9a-f]{4})")
 
 
@@ -67,7 +68,7 @@ class Joined(NamedTuple):
 
 
 def plain(text):
-    """The text without case, blanks and what only tells how to draw its neighbours, its accents in one piece."""
+    """The text without case, blanks and invisible format characters (Unicode's Cf), its accents in one piece."""
     kept = (c for c in text.casefold() if not c.isspace() and unicodedata.category(c) != "Cf")
     return unicodedata.normalize("NFC", "".join(kept))
 
@@ -153,8 +154,8 @@ def entry(name):
 def join(names, roster=None):
     """Whose the entries of these names are, a :class:`Joined`.
 
-    Without a roster everybody is who the name says. With one, a key that two students share is nobody's. Names that
-    look like Canvas', hw_1_2_ann and hw_1_2_ben, are two students unless their files have one name.
+    Without a roster everybody is who the name says. With one, a key that two students share is nobody's. Canvas gives
+    each file a number of its own, so hw_1_2_ann and hw_1_2_ben only look like its names, and are two students.
     """
     owners = {}
     for student in roster.students if roster else ():
@@ -172,12 +173,11 @@ def join(names, roster=None):
         if roster and owner is None:
             joined.unknown.append(name)
         joined.student[name] = owner or _said(name, found)
-        if owner is None:
-            said.setdefault(joined.student[name], []).append(name)
+        if owner is None and found.system == "canvas":
+            said.setdefault((joined.student[name], _CANVAS.match(name)["upload"]), []).append(name)
     for several in said.values():
-        if len({_file(name) for name in several}) > 1:
-            joined.student.update((name, unicodedata.normalize("NFC", name)) for name in several
-                                  if entry(name).system == "canvas")
+        if len({name.removesuffix(suffix(name)) for name in several}) > 1:
+            joined.student.update((name, unicodedata.normalize("NFC", name)) for name in several)
     joined.missing[:] = [s.id for s in roster.students if s.id not in joined.student.values()] if roster else []
     return joined
 
@@ -194,12 +194,6 @@ def whose(name, roster=None, joined=None):
     if roster and name in {student.id for student in roster.students}:
         return name
     return join([name], roster).student.get(name, name)
-
-
-def _file(name):
-    """Of an entry of Canvas the name of its file, without the number of a later one; "" of any other."""
-    match = None if _MOODLE.match(name) else _CANVAS.match(name)
-    return re.sub(r"-\d+$", "", match["file"].removesuffix(suffix(match["file"]))) if match else ""
 
 
 def _said(name, found):

@@ -61,7 +61,7 @@ def _is_negative(found, centre):
 
 
 def _negative_at(centre):
-    # Several: numbers from too wide an interval may come near one centre by chance.
+    # Several, up to 1.5 times as far: numbers from too wide an interval may come near one centre by chance.
     return each(f"near {centre:.0f}", lambda rng: [Call({"centre": centre * (1 + k / 8)}) for k in range(5)], _is_negative,
                 call=_in_time)
 

@@ -180,6 +180,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
       stays there, and y is one of its library.
     * ``gamma`` and ``beta`` are where x is, of x's dtype or float32.
     * ``precise``: arithmetic of both passes in float64. Many GPUs do that at 1/32 or 1/64 of the speed of float32.
+    * ``eps``: of a constant row with eps below 9e-78, rstd is 3.4e38 unless ``precise``: float32 holds no larger one.
     * ``out``, of x's shape and dtype and where x is, receives y, and is returned as y. On the device it may not
       overlap x, gamma or beta.
     * ``stream``, a number or Numba's, for device arrays: the CUDA stream to work on. Default: PyTorch's current one

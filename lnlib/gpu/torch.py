@@ -88,8 +88,9 @@ def layer_norm(x, gamma, beta, eps=1e-5):
         contract.require_kind(name, tensor, torch.Tensor, "a tensor")
         if tensor.dtype not in _DTYPES:
             raise TypeError(f"{name}: found {tensor.dtype}, expected float64, float32, float16 or bfloat16")
-        if tensor.dtype not in (x.dtype, torch.float32 if x.dtype.itemsize == 2 else x.dtype):
-            raise TypeError(f"{name}: found {tensor.dtype}, expected x's {x.dtype}, or float32 beside half precision")
+        allowed = (x.dtype, torch.float32) if x.dtype.itemsize == 2 else (x.dtype,)
+        if tensor.dtype not in allowed:
+            raise TypeError(f"{name}: found {tensor.dtype}, expected {' or '.join(map(str, allowed))}, as x is {x.dtype}")
         if tensor.device != x.device:
             raise ValueError(f"{name}: found a tensor on {tensor.device}, expected one on {x.device}, where x is")
     return _Forward.apply(x, gamma, beta, contract.require_eps(eps))

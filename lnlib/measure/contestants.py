@@ -10,7 +10,6 @@ A family takes a case and its arrays and yields names and calls without argument
 import contextlib
 import functools
 import importlib
-import importlib.util
 import math
 import sys
 from functools import partial
@@ -335,7 +334,10 @@ def passes(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"),
 @contextlib.contextmanager
 def _threads_set_back(torch_too):
     """Afterwards Numba, and PyTorch if it takes part, have as many threads as before."""
-    here = [importlib.import_module(name) for name in ("numba", *["torch"] * torch_too) if importlib.util.find_spec(name)]
+    here = []
+    for name in ("numba", *["torch"] * torch_too):
+        with contextlib.suppress(ImportError):
+            here.append(importlib.import_module(name))
     before = [module.get_num_threads() for module in here]
     try:
         yield

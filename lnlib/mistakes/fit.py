@@ -307,8 +307,8 @@ def _diagnose_output(output, found, family, tolerance):
         return _of_names(output, readings, table)
     if _same(found, right[k], TOLERANCE[4]):
         return Diagnosis("precision", (), f"Your {output} has the digits of float32 and no more: the formula may be "
-                          "right, but something in it is kept in float32, or is a quotient of differences, or is missing "
-                          "and as small as that.")
+                                          "right, but something in it is kept in float32, or is a quotient of "
+                                          "differences, or is missing and as small as that.")
     if shaped and (factor := _common_factor(found, right[k], tolerance)):
         return Diagnosis("relation", (), f"Your {output} points the {'right' if factor > 0 else 'other'} way, and "
                                          f"is {abs(factor):.5g} times as long as it should be.")

@@ -117,7 +117,7 @@ def test_what_has_changed_since_forward_is_refused():
 @pytest.mark.parametrize("change, error, words", [
     ({"x": np.ones((2, 5))}, TypeError, "x: found ndarray, expected a tensor"),
     ({"x": torch.ones((2, 5), dtype=torch.int32)}, TypeError, "x: found torch.int32, expected float64"),
-    ({"gamma": torch.ones(5, dtype=torch.bfloat16)}, TypeError, "gamma: found torch.bfloat16, expected x's torch.float32"),
+    ({"gamma": torch.ones(5, dtype=torch.bfloat16)}, TypeError, "gamma: found torch.bfloat16, expected torch.float32, as x is"),
     ({"gamma": torch.ones(4)}, ValueError, "gamma: found shape"),
     ({"beta": torch.ones(5, device="meta")}, ValueError, "beta: found a tensor on meta, expected one on cpu"),
     ({"eps": -1.0}, ValueError, "eps"),

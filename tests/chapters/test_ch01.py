@@ -52,7 +52,10 @@ def test_no_other_row_passes(other, words):
 
 def test_a_shift_that_is_there_is_not_denied():
     report = check("same-output", lambda x: 1e9 * x + 1)
-    assert "told from rounding" in report.failed[1] and report.diagnosis is None, report
+    assert "shifted by too little to be told from rounding" in report.failed[1] and report.diagnosis is None, report
+    report = check("same-output", lambda x: np.float32(2 * x + 1e-5))
+    assert "or by too little to be told from rounding" in report.failed[1], report
+    assert str(report.diagnosis).startswith("It may be this"), report
 
 
 def groups_of(x, groups, shape=None, mean=True, over=-1, eps=1e-5):

@@ -86,8 +86,9 @@ def test_an_id_that_looks_like_canvas_names(tmp_path):
         joined = rosters.join(["hw_1_2_ann", "hw_1_2_ben"], known)
         assert list(joined.student.values()) == ["hw_1_2_ann", "hw_1_2_ben"]
         assert rosters.whose("hw_1_2_ben", known, joined) == "hw_1_2_ben"
-    joined = rosters.join(["smithann_4001_900_hw.ipynb", "smithann_LATE_4001_901_hw-1.ipynb", "hw_1_2_ann"])
-    assert list(joined.student.values()) == ["smithann_4001"] * 2 + ["hw_1"]  # handed in again
+    joined = rosters.join(["smithann_4001_900_hw.ipynb", "smithann_LATE_4001_901_hw-1.ipynb",
+                           "smithann_4001_902_hw final.py", "hw_1_2_ann"])
+    assert list(joined.student.values()) == ["smithann_4001"] * 3 + ["hw_1"]  # handed in again, the last renamed
     assert rosters.whose("smithann_4001_900_hw.ipynb", None, joined) == "smithann_4001"
 
 
@@ -165,7 +166,7 @@ def test_a_time_that_cannot_be_read_stops_where_it_counts(tmp_path):
     with pytest.raises(ValueError, match="deadline: found 'Freitag, 20. November 2026, 11:59 PM' .* Participant 101, "
                                          "expected .*Friday, 20 November 2026, 11:59 PM"):
         grade.run(tmp_path / "in", sheet, tmp_path / "out", deadline="2026-11-20", **options)
-    assert grade.run(tmp_path / "in", sheet, tmp_path / "out", **options) == 0 and len(who.students) == 3
+    assert grade.run(tmp_path / "in", sheet, tmp_path / "out", **options) == 0
 
 
 def settled(tmp_path, graded, text="", **more):
@@ -336,6 +337,7 @@ def _try(out, found):
         found.put(str(error))
 
 
+@pytest.mark.slow
 def test_a_folder_is_one_graders(tmp_path):
     context, out = multiprocessing.get_context("spawn"), tmp_path / "out"
     with place.held(out):

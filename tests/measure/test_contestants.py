@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -54,13 +55,25 @@ def test_threads_are_set_for_each_call(numba, monkeypatch):
     assert now == [1, 2]
 
 
-def test_a_table_for_readers(capsys, numba):
-    before = numba.get_num_threads()
+def test_a_table_for_readers(capsys):
     measure.show((4, 8), ["numpy-idiomatic"], rounds=1, block=1e-9)
-    assert numba.get_num_threads() == before
     first, head, *lines = capsys.readouterr().out.splitlines()
     assert first == "(4, 8), float32, forward, threads: 1" and "predicted" in head and "ratio" in head
     assert lines[-1].startswith("numpy-idiomatic")
+
+
+@pytest.mark.parametrize("names, told", [(["numpy-idiomatic"], {"numba": [7]}),
+                                         (["numpy-idiomatic", "pytorch"], {"numba": [7], "torch": [7]})])
+def test_after_a_table_there_are_as_many_threads_as_before(monkeypatch, names, told):
+    said = {}
+    for package in ("numba", "torch"):
+        monkeypatch.setitem(sys.modules, package, SimpleNamespace(
+            get_num_threads=lambda: 7, set_num_threads=lambda n, package=package: said.setdefault(package, []).append(n)))
+    monkeypatch.setattr(measure.contestants, "passes", lambda *arguments: {"copyto": list})
+    measure.show((4, 8), names, rounds=1, block=1e-9)
+    assert said == told
+    monkeypatch.setitem(sys.modules, "numba", None)  # it is there and cannot be imported
+    measure.show((4, 8), ["numpy-idiomatic"], rounds=1, block=1e-9)
 
 
 def test_lines_are_those_of_the_cost_model():

@@ -191,8 +191,8 @@ def test_backward_maps_measure_what_they_say():
 
 def test_agreement_counts_the_cells_between_10_u_and_a_tenth():
     u = FORMATS["float32"].u
-    predicted = np.array([9 * u, 11 * u, 1e-3, 0.09, 0.09, 0.11])
-    measured = np.array([1.0, 22 * u, 3e-3, 0.36, np.nan, 0.0])
+    predicted = np.array([9 * u, 11 * u, 1e-3, 0.09, 0.09, 0.11, np.nan])
+    measured = np.array([1.0, 22 * u, 3e-3, 0.36, np.nan, 0.0, 1e-3])
     assert agreement(measured, predicted) == (pytest.approx(3), 3)
     assert type(agreement(measured, predicted)[0]) is float  # so it is printed as a number and nothing more
     assert agreement(measured, predicted, "bfloat16") == (pytest.approx(4), 1)
@@ -250,6 +250,7 @@ def test_a_rounded_mean_loses_u_ratio_whatever_the_variance(D):
     assert_agrees(maps["perfect"], regimes.mean_loss(RATIOS, D, "exact"), least=20)
 
 
+@pytest.mark.slow
 def test_the_lines_in_float64():
     """Same lines, another u: 2**-29 times the loss, so everything happens at far larger ratios."""
     ratios = 10.0 ** np.linspace(1, 15, 12)

@@ -210,9 +210,20 @@ def test_what_outputs_depend_on(book):
     mpi.write_text(said + "pytest==1\n")
     after = cache_key(book)
     mpi.write_text(said)
-    mine.with_name("laptop.json").rename(mine.parent.parent / "laptop.json")
+    mine.rename(mine.parent.parent / "laptop.json")
     assert len({before, after, cache_key(book)}) == 3
     (mine.parent.parent / "laptop.json").unlink()
+
+
+def test_outputs_depend_on_the_code_wherever_it_lies(tmp_path):
+    root, keys = tmp_path / "mine", set()
+    (root / "lnlib").mkdir(parents=True)
+    for name in ("requirements.txt", "requirements-mpi.txt"):
+        (root / name).touch()
+    for text in ("a = 1", "a = 2"):
+        (root / "lnlib" / "a.py").write_text(text)
+        keys.add(cache_key(root))
+    assert len(keys) == 2
 
 
 def differing(one, other):

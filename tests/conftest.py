@@ -18,6 +18,7 @@ from browsing import served, skip
 from chrome import CHROME, FLAGS
 from hypothesis import settings
 from pages import ROOT
+from sweeps import sweeps
 
 # The same examples on every run, and no database of past failures.
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
@@ -116,13 +117,17 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(items):
-    """Marks what reads the site or needs a browser; what takes long comes first.
+    """Marks what reads the site or needs a browser, and most cases of long tables as slow; what takes long comes first.
 
     The first file that reads the site builds it, in one process. The other is meanwhile busy with lnlib.cpu.
     """
     for item in items:
         if {"site", "browser"} & {*item.fixturenames}:
             item.add_marker(pytest.mark.site)
+    left = sweeps(item.nodeid for item in items if not {"site", "slow"} & {mark.name for mark in item.iter_markers()})
+    for item in items:
+        if item.nodeid in left:
+            item.add_marker(pytest.mark.slow)
     builder = next((item.path for item in items if shared(item.path) == "site"), None)
     order = [builder, *SHARED, None]
     items.sort(key=lambda item: order.index(builder if item.path == builder else shared(item.path)))

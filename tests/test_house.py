@@ -8,6 +8,7 @@ from graphlib import TopologicalSorter
 
 import pytest
 from pages import CHAPTERS, ROOT
+from sweeps import CASES_OF_A_CHECK, sweeps
 
 FOLDERS = ("lnlib", "classroom", "benchmarks", "tools")
 
@@ -124,3 +125,11 @@ def test_a_chapter_is_found_in_one_guess():
         assert (ROOT / f"tests/chapters/test_ch{int(number):02}.py").is_file()
         for module in re.findall(r"`([\w.]+)`", modules):
             assert module in SOURCES, module
+
+
+def test_make_check_tries_some_cases_of_every_table():
+    table, others = [f"a::table[{case}]" for case in range(40)], ["a::alone", "b::table[1]", "a::table_of_one[1]"]
+    left = sweeps(table + others)
+    assert left < {*table} and len(left) == 40 - CASES_OF_A_CHECK
+    assert sweeps(reversed(table)) == left  # every process asks for the same
+    assert all(len(sweeps(table[:case] + table[case + 1:]) ^ left) <= 2 for case in range(40))

@@ -189,6 +189,7 @@ def test_the_results_do_not_depend_on_where_arrays_lie(dtype, rows):
             assert bits(run(*moved, out=out)) == expected, (D, k)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_rows_are_cut_at_cache_lines(dtype):
     """What makes the stores aligned: the head of a row, and copies of gamma that meet lines where the rows do."""
@@ -400,6 +401,7 @@ def test_no_view_needs_a_kernel_of_its_own(view):
     assert [kernel.signatures for kernel in entries] == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_the_number_of_threads(dtype):
     """Rows are independent, so y and dx are the same bit for bit; sums over rows are the same up to their order.
@@ -515,6 +517,7 @@ def test_sums_over_rows_of_a_constant():
             assert np.abs(dbeta.astype(float) / (rows * float(c)) - 1).max() <= 5.5 * cases.U["float32"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2])
 def test_many_rows(n):
     """262,144 rows: sums in float32 alone would lose three digits of dbeta, whose terms have one sign."""

@@ -267,6 +267,7 @@ def test_every_kernel_out_of_range(kind, sigma, eps, exponent):
     cases.check((y, np.ldexp(dx, exponent), dgamma, dbeta), exact, cases.float32_bars(exact, gamma, dy))
 
 
+@pytest.mark.slow
 @every_kind
 def test_every_kernel_on_constants(kind):
     """A constant row gives beta and no dgamma, a constant g gives no dx; exactly, of numbers whose mean rounds.
@@ -319,6 +320,7 @@ def rounds(ran, threads):
     return sum(event[2] == "shfl_xor_sync" for event in ran.events) / (10 * threads)
 
 
+@pytest.mark.slow
 @of_forward
 def test_rounds_of_the_statistics(kind):
     """One for a mean of less than half a standard deviation, two for a larger one, and never all six.
@@ -446,6 +448,7 @@ def test_full_requests(D, width, N, dtype, long):
         assert all(n == wavefronts for n, wavefronts in simt.bank_conflicts(ran).values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [4, 1])
 def test_traffic_of_the_kernels_for_long_rows(width):
     """x is read for each round and once more, x and dy twice; the partial sums of all rows but the first return."""
@@ -460,6 +463,7 @@ def test_traffic_of_the_kernels_for_long_rows(width):
         assert (uses(backward, sums, (name, "load"))[0] == N // plan.partials - 1).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [4, 1])
 def test_traffic_of_rows_that_are_read_twice(width):
     """The partial sums are written once and never read."""
@@ -1176,6 +1180,7 @@ assert not [name for name in sys.modules if name.startswith(("numba.", "llvmlite
 """
 
 
+@pytest.mark.slow
 def test_without_numba():
     """The browser's case: the same kernels and the same results. ``import lnlib`` loads nothing of them.
 

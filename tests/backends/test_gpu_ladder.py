@@ -62,6 +62,7 @@ def test_steps_are_layer_norm(name, N, D):
     assert len(runs) == len(STEPS[name].plan(N, D, 4))
 
 
+@pytest.mark.slow
 def test_long_rows():
     """256 threads keep 16 numbers each, and as many of their parts of dgamma; or, without parts, 512 threads."""
     kernels = {D: STEPS["fused-partials"].plan(8, D, 4)[0].kernel for D in (4095, 4096, 4097, 4100)}

@@ -115,6 +115,7 @@ def test_the_steps_differ_in_what_the_compiler_may_do():
 
 # Two stages
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 2, 3, 5])
 @pytest.mark.parametrize("padding", [0, 32])
 def test_parts_are_added_in_their_order(parts, padding):

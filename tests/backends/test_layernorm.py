@@ -248,6 +248,7 @@ problems = st.composite(integer_problem)()
 EPS = 1.0
 
 
+@pytest.mark.slow
 @given(problems, st.integers(-20, 20))
 def test_scaling_by_a_power_of_two(problem, power):
     """x and the root of eps times 2**k: y, dgamma, dbeta the same and dx 2**-k times, bit for bit."""

@@ -58,6 +58,7 @@ def test_calls_do_what_they_are_named_for(which, number):
     assert steps and all(len(call()) == number and call()[0].shape == (6, 8) for call in steps)
 
 
+@pytest.mark.slow
 def test_the_limit_in_c_is_the_same_pass():
     """Row by row, and four rows at a time with rows left over; D with a head, whole vectors and a rest."""
     cpu = pytest.importorskip("lnlib.cpu")

@@ -124,6 +124,7 @@ def test_a_dtype_that_lnlib_does_not_know_is_left_out():
     assert notes.left_out == {"lnlib float64": "not among its dtypes"}
 
 
+@pytest.mark.slow
 def test_nothing_but_lnlib_is_needed_to_import_it():
     code = ("import sys; sys.modules.update(dict.fromkeys(('torch', 'triton', 'cupy', 'liger_kernel'))); "
             "import benchmarks.gpu.command, benchmarks.gpu.profile; "
@@ -310,6 +311,7 @@ def test_arguments(capsys):
         assert error.value.code == 2 and message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_without_a_gpu(monkeypatch, capsys):
     """The real process that looks for one; where there is one, it is hidden."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

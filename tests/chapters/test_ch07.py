@@ -217,6 +217,7 @@ def test_one_mistake_is_told_as_itself(id, candidate, words):
 
 # Questions: the numbers in the answers are computed, then looked for in their text
 
+@pytest.mark.slow
 def test_what_the_answers_say(rng):
     formats = np.array([2.0**-53, 2.0**-24, 2.0**-8])  # 6.1
     left = -np.log10(formats * 1000**2)

@@ -152,6 +152,7 @@ def test_rounded_statistics_spoil_dgamma_more_than_dx(rng, dtype, ratio):
     assert 0.5 < dx / (TAU * u * np.hypot(1, ratio * np.sqrt(2 / D))) < 2
 
 
+@pytest.mark.slow
 def test_the_affine_form_loses_more_to_the_same_mean(rng):
     D = 256
     g = rng.standard_normal((64, D)).astype(F4)
@@ -176,6 +177,7 @@ def test_numpy_adds_rows_in_sequence_and_contiguous_ones_in_blocks(rng):
     assert np.linalg.norm(contiguous - exact) < np.linalg.norm(running - exact) / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_spread_of_random_orders_is_the_rounding_error(rng, dtype):
     """Standard deviation over sqrt(n), for several sets of numbers: what theory says, but for what all runs share.

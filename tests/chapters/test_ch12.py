@@ -473,6 +473,7 @@ def rounded_blocks(products):
     return (yield GATHER, mine.astype(np.float32)).sum(axis=0, dtype=float)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer, words", [
     (summed, "The library adds"), (own_sum_gathered, "gathers one sum, of all its rows"),
     (fsum_of_shards, "gathers one sum, of all its rows"), (wide_blocks, "brings 3 sums"), (in_four, "brings 4 sums"),

@@ -178,6 +178,7 @@ def test_threads_refuses(attempt, check, words):
 STORED, LOADED = "tile[r * 33 + lane]", "tile[lane * 33 + c]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes, check, words", [
     ([(STORED, "tile[r * 32 + lane]"), (LOADED, "tile[lane * 32 + c]")], "no conflicts", "takes 32 turns a request"),
     ([(f"y[c * 32 + lane] = {LOADED}", "y[lane * 32 + c] = tile[c * 33 + lane]")], "neighbours in global memory",
@@ -256,6 +257,7 @@ def sum_in_warp(x, sums):
     sums[cuda.threadIdx.x] = warp_sum(x[cuda.threadIdx.x])
 
 
+@pytest.mark.slow
 def test_butterfly_marks_the_lanes_that_know():
     one = (np.arange(32) == 3).astype(np.float32)
     run = simt.launch(sum_in_warp, 1, 32, one, np.empty(32, np.float32), log=True)

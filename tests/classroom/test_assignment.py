@@ -147,6 +147,7 @@ def test_every_mistake_fails_and_is_named(id):
                 assert mistake.wrong in (checked.diagnosis() or mistake.wrong), (task.variant, mistake)
 
 
+@pytest.mark.slow
 def test_a_mistake_is_named_alone_or_with_another_and_what_is_right_is_not():
     task = drawn("ch03-norm-backward", 0)
     one, two = task.mistakes[0], next(m for m in task.mistakes if "2 * c" in m.changes[0][0])

@@ -57,6 +57,7 @@ def test_a_variant_is_worth_points_to_its_own_student_alone(graded):
     assert not (graded / "inputs").exists() and 'href="feedback/s1.html"' in (graded / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_table_for_another_roster_goes(graded):
     (graded / "moodle.csv").write_text("of another grading")
     (graded.parent / "plain.csv").write_text("Student ID\ns1\ns2\ns3\n")

@@ -289,6 +289,7 @@ def test_what_cannot_be_read_is_told_in_words(data, words):
         forms.code_cells(data)
 
 
+@pytest.mark.slow
 def test_a_zip_that_grows_is_not_unpacked():
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:

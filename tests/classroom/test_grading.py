@@ -84,6 +84,7 @@ print(json.dumps(found))
 _SLEEP = 'import os, time\nos.write(4, b"x")\ntime.sleep(100)\n'
 
 
+@pytest.mark.slow
 def test_a_sandbox_from_outside(sandbox, tmp_path):
     (tmp_path / "sleep.py").write_text(_SLEEP)
     run = python("-c", _LOOK, tmp_path / "sleep.py", "close")
@@ -260,6 +261,7 @@ def test_finished_results_are_kept_and_grading_again_gives_the_same_bytes(classr
     assert (place / "out" / "points.csv").read_bytes() == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_the_end_of_the_grader_keeps_what_is_finished_and_ends_the_rest(sandbox, tmp_path, how):
     drawn = make_class(tmp_path, _CHAPTERS)
@@ -515,6 +517,7 @@ _BREAK = {"system": "import platform; platform.system = lambda: 'Darwin'",
           "python": "import classroom.grader.launch as s; s.shown_everywhere = lambda: {}"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", _BREAK)
 def test_without_a_sandbox_nothing_is_graded(broken, tmp_path, request):
     if broken not in ("system", "machine", "kernel"):

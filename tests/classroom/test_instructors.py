@@ -113,6 +113,7 @@ def test_the_example_gives_what_the_page_shows(tmp_path):
     assert diagnosis in (tmp_path / "graded/feedback/cara.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_page_tells_what_the_repository_alone_gives_away():
     pytest.importorskip("sphinx", reason="the table is made where the book is built")
     import ln_guess

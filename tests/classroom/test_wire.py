@@ -31,6 +31,7 @@ def same(a, b):
     return type(a) is type(b) and a == b
 
 
+@pytest.mark.slow
 @given(_VALUES)
 def test_what_is_sent_comes_back(value):
     frame = io.BytesIO(wire.encode(value) + b"the next one")

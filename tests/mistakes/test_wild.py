@@ -187,6 +187,7 @@ def test_what_a_habit_hides_beyond_what_the_careful_test_leaves(habit, hides):
     assert found == LEFT | hides
 
 
+@pytest.mark.slow
 def test_the_careful_test_and_its_company_leave_digits_only():
     assert survivors(CAREFUL) == LEFT
     assert set.intersection(*(survivors(habit) for habit in (CAREFUL, *MORE))) == DIGITS

@@ -116,6 +116,7 @@ def test_three_routes_meet(route, n):
     assert equal(route(r), symbolic.compact(r), r)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_compact_steps_are_compact_line_by_line(n):
     r = symbolic.row(n)

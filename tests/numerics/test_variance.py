@@ -265,6 +265,7 @@ def test_shifted_is_lost_when_the_first_element_is_the_outlier(D):
     assert var_error(x, "naive") <= 4 * U["float32"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", ["neumaier", "wide"])
 @pytest.mark.parametrize("offset", [*(pytest.param(offset, marks=pytest.mark.slow) for offset in (0, 1e3)), 1e6])
 def test_the_best_sums_give_the_best_variance(id, offset):
@@ -302,6 +303,7 @@ def test_no_offset_costs_a_digit(id, dtype, n, D, bar, offsets):
         assert y_error(*rows(n, D, dtype, offset), id) <= bar, offset
 
 
+@pytest.mark.slow
 def test_recentred_needs_short_sums():
     """What is left of the mean is delta = E u (1 + E u mu / sigma); E u = |r| / mu, so delta = r^2 / (mu sigma)."""
     x, exact = rows(3, 65536, offset=1e7)

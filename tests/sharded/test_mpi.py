@@ -64,6 +64,7 @@ def several(*quick, slow):
     return pytest.mark.parametrize("ranks", [*quick, *(pytest.param(n, marks=pytest.mark.slow) for n in slow)])
 
 
+@pytest.mark.slow
 @needs_mpi
 @several(2, slow=(1, 3, 4, 7, 8))
 def test_bits_and_bytes_are_those_of_the_simulator(ranks):
@@ -181,6 +182,7 @@ def test_the_demo_shows_the_same_as_the_simulator():
     assert shown.stdout == simulated.stdout and shown.stdout.count("\n") == 17
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_a_launcher_of_another_mpi_is_named():
     """It starts processes each of which is a world of one; only its variables tell."""

@@ -742,6 +742,7 @@ def results(kernel, launch):
 '''
 
 
+@pytest.mark.slow
 def test_agreement_with_the_simulator_of_numba(tmp_path):
     """The same operations in the same order: equal to the last bit."""
     pytest.importorskip("numba.cuda", reason="needs Numba")

@@ -44,6 +44,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_exit_codes_and_files(folder, capsys):
     assert main(["my_layer:pair", "--quick"]) == 0 == main(["my_layer:Holder.inner", "--quick"])
     assert "properties held" in capsys.readouterr().out

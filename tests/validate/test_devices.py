@@ -81,6 +81,7 @@ def test_cupy_arrays_are_put_on_the_device_and_fetched(cupy):
                     framework="cupy", quick=True).held
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_cupy_arrays_is_told(cupy):
     def swapped(dy, cache):
         dx, dgamma, dbeta = backward(dy, cache)

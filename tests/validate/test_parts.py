@@ -55,6 +55,7 @@ def test_whoever_watches_sees_every_case_before_it_is_run():
     assert [case.dtype for case in seen] == ["float32", "float64"] == list(digits)
 
 
+@pytest.mark.slow
 def test_whoever_watches_is_told_until_the_end():
     """Of naming, shrinking and looking for losses, too: there are no more calls in between than one check makes."""
     calls = [0]  # of each case that was told

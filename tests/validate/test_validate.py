@@ -48,6 +48,7 @@ def in_float32(forward, backward):
     return wide_forward, lambda dy, saved: [a.astype(saved[1]) for a in backward(dy.astype(np.float32), saved[0])]
 
 
+@pytest.mark.slow
 def test_a_mistake_has_its_name_though_arithmetic_is_in_float32():
     """float64 arrays would show that first, and y to be wrong."""
     def backward(dy, cache):
@@ -105,6 +106,7 @@ def test_half_precision_in_storage_only_holds():
         assert validate(in_float32(*both), dtypes=("float16",), quick=True).held, name
 
 
+@pytest.mark.slow
 def test_a_failure_is_shrunk_to_one_of_its_kind():
     """xhat from y divides by gamma: 0 / 0 where gamma is 0. Elsewhere it loses digits, and the smallest case does so."""
     report = validate(pair(two_pass, normalised, from_y), quick=True)
@@ -162,6 +164,7 @@ def test_one_that_loses_digits_as_no_known_bug_does_has_no_name():
     assert [f.property for f in report.failures] == ["rows far from zero"] and report.mistake is None
 
 
+@pytest.mark.slow
 def test_a_mistake_that_no_list_has_is_read_off_its_terms():
     def backward(dy, cache):
         dx, dgamma, dbeta = layer_norm_backward(dy, cache)
@@ -171,6 +174,7 @@ def test_a_mistake_that_no_list_has_is_read_off_its_terms():
     assert report.mistake.names == ("dx-two",)
 
 
+@pytest.mark.slow
 def test_the_pasted_test_fails_on_the_wrong_one_and_passes_on_the_right_one():
     wrong = next(entry for entry in MUTANTS if entry.name == "gamma-outside")
     test = validate((layer_norm_forward, wrong.backward), quick=True).failures[0].test

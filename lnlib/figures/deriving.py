@@ -15,7 +15,7 @@ def _bare_3d(ax, limit):
     """Empty 3-D axes seen from a little above, with equal scales and three labelled arrows."""
     ax.set(xlim=(-limit, limit), ylim=(-limit, limit), zlim=(-limit, limit))
     ax.set_axis_off()
-    ax.set_box_aspect((1, 1, 1), zoom=2.7)
+    ax.set_box_aspect((1, 1, 1), zoom=2.5)
     ax.view_init(elev=16, azim=22)
     for direction, name, label_at in zip(np.eye(3) * 0.52 * limit, ("$x_1$", "$x_2$", "$x_3$"), (1.6, 1.2, 1.2)):
         ax.plot(*np.stack([0 * direction, direction], -1), color=COLOURS["grey"], linewidth=0.8)
@@ -40,10 +40,10 @@ def geometry(x, c, xhat, y):
     ellipse = np.column_stack([circle, np.ones(len(circle))]) @ np.linalg.lstsq(design, y, rcond=None)[0]
     limit = 1.05 * max(np.abs(a).max() for a in (x, y, ellipse))
 
-    fig, axes = figure(6.2, 3.0, 3, narrow=(1, 8.4), projection="3d")
+    fig, axes = figure(6.2, 3.0, 3, narrow=(1, 9), projection="3d")
     for ax, title in zip(axes, ("centre", "scale", "stretch")):
         _bare_3d(ax, limit)
-        ax.set_title(title, y=-0.1, fontsize=SIZE)
+        ax.set_title(title, y=-0.03, fontsize=SIZE)
 
     def steps(ax, start, end):
         for a, b in zip(start, end):

@@ -300,6 +300,8 @@ def _check_lists(f, args, dy, grads, method):
     rule = RULES[contract.require_choice("method", method, RULES)]
     args = [contract.require_finite(f"args[{k}]", a, rule.dtypes)
             for k, a in enumerate(contract.require_several("args", args))]
+    if not args:
+        raise ValueError("args: found none, expected one array or more")
     grads = [contract.as_array(f"grads[{k}]", g, _REAL)
              for k, g in enumerate(contract.require_several("grads", grads))]
     if len(grads) != len(args):
@@ -407,7 +409,7 @@ class GradientReport:
     @property
     def max_error(self):
         """The largest relative error; ``inf`` where a gradient had the wrong shape, NaN or Inf."""
-        return max((row.error for row in self.rows), default=0.0)
+        return max(row.error for row in self.rows)
 
     def __str__(self):
         table = [("gradient", "", "error", "tolerance", "shape")]

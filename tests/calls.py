@@ -396,7 +396,7 @@ _step = {"f": _f, "x": finite(POINT, {"float16": POINT.astype("f2")}), "h": numb
          "dy": shaped(np.ones((1,)), finite, fine=("None", "shape ()"))}
 _difference = {**_step, "dy": finite(np.array(1.0), {"shape (2,)": np.ones(2)}, fine=("None",))}
 _lists = {"f": function(lambda x: x * x, {"returns None": lambda x: None, "returns a sum": lambda x: x.sum()}),
-          "args": several([POINT], {"integers": [[1, 2]], "NaN": [POINT * np.nan], "None": [None]}),
+          "args": several([POINT], {"none": [], "integers": [[1, 2]], "NaN": [POINT * np.nan], "None": [None]}),
           "dy": shaped(POINT, finite),
           "grads": several([POINT], {"none": [], "two": [POINT, POINT], "integers": [[1, 2]]}),
           "method": choice("central")}

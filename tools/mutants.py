@@ -77,7 +77,7 @@ class Copy:
 
     def __init__(self, root, folder, seconds, loaded=()):
         self.folder, self.seconds = copy_of(root, folder / "project"), seconds
-        self.compiled = folder / "compiled"
+        self.compiled, self.aside = folder / "compiled", folder / "compiled from the right code"
         env = os.environ | {"PYTHONPATH": str(self.folder), "NUMBA_CACHE_DIR": str(self.compiled),
                             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # plugins take longer to load than pytest
         self.server = subprocess.Popen([sys.executable, ROOT / "tools/forked_tests.py", *loaded], cwd=self.folder,
@@ -103,9 +103,10 @@ class Copy:
         path = self.folder / mutant.file
         kept = path.with_suffix(".kept")
         shutil.move(path, kept)  # and back, with its time: Python and Numba look at it
-        compiles = "cpu" in path.parts or "njit" in mutant.source  # what is kept on disk may hold the right code
-        if compiles:
-            shutil.rmtree(self.compiled, ignore_errors=True)
+        # The disk holds what was compiled from the right code, or by the right compiler.
+        compiles = mutant.file == "lnlib/cpu/compiler.py" or "njit" in mutant.source
+        if compiles and self.compiled.exists():
+            self.compiled.rename(self.aside)
         try:
             path.write_text(mutant.source, encoding="utf-8")
             for marked in (_QUICK, _SLOW):
@@ -119,6 +120,8 @@ class Copy:
             shutil.move(kept, path)
             if compiles:
                 shutil.rmtree(self.compiled, ignore_errors=True)
+                if self.aside.exists():
+                    self.aside.rename(self.compiled)
 
 
 def rows_of(results):

@@ -43,7 +43,7 @@ def _terms(base):
     if gamma is not None:
         mean, projection = mean1(dy), outer * mean2(dy * inner)
         terms += [dy, mean, projection, gamma * mean, gamma * projection, gamma * outer * mean2(g * inner)]
-    return np.stack([np.broadcast_to(r * term, dy.shape).ravel() for term in terms], axis=-1)
+    return np.stack([np.broadcast_to(r * term, dy.shape).ravel() for term in terms], axis=1)
 
 
 def _fit(dx, base, tolerance):

@@ -398,6 +398,8 @@ def test_no_view_needs_a_kernel_of_its_own(view):
     entries = kernels.forward_serial, kernels.backward_serial
     before = [kernel.signatures for kernel in entries]
     run(*map(VIEWS[view], a))
+    for k, one in enumerate(a):  # one alone, too
+        run(*a[:k], VIEWS[view](one), *a[k + 1:])
     assert [kernel.signatures for kernel in entries] == before
 
 

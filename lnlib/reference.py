@@ -142,7 +142,7 @@ def relative_error(value, exact):
 def correct_digits(value, exact):
     """Correct decimal digits of a tensor, -log10 of its relative error, between 0 and 17."""
     error = relative_error(value, exact)
-    return 17.0 if error == 0 else float(np.clip(-math.log10(error), 0, 17))
+    return 17.0 if error == 0 else min(max(-math.log10(error), 0.0), 17.0)
 
 
 def kappa(exact, dy, gamma):

@@ -176,9 +176,10 @@ def _in_words(error, answer):
     """What the answer raised, where, and what it usually means."""
     words = f"your function raised {type(error).__name__}: {error}"
     file = getattr(getattr(answer, "__code__", None), "co_filename", None)
-    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    if lines and lines[-1].line:
-        words += f"; in its line `{lines[-1].line}`"
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    line = next((frame.line for frame in frames if frame.filename == file), "")
+    if line:
+        words += f"; in its line `{line}`"
     shapes = [re.findall(r"\d+", shape) for shape in re.findall(r"\(([\d,]+)\)", str(error))]
     if "could not be broadcast" in str(error) and any(a[:-1] == b for a, b in itertools.permutations(shapes, 2)):
         words += "; a mean over the last axis keeps that axis, of length 1, only with keepdims=True"

@@ -86,7 +86,7 @@ def _choices(dy, cache):
 
 def _pairs(base, groups):
     """The right base, every single replacement, and every pair from different groups."""
-    groups = [list(group) for group in groups]
+    groups = list(groups)
     yield (), base
     for names, parts in itertools.chain(*groups):
         yield names, base._replace(**parts)
@@ -98,7 +98,7 @@ def _pairs(base, groups):
 
 
 #: 1/s on some of the terms only; on all but the projection it is ``centred-once``.
-PARTLY_SCALED = frozenset({"rstd-on-first-only", "rstd-missing-mean", "rstd-on-projection-only", "rstd-missing-first"})
+PARTLY_SCALED = {"rstd-on-first-only", "rstd-missing-mean", "rstd-on-projection-only", "rstd-missing-first"}
 
 
 def _scaled_in_part(base):
@@ -112,20 +112,28 @@ def _scaled_in_part(base):
 
 def _layer_norm_bases(dy, cache):
     base = Base(dy, cache.gamma, cache.rstd, cache.xhat, cache.xhat, row_mean, row_mean)
-    again = ("gamma-again",), base._replace(r=cache.rstd * cache.gamma)
-    return itertools.chain(_pairs(base, _choices(dy, cache)), _scaled_in_part(base), [again])
+    yield from _pairs(base, _choices(dy, cache))
+    yield from _scaled_in_part(base)
+    yield ("gamma-again",), base._replace(r=cache.rstd * cache.gamma)
 
 
-def _probe(seed, shape, mean, sigma):
-    rng = np.random.default_rng(seed)
-    x, dy = rng.standard_normal((2, *shape))
-    gamma = rng.uniform(0.5, 2, shape[-1]) * np.where(np.arange(shape[-1]) % 2, -1, 1)
-    return dy, forward_keeping_x(mean + sigma * x, gamma, gamma)[1]
+def _drawn(*rows):
+    """dy, gamma and x of each (shape, mean of x, its sigma)."""
+    for seed, (shape, mean, sigma) in enumerate(rows, 1):
+        rng = np.random.default_rng(seed)
+        x, dy = rng.standard_normal((2, *shape))
+        yield dy, rng.uniform(0.5, 2, shape[-1]), mean + sigma * x
+
+
+def _probe(dy, gamma, x):
+    gamma[1::2] = -gamma[1::2]
+    return dy, forward_keeping_x(x, gamma, gamma)[1]
 
 
 #: Candidates (dy, cache) -> (dx, dgamma, dbeta), as :func:`lnlib.layernorm.layer_norm_backward`. The second probe has
 #: other dimensions and a sigma comparable with sqrt(eps).
-LAYER_NORM = Family(("dx", "dgamma", "dbeta"), (_probe(1, (3, 4, 7), 30.0, 10.0), _probe(2, (2, 3, 11), 1.0, 3e-3)),
+LAYER_NORM = Family(("dx", "dgamma", "dbeta"),
+                    tuple(_probe(*drawn) for drawn in _drawn(((3, 4, 7), 30.0, 10.0), ((2, 3, 11), 1.0, 3e-3))),
                     right_backward, ENTRIES, _layer_norm_bases)
 
 
@@ -155,14 +163,14 @@ def _rms_bases(dy, cache):
         _BOTH_AXES])
 
 
-def _rms_probe(seed, shape, sigma):
-    rng = np.random.default_rng(seed)
-    x, dy = rng.standard_normal((2, *shape))
-    return dy, rms_norm_forward(sigma * x, rng.uniform(0.5, 2, shape[-1]))[1]
+def _rms_probe(dy, gamma, x):
+    return dy, rms_norm_forward(x, gamma)[1]
 
 
 #: Candidates (dy, cache) -> (dx, dgamma), as :func:`lnlib.layernorm.rms_norm_backward`, of matrices.
-RMS_NORM = Family(("dx", "dgamma"), (_rms_probe(1, (5, 7), 3.0), _rms_probe(2, (3, 11), 3e-3)), rms_norm_backward,
+RMS_NORM = Family(("dx", "dgamma"),
+                  tuple(_rms_probe(*drawn) for drawn in _drawn(((5, 7), 0, 3.0), ((3, 11), 0, 3e-3))),
+                  rms_norm_backward,
                   _table(frozen_statistics="the mean square is treated as a constant",
                          missing_projection="the path through the mean square is left out",
                          missing_rstd="the factor rstd in front of dx is missing",
@@ -194,7 +202,7 @@ def _outside_bases(dy, cache):
     inside = np.sqrt(sigma**2 + cache.eps)
     gamma = [] if cache.gamma is None else [[(("gamma-twice",), {"dy": cache.gamma * dy})]]
     base = Base(dy, cache.gamma, 1 / s, c / sigma, c / s, row_mean, row_mean)
-    return itertools.chain(_scaled_in_part(base), _pairs(base, [
+    yield from _pairs(base, [
         [(("only-s-replaced",), {"outer": c / s}),
          (("eps-inside",), {"r": 1 / inside, "outer": c / inside, "inner": c / inside}),
          (("eps-dropped",), {"r": 1 / sigma, "outer": c / sigma, "inner": c / sigma}),
@@ -203,19 +211,16 @@ def _outside_bases(dy, cache):
          (("sigma-for-s",), {"inner": c / sigma}), (("centred-for-xhat",), {"outer": c, "inner": c}),
          (("centred-once",), {"outer": c})],
         _powers(1 / s, "missing-rstd", "variance-for-std"), *gamma,
-        [*_BOTH_AXES, (("first-axis",), {"mean1": AXES["first-axis"], "mean2": AXES["first-axis"]})]]))
+        [*_BOTH_AXES, (("first-axis",), {"mean1": AXES["first-axis"], "mean2": AXES["first-axis"]})]])
+    yield from _scaled_in_part(base)
 
 
 def outside_family(with_gamma):
     """Candidates (dy, OutsideCache) -> (dx,), eps added outside the root, with gamma or without."""
     contract.require_bool("with_gamma", with_gamma)
-    probes = []
-    for seed, shape, sigma in ((1, (3, 4, 7), 3.0), (2, (2, 3, 11), 0.1)):
-        rng = np.random.default_rng(seed)
-        x, dy = rng.standard_normal((2, *shape))
-        gamma = rng.uniform(0.5, 2, shape[-1]) if with_gamma else None
-        probes.append((dy, OutsideCache(5 + sigma * x, gamma, 0.3)))
-    return Family(("dx",), tuple(probes), outside_backward,
+    probes = tuple((dy, OutsideCache(x, gamma if with_gamma else None, 0.3))
+                   for dy, gamma, x in _drawn(((3, 4, 7), 5, 3.0), ((2, 3, 11), 5, 0.1)))
+    return Family(("dx",), probes, outside_backward,
                   _table(only_s_replaced="layer norm's formula with another s put in; ds/dx changes as well",
                          eps_inside="it is the one for eps inside the root",
                          sigma_in_front="sigma stands for s in the division at the end",

@@ -54,7 +54,7 @@ def _fit(dx, base, tolerance):
     # gamma may be pulled out of a mean over the rows, and a mean over a tile is one number: such terms are parallel
     # to an earlier one, which then stands for both.
     kept = [k for k, c in enumerate(columns.T) if not (np.abs(columns.T[:k] @ c) > 1 - 1e-9).any()]
-    fitted, size = np.zeros(9), np.linalg.norm(dx)
+    fitted, size = np.zeros(len(_TERMS)), np.linalg.norm(dx)
     fitted[kept] = np.linalg.lstsq(columns[:, kept], dx.ravel(), rcond=None)[0]
     fitted[np.abs(fitted) < 10 * tolerance * size] = 0  # too small to be told from rounding
     if np.linalg.norm(columns @ fitted[:len(sizes)] - dx.ravel()) > 10 * tolerance * size:
@@ -121,7 +121,7 @@ def _gamma(first, means):
 
 
 #: Without one of its terms, dx does not say which of them 1/s was on.
-_ABSENT = frozenset({"first-term-missing", "missing-mean", "missing-projection", "frozen-statistics"})
+_ABSENT = {"first-term-missing", "missing-mean", "missing-projection", "frozen-statistics"}
 
 
 @functools.cache
@@ -271,12 +271,12 @@ def _nearest(output, found, family):
     for known, values in wrong.items():
         if values[k][0].shape == right[k][0].shape == found[0].shape:
             mine, other = found[0] - right[k][0], values[k][0] - right[k][0]
-            size = np.linalg.norm(mine) * np.linalg.norm(other)
+            along, size = np.vdot(mine, other), np.linalg.norm(mine) * np.linalg.norm(other)
             # What is not on the entry's line must be small beside the candidate, too, or all that are far from a large
             # right result would be near each other.
-            off_line = np.linalg.norm(mine - np.vdot(mine, other) / max(np.vdot(other, other), 1e-300) * other)
-            if np.vdot(mine, other) > 0.97 * size and off_line < np.linalg.norm(found[0]) / 3:
-                near.append((np.linalg.norm(mine - other), np.vdot(mine, other) / size, known))
+            if along > 0.97 * size and (np.linalg.norm(mine - along / np.vdot(other, other) * other)
+                                        < np.linalg.norm(found[0]) / 3):
+                near.append((np.linalg.norm(mine - other), along / size, known))
     if not near:
         return Diagnosis("nearest", (), f"Your {output} is wrong in a way that no known mistake comes near.")
     # Of errors with one direction, such as a term left out and a term counted half, the size decides.

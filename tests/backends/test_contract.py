@@ -221,10 +221,14 @@ def test_descriptions():
     assert contract.describe("a", Device(X.T, strides=None), names).shape == (3, 2)  # in C order, as it says
     # What the protocol has no name for is what the array calls it; all else is what the protocol says.
     assert contract.describe("a", Device(X, dtype="torch.bfloat16"), names).dtype == np.dtype("f8")
-    for called in "bfloat16", "torch.bfloat16":
-        if "bfloat16" in cases.HALVES:
+    if "bfloat16" in cases.HALVES:
+        for called in "bfloat16", "torch.bfloat16", np.dtype("bfloat16"):
             half = Device(np.zeros(3, "V2"), dtype=called)
             assert contract.describe("a", half, names).dtype == np.dtype("bfloat16")
+    with pytest.raises(TypeError, match="^a: found dtype float64, expected singles$"):
+        contract.describe("a", Device(X, dtype=X.dtype), ("float32",), "singles")
+    with pytest.raises(TypeError, match="^a: found dtype void16, expected doubles$"):
+        contract.describe("a", Device(np.zeros(3, "V2")), names, "doubles")
     with pytest.raises(TypeError, match="^a: found dtype float8_e4m3fn, expected doubles$"):
         contract.describe("a", Device(np.zeros(3, "V1"), dtype="torch.float8_e4m3fn"), names, "doubles")
     for bad, error, message in (

@@ -54,13 +54,15 @@ def test_what_is_said_of_an_exception():
                         ((5, 2), "")):
         for answer in (lambda x, n: minus(x, np.zeros(shape)), lambda x, n: minus(np.zeros(shape), x)):
             assert run(check, answer).endswith(" ; in its line `return a - b`" + hint)
+    assert run(check, lambda x, n: np.zeros((2, 3, 4)) - np.zeros((2, 3))).endswith("keepdims=True")
     assert not run(check, lambda x, n: int("(3,) (3,2)")).endswith("keepdims=True")
-    assert run(check._replace(call=quietly), lambda x, n: n / x) is None
+    assert quietly(lambda x, n: n / x, ask(None)[0].arguments).tolist() == [np.inf, 1, 0.5]
     with pytest.raises(Raised) as info:
         reply(plainly, lambda: 1 / 0, {})
     assert vars(info.value) == {"kind": "ZeroDivisionError", "message": "division by zero",
                                 "telling": False, "means": ""}
-    assert raised(ValueError("long"), minus, "short", telling=True).message == "short"
+    assert vars(raised(ValueError("long"), minus, "short", telling=True, means="that")) == {
+        "kind": "ValueError", "message": "short", "telling": True, "means": "that"}
 
 
 def test_what_is_no_verdict_goes_through():

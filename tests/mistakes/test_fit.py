@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from lnlib.exercises import check, exercises
 from lnlib.exercises.ch05 import RMS_MUTANTS
 from lnlib.exercises.run import here, verdict
 from lnlib.layernorm import LayerNormCache, layer_norm_backward
-from lnlib.mistakes import HARMLESS, LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose, outside_family
+from lnlib.mistakes import HARMLESS, LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, Mistake, diagnose, outside_family
 from lnlib.mistakes.catalogue import FACTORS, PLACES, slip
 from lnlib.mistakes.fit import _values
 
@@ -99,6 +100,18 @@ def test_what_cannot_be_told_apart_is_one_of():
     assert "one of" in str(diagnosis) and " Or: " in str(diagnosis)
 
 
+def test_two_readings_of_one_length_are_one_of():
+    def bases(dy, cache):
+        found = [*LAYER_NORM.bases(dy, cache)]
+        return [*found, (("twin",), dict(found)[("gamma-again",)])]
+
+    again, twin = {k.name: k for k in LAYER_NORM.known}["gamma-again"], Mistake("twin", "it is the twin of another")
+    family = replace(LAYER_NORM, known=(*LAYER_NORM.known, twin), bases=bases)
+    found = diagnose(lambda dy, k: (k.gamma * layer_norm_backward(dy, k)[0], None, None), family)
+    assert found[:3] == ("one of", ("gamma-again", "twin"), f"Your dx is one of these: {again.says} Or: {twin.says}")
+    assert [how.split(" with ")[1] for how in found.because] == ["gamma-again", "twin"]
+
+
 # ---- Combinations: d = dy, g = gamma, h = xhat, r = rstd ------------------------------------------------
 
 def again(h):
@@ -138,6 +151,7 @@ PAIRS = [
     (lambda d, g, h, r: g * r * (d - m(d)), {"gamma-outside", "missing-projection"}),
     (lambda d, g, h, r: r * (g * d + m(g * d) - g * h * m(d * h)), {"mean-sign", "gamma-outside-projection"}),
     (lambda d, g, h, r: r * (g * d - (g * d).mean() - h * (g * d * h).mean()), {"no-axis"}),
+    (lambda d, g, h, r: r * (d - d.mean() - h * (d * h).mean()), {"no-axis", "gamma-missing"}),
     (lambda d, g, h, r: g * r * (d - d.mean() - h * m(d * h)), {"no-axis-first", "gamma-outside"}),
     (lambda d, g, h, r: -r * (g * d - m(g * d) - h * m(g * d * h)), {"dx-negated"}),
     (lambda d, g, h, r: (g * d - m(g * d) - h * m(g * d * h)) / r, {"rstd-inverted"}),
@@ -145,6 +159,8 @@ PAIRS = [
     (lambda d, g, h, r: r * (g * d - m(g * d, axis=0) - h * m(g * d * h, axis=0)), {"first-axis"}),
     (lambda d, g, h, r: r * (d - m(d) - h * m(d * h) / m(h * h)), {"exact-projection", "gamma-missing"}),
     (lambda d, g, h, r: r * (g * d - 0.37 * m(g * d) - h * m(g * d * h)), {"mean-other"}),
+    (lambda d, g, h, r: r * (g * d - 0.37 * m(g * d) - 0.41 * h * m(g * d * h)), {"mean-other", "projection-other"}),
+    (lambda d, g, h, r: -r * (m(d) + h * m(d * h)), {"first-term-missing", "gamma-missing"}),
     (lambda d, g, h, r: r * (d - s(d) / (d.shape[-1] - 1) - h * m(d * h)), {"gamma-missing", "mean-ddof"}),
     (lambda d, g, h, r: r * (d - m(d) - h * m(d * h)) / d[..., 0].size, {"gamma-missing", "dx-over-rows"}),
     (lambda d, g, h, r: again(h) * (g * d - m(g * d) - 2 * h * again(h) * m(g * d * h * again(h))),
@@ -156,15 +172,20 @@ PAIRS = [
     (lambda d, g, h, r: r * r * (g * d - m(g * d) - h / r * m(g * d * h / r)), {"variance-for-std", "centred-for-xhat"}),
     (lambda d, g, h, r: r * (g * g * d - m(g * g * d, axis=0) - h * m(g * g * d * h, axis=0)),
      {"gamma-twice", "first-axis"}),
+    # A mean over rows: on which side of it 1 / s is, can be seen.
+    (lambda d, g, h, r: r * (g * d - rows(g * d) - h / r * rows(g * d * h)), {"centred-once", "batch-axis"}),
+    (lambda d, g, h, r: r * (g * d - rows(g * d) - r * h * rows(g * d * h)), {"extra-rstd-in-projection", "batch-axis"}),
+    (lambda d, g, h, r: r * (g * d - rows(g * d) - r**2 * h * rows(g * d * h)),
+     {"rstd-cubed-in-projection", "batch-axis"}),
     (lambda d, g, h, r: (g * d - m(g * d) - h / r / sigma(h, r) * rows(g * d * h / r / outside_root(h, r)))
      / outside_root(h, r), {"eps-outside-root", "batch-axis-second"}),
 ]
 
 
 # Where sigma is 3e-3, squares of x - mean are below the digits of float32: nothing of the projection is left to read.
-# An eps beside a mean of xhat^2 of 1 is not much above them.
+# An eps beside a mean of xhat^2 of 1 is not much above them, nor the mean of g beside r^2 times a projection.
 _IN_FLOAT32 = [pytest.param(*pair, np.float32, marks=pytest.mark.slow) for pair in PAIRS
-               if not {"centred-for-xhat", "statistics-of-xhat", "eps-outside-root"} & pair[1]]
+               if not {"centred-for-xhat", "statistics-of-xhat", "eps-outside-root", "rstd-cubed-in-projection"} & pair[1]]
 
 
 @pytest.mark.parametrize("dx, names, dtype", [(*pair, np.float64) for pair in PAIRS] + _IN_FLOAT32,
@@ -176,7 +197,8 @@ def test_mistakes_that_come_together_are_read_off_the_terms(dx, names, dtype):
     report = check("backward-dx", candidate)
     assert report.failed and set(report.diagnosis.names) == names and gives_nothing_away(report), report
     assert report.diagnosis.kind == ("combination" if len(names) > 1 else "known")
-    assert ("(1) " in str(report.diagnosis)) == (len(names) > 1)  # one alone has no number
+    numbers = [str(n) for n in range(1, len(names) + 1)]
+    assert re.findall(r"\((\d)\) ", str(report.diagnosis)) == (numbers if len(names) > 1 else [])  # one alone has none
     for name in names:
         assert next(k.wrong for k in LAYER_NORM.known if k.name == name) in str(report.diagnosis)
 
@@ -216,6 +238,21 @@ def test_each_output_has_its_own_mistake():
     assert no_xhat.names == ("dgamma-without-xhat",)
 
 
+@pytest.mark.slow
+def test_the_sums_of_a_parameter_come_with_each_factor():
+    for times, factor in ((-1, "sign"), (2, "two"), (1 / 2, "half")):
+        for axis, names in (((0, 1), set()), (0, {"parameters-over-first-axis"})):
+            for name, what in {"dgamma": lambda dy, k: dy * k.xhat, "dgamma-from-y": lambda dy, k: dy * k.xhat * k.gamma,
+                               "dgamma-from-centred": lambda dy, k: dy * k.xhat / k.rstd,
+                               "dgamma-without-xhat": lambda dy, k: dy, "dbeta": lambda dy, k: dy,
+                               "dbeta-from-g": lambda dy, k: dy * k.gamma,
+                               "dbeta-with-xhat": lambda dy, k: dy * k.xhat}.items():
+                output = name.split("-")[0]
+                found = diagnose(lambda dy, k: [times * what(dy, k).sum(axis=axis) if output == one else None
+                                                for one in ("dx", "dgamma", "dbeta")])
+                assert {*found.names} == names | {name, f"{output}-{factor}"} - {output}, found
+
+
 def test_digits_of_float32_in_float64():
     assert "float32" in str(check("backward-dx", lambda *a: float32(*a).astype(float)).diagnosis)
 
@@ -241,6 +278,22 @@ def test_the_nearest_entry_by_direction():
     assert far.kind == "nearest" and far.names == () and "no known mistake comes near" in str(far)
 
 
+@pytest.mark.slow
+def test_how_near_the_nearest_entry_must_be():
+    def small(share):  # a hundredth of the right dx, and a share of what is orthogonal to it
+        def candidate(dy, cache):
+            dx = layer_norm_backward(dy, cache)[0]
+            other = np.roll(dx, 2, axis=-1)
+            other -= np.vdot(other, dx) / np.vdot(dx, dx) * dx
+            return (dx + share * np.linalg.norm(dx) / np.linalg.norm(other) * other) / 100, None, None
+        return candidate
+
+    # 0.29, 0.37 and all of it lie beside the error of a dx that is too small: of more than a third nothing is said.
+    assert diagnose(small(0.3)).names != () == diagnose(small(0.4)).names == diagnose(small(100)).names
+    mixed = diagnose(lambda dy, k: (2 * layer_norm_backward(dy, k)[0] + 0.05 * k.rstd * dy, None, None))
+    assert mixed.kind == "nearest"  # one term in two forms is no known mistake
+
+
 @pytest.mark.parametrize("dx", [lambda g, k: k.gamma * k.xhat, lambda g, k: k.rstd * (g - m(g) - k.xhat * abs(m(g * k.xhat))),
                                 lambda g, k: k.rstd * (g - m(g) - k.xhat * g.std(axis=-1, keepdims=True))])
 def test_what_is_not_linear_in_dy_is_no_sum_of_terms(dx):
@@ -250,9 +303,22 @@ def test_what_is_not_linear_in_dy_is_no_sum_of_terms(dx):
 
 @pytest.mark.parametrize("dx, name", [
     (lambda g, k: k.rstd * (g - m(g) - k.rstd**2 * k.xhat * m(g * k.xhat)), "rstd-cubed-in-projection"),
-    (lambda g, k: k.rstd * (g - m(g) - k.xhat * m(g * k.gamma * k.xhat)), "gamma-again-in-projection")])
-def test_a_factor_too_many_in_the_projection_is_one_mistake(dx, name):
+    (lambda g, k: k.rstd * (g - m(g) - k.xhat * m(g * k.gamma * k.xhat)), "gamma-again-in-projection"),
+    (lambda g, k: k.gamma * k.rstd * (g - m(g) - k.xhat * m(g * k.xhat)), "gamma-again"),
+    (lambda g, k: k.rstd * g - m(g) - k.rstd * k.xhat * m(g * k.xhat), "rstd-missing-mean"),
+    (lambda g, k: g - m(g) - k.rstd * k.xhat * m(g * k.xhat), "rstd-on-projection-only"),
+    (lambda g, k: g - k.rstd * (m(g) + k.xhat * m(g * k.xhat)), "rstd-missing-first")])
+def test_a_factor_too_many_or_missing_in_some_terms_is_one_mistake(dx, name):
     assert diagnose(lambda dy, cache: (dx(cache.gamma * dy, cache), None, None)).names == (name,)
+
+
+_REPLACED = {names[0] for names, _ in LAYER_NORM.bases(*LAYER_NORM.probes[0]) if len(names) == 1}
+
+
+@pytest.mark.parametrize("mutant", [k for k in MUTANTS if k.name in _REPLACED], ids=lambda k: k.name)
+def test_what_a_part_is_replaced_by_is_told_when_all_is_doubled_too(mutant):
+    found = diagnose(lambda dy, cache: (2 * mutant.backward(dy, cache)[0], None, None))
+    assert {mutant.name, "dx-two"} <= {*found.names}, found
 
 
 # ---- Other exercises ----------------------------------------------------------------------------------
@@ -339,6 +405,9 @@ def test_what_rms_norm_s_terms_are_replaced_by(name, dx):
     if not {"gamma", "missing", "mean"} & {*name.split("-")}:  # two parts replaced
         both = diagnose(lambda dy, k: (dx(k.gamma * dy, k.gamma, k.xhat, k.rstd), None), RMS_NORM)
         assert {*both.names} == {name, "gamma-twice"}, both
+    if name == "no-axis":
+        without = diagnose(lambda dy, k: (dx(dy, np.ones_like(k.gamma), k.xhat, k.rstd), None), RMS_NORM)
+        assert {*without.names} == {name, "gamma-missing"}, without
 
 
 def rms(h, r):
@@ -703,6 +772,7 @@ def test_a_candidate_that_raises_on_the_probes_has_no_diagnosis():
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1j])
 def test_what_is_no_finite_real_number_has_no_diagnosis(value):
     assert diagnose(lambda dy, cache: (dy * value, None, None)) is None
+    assert diagnose(lambda dy, cache: (dy.astype(np.float16), None, None)) is None  # nor what has too few digits
 
 
 def test_of_rms_norm_nothing_is_said_that_only_layer_norm_has():
@@ -732,6 +802,18 @@ def test_kinds_of_what_no_entry_is():
     assert found.sentence == "Your dgamma points the other way, and is 3 times as long as it should be."
 
 
+def test_the_probes():
+    """No dimension stands for another, and no gamma is near 0 or near all others."""
+    for family, shapes in ((LAYER_NORM, [(3, 4, 7), (2, 3, 11)]), (outside_family(True), [(3, 4, 7), (2, 3, 11)]),
+                           (RMS_NORM, [(5, 7), (3, 11)])):
+        assert [dy.shape for dy, _ in family.probes] == shapes
+        for dy, cache in family.probes:
+            assert len({*dy.shape, dy[..., 0].size}) == {3: 4, 2: 2}[dy.ndim]
+            size = np.abs(cache.gamma)
+            assert (size > 0.5).all() and (size < 2).all() and np.ptp(size) > 0.5
+            assert (cache.gamma[1::2] < 0).all() == (family is LAYER_NORM) and (cache.gamma[::2] > 0).all()
+
+
 def test_two_mistakes_on_two_probes_are_neither():
     """Rows of 7 and rows of 11: what the terms of one say, those of the other do not."""
     def two_at_once(dy, cache):
@@ -747,7 +829,10 @@ def test_what_is_not_there_the_second_time_is_not_said_not_to_be_linear():
     def once(dy, cache):
         return (3.3 * dy * cache.xhat, None, None) if dy[0, 0, 0] in known else 3 * (None,)
 
-    assert diagnose(once).names != ("not-linear",)
+    def again(dy, cache):
+        return None if dy[0, 0, 0] in known else dy, 3 * layer_norm_backward(dy, cache)[1], None
+
+    assert diagnose(once).names != ("not-linear",) and diagnose(again).kind == "relation"
 
 
 def test_every_entry_is_right_or_wrong_by_more_than_rounding():

@@ -118,6 +118,7 @@ def test_fused_reads_the_arguments_and_writes_the_results(options, name, rows, D
         flops = cost.total(cost.operations(which, rows, D, "float64", **options)).flops
         operation, = cost.operations(which, rows, D, "float64", fused=True, **options)
         assert operation == (f"fused {which}", flops, sum(a.nbytes for a in read), sum(a.nbytes for a in written))
+        assert cost.operations(which, rows, D, "float64", fused=True, out=True, **options) == [operation]
 
 
 def test_bytes_go_with_the_dtype():
@@ -197,6 +198,7 @@ def test_memory_during_a_call_counts_its_result_and_what_lives():
     assert moments["square = c * c"] == 2 * N + row
     assert moments["xhat = c * rstd"] == 2 * N + 3 * row  # mean, var, rstd; the temporaries are gone
     assert moments["y = scaled + beta"] == 4 * N + 3 * row
+    assert dict(cost.memory("forward", 30, 20, keep="x"))["var = sum(square)"] == N + 2 * row  # c is gone
 
 
 @pytest.mark.parametrize("which, keep, out, full, per_row, per_feature", [

@@ -126,7 +126,7 @@ def steps_taken(method, x):
 @pytest.mark.parametrize("method, constant, order", [("one_sided", 16, 1), ("central", 12, 2), ("five_point", 45, 4)])
 def test_the_default_step_is_the_next_power_of_two_after_the_balance(method, constant, order):
     for x, length in ((np.array([1.0, 3.0]) * 5, 5.0), (np.array([1.0, 3.0]) + 1e6, 1.0), (np.full(3, 0.1), 1.0),
-                      (np.array(7.0), 1.0), (np.array([-1.0, 1]) * 2.0**-600, 2.0**-600)):
+                      (np.array(7.0), 1.0), (np.array([-3.0, -1]) * 2.0**-600, 2.0**-600)):
         h = steps_taken(method, x) / (2 if method == "five_point" else 1)
         target = length * (constant * U) ** (1 / (order + 1))
         assert target <= h < 2 * target
@@ -303,7 +303,10 @@ def test_adjoint_test_says_the_same_for_any_size():
 
 def test_adjoint_test_of_negative_sums():
     one = np.ones(100)  # sums of -100 and -101, whose terms have L2 norms of 10
-    assert adjoint_test(lambda u: -u, lambda dy: -1.01 * dy, one, one) == pytest.approx(1 / 201)
+    found = adjoint_test(lambda u: -u, lambda dy: -1.01 * dy, one, one)
+    assert type(found) is float and found == pytest.approx(1 / 201)
+    large = np.full(2, 1e30, np.float32)  # products are beyond float32
+    assert adjoint_test(np.copy, np.copy, large, large) == 0
 
 
 def test_the_tolerance_adds_up_its_three_parts():
@@ -366,7 +369,7 @@ def test_direction_test_does_not_depend_on_the_units():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_direction_test_steps_as_its_dtype_demands(dtype):
     x, seen = np.zeros(1, dtype), []
-    spy = lambda a: seen.append(abs(a[0])) or a
+    spy = lambda a: seen.append(abs(a[0])) or a.astype(dtype, casting="no")
     direction_test(spy, (x,), x, (x,), rng=np.random.default_rng(0), method="central")
     h = max(seen) / abs(np.random.default_rng(0).standard_normal())
     target = (12 * np.finfo(dtype).eps / 2) ** (1 / 3)
@@ -445,7 +448,7 @@ def test_tolerance_grows_with_what_it_should():
     assert tolerance("float64", 64, 0.5) == tolerance("float64", 64, 1.0)
     assert tolerance("float16", 64) == 2**-11 + tolerance("float32", 64)
     assert tolerance("bfloat16", 64) == 2**-8 + tolerance("float32", 64)
-    assert tolerance(np.float64, 1) == 8 * U
+    assert tolerance(np.float64, 1) == 8 * U and type(tolerance(np.float64, 1)) is float
 
 
 # The report ---------------------------------------------------------------------------------------
@@ -460,6 +463,7 @@ def test_check_gradients_passes_the_right_gradients(method, shape):
     assert report.max_error == max(row.error for row in report.rows) <= ACCURACY[method]
     # The tolerances are good for something: a few times the accuracy, not a magic 1e-4.
     assert all(row.tolerance <= 200 * ACCURACY[method] for row in report.rows)
+    assert all(type(number) is float for row in report.rows for number in (row.error, row.tolerance))  # as printed
 
 
 @pytest.mark.slow
@@ -492,7 +496,7 @@ def test_shapes_are_compared_before_numbers():
     report = check_gradients(f, args, dy, (grads[0], grads[1][None], grads[2][:1]), names=NAMES)
     assert [row.ok for row in report.rows] == [True, False, False]
     assert report.rows[1].message == "expected shape (8,)" and report.rows[1].shape == (1, 8)
-    assert report.max_error == math.inf
+    assert report.max_error == math.inf and [row.tolerance for row in report.rows[1:]] == [0, 0]
 
 
 @pytest.mark.parametrize("method", METHODS)

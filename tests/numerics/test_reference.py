@@ -77,6 +77,11 @@ def test_constant_row_with_eps_zero():
         reference.layer_norm([1.0, 1.0], [1.0, 1.0], [0.0, 0.0], eps=0.0)
 
 
+def test_a_parameter_of_another_length():
+    with pytest.raises(ValueError, match=r"^gamma: found shape \(2,\), expected \(3,\)$"):
+        reference.layer_norm(np.ones((2, 3)), np.ones(2), np.zeros(3))
+
+
 @pytest.mark.parametrize("D, offset, scale, eps, bits", [
     (2, 0, 1, 1e-5, 370), (8, 1e8, 1e-3, 1e-5, 370), (64, 3, 1e6, 1e-12, 370), (5, 1e3, 1e-6, 1e-5, 370),
     (33, 0, 1e-20, 0.0, 250), (7, 0, 1e100, 1e-5, 60)])
@@ -116,6 +121,8 @@ def test_relative_error():
     assert reference.relative_error(np.array([1e300]), np.array([1e-100])) == np.inf  # larger than any float
     assert reference.relative_error(np.zeros((0, 3)), np.zeros((0, 3))) == 0.0
     assert reference.relative_error(exact, [3.0, 5.0]) == pytest.approx(1 / math.sqrt(34), rel=1e-15)
+    four, three = (np.array(n, object) for n in (4, 3))  # units of 2**-400, of no axis
+    assert reference.relative_error(four, three) == pytest.approx(1 / 3, rel=1e-15)
 
 
 def test_relative_error_sees_what_float64_rounding_hides():
@@ -169,6 +176,8 @@ def test_kappa():
     assert kappa(x) == pytest.approx((1 + 1e-5) / 1e-5, rel=1e-10)
     assert kappa(along) == math.inf  # dx = 0
     assert kappa(0 * along) == 0.0   # nothing to be wrong about
+    row = reference.layer_norm(x[0], gamma, np.zeros(4), free[0])  # of one axis
+    assert reference.kappa(row, free[0], gamma) == kappa(free)
 
 
 def test_rms_norm_of_rows_one_can_check_by_hand():
@@ -176,6 +185,7 @@ def test_rms_norm_of_rows_one_can_check_by_hand():
     x, dy = np.array([[3.0, 3, 3, 5], [1, -1, 1, -1]]), np.array([[4.0, 0, 0, 0], [0, 4, 0, 0]])
     exact = reference.rms_norm(x, np.full(4, 4.0), dy, eps=3.0)
     assert exact.y.tolist() == to_fixed([[3, 3, 3, 5], [2, -2, 2, -2]]).tolist()
+    assert all(map(np.array_equal, reference.rms_norm(x, np.full(4, 4.0), eps=3.0)[:3], exact[:3]))  # without dy
     one = np.ones(4)
     assert reference.rms_norm(x, one).rstd.tolist() == reference.rms_norm(x, one, eps=1e-5).rstd.tolist()
     # r (g - xhat mean(g xhat)): g = (16, 0, 0, 0), xhat = x / 4, mean 3; then g = (0, 16, 0, 0), xhat = x / 2, mean -2.

@@ -191,10 +191,10 @@ def test_backward_maps_measure_what_they_say():
 
 def test_agreement_counts_the_cells_between_10_u_and_a_tenth():
     u = FORMATS["float32"].u
-    predicted = np.array([9 * u, 11 * u, 1e-3, 0.09, 0.09, 0.11, np.nan])
-    measured = np.array([1.0, 22 * u, 3e-3, 0.36, np.nan, 0.0, 1e-3])
+    predicted = np.array([9 * u, 10 * u, 11 * u, 1e-3, 0.09, 0.09, 0.1, 0.11, np.nan])
+    measured = np.array([1.0, 1.0, 22 * u, 3e-3, 0.36, np.nan, 0.0, 0.0, 1e-3])
     assert agreement(measured, predicted) == (pytest.approx(3), 3)
-    assert type(agreement(measured, predicted)[0]) is float  # so it is printed as a number and nothing more
+    assert [*map(type, agreement(measured, predicted))] == [float, int]  # so they are printed as numbers
     assert agreement(measured, predicted, "bfloat16") == (pytest.approx(4), 1)
     nothing, cells = agreement(measured, 0)
     assert np.isnan(nothing) and cells == 0
@@ -307,6 +307,8 @@ def test_what_the_algorithms_are_given():
     regimes.backward_errors({"one": lambda x, *others: given.append((x.shape, others[-1])) or library(x, *others)},
                             2, 1, 100.0, "ones", rng=rng())
     assert given == 2 * [((4, 256), 1e-5)]
+    never = regimes.backward_errors({"one": library}, 3, 1, 2, "along", rng=rng())["one"]  # 1 + energy
+    assert np.isnan(never["dx"]).all()
 
 
 def test_how_many_roundings_a_sum_amounts_to():

@@ -194,6 +194,7 @@ def test_with_a_mean_the_sum_is_well_conditioned():
     (lambda a: sum_rows(np.float32(1), "wide"), ValueError, "a: found shape .* expected at least one row"),
     (lambda a: sum_rows(a + np.inf, "wide"), ValueError, "a: found NaN or Inf"),
     (lambda a: sum_rows(a, "random"), TypeError, "rng: found NoneType, expected a numpy.random.Generator"),
+    (lambda a: sum_rows(a, "wide", rng=0), TypeError, "rng: found int, expected a numpy.random.Generator"),
     (lambda a: row_sum_loss(10, "tree"), ValueError, "order: found 'tree'"),
     (lambda a: row_sum_bound(10, "tree"), ValueError, "order: found 'tree'"),
 ])

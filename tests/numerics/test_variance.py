@@ -139,6 +139,11 @@ def test_merge_takes_groups_of_any_size():
         np.testing.assert_allclose(found, expected, rtol=1e-15)  # a few u
 
 
+def test_chan_starts_from_the_first_group():
+    """Half of 3 - 2**25, rounded to 4 - 2**25, is added to 2**25 exactly; taken away from 3 it would be rounded."""
+    assert va.chan(np.array([2.0**25, 3], np.float32))[0].item() == 2**24 + 2
+
+
 # ---- Every algorithm --------------------------------------------------------------------------------
 
 def test_the_catalogue():

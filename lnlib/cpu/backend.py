@@ -62,7 +62,7 @@ def _checked(x, gamma, beta, eps):
     x = contract.require_x(x)
     contract.require_dtype("x", x.dtype, _REAL, "float64, float32, float16 or bfloat16 "
                            "(backend 'numpy' takes complex128)")
-    gamma, beta = (np.asarray(a) for a in contract.require_parameters(gamma, beta, x))
+    gamma, beta = contract.require_parameters(gamma, beta, x)
     for name, array in (("gamma", gamma), ("beta", beta)):
         contract.require_dtype(name, array.dtype, _REAL, f"{x.dtype.name}, the dtype of x")
     return x, gamma, beta, contract.require_eps(eps)
@@ -118,7 +118,6 @@ def _half_forward(x, gamma, beta, eps, precise, y):
 
 
 def _half_backward(dy, cache, dx):
-    _require_parts(cache)
     _refuse_overlap(dx, cache.x, cache.saved, dy)
     compute = cache.saved.dtype
     wide, *parameters = layer_norm_backward(dy.astype(compute), cache._replace(x=cache.x.astype(compute)))
@@ -170,7 +169,8 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
     if out_of_range:
         left = cache.statistics[2] == 0
         cache.statistics[0, left] = _means(rows[left], saved.dtype)
-        y_rows[left], _ = layernorm.layer_norm_forward(rows[left], gamma, beta, eps, precise=bool(precise))
+        # Precise or not: of float32 rows in float64 those are left that are constant or not finite.
+        y_rows[left], _ = layernorm.layer_norm_forward(rows[left], gamma, beta, eps)
     return y, cache
 
 
@@ -187,8 +187,7 @@ def layer_norm_backward(dy, cache, *, out=None):
     x, saved, _, _ = cache
     if not (type(x) is type(saved) is np.ndarray and saved.dtype in _FLOATS and (shape := x.shape)):
         _require_parts(cache)
-        cache = cache._replace(x=np.asarray(x), saved=np.asarray(saved))  # of a memory map, the array that it is
-        x, saved, shape = cache.x, cache.saved, x.shape
+        shape = x.shape
     dtype = x.dtype
     if not (type(dy) is np.ndarray and dy.dtype is dtype and dy.shape == shape):
         _require_parts(cache)

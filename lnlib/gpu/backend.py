@@ -92,19 +92,22 @@ def _dtype(array):
     return dtype if isinstance(dtype, np.dtype) else np.dtype(str(dtype).removeprefix("torch."))
 
 
+def _described(part):
+    """What lnlib.contract looks at of an array that forward kept."""
+    return contract.Description(tuple(part.shape), _dtype(part), True)
+
+
 def _require_parts(cache):
     """The cache, if its fields have the types, shapes and dtypes that forward gave them; their numbers it takes."""
-    for name in ("x", "statistics", "gamma"):
+    for name, dtypes in (("x", DTYPES), ("statistics", ("float32", "float64")), ("gamma", DTYPES)):
         part = getattr(cache, name)
         if not (isinstance(part, np.ndarray) or hasattr(part, "__cuda_array_interface__")):
             raise TypeError(f"cache.{name}: found {type(part).__name__}, expected the array that forward made")
-        dtypes = ("float32", "float64") if name == "statistics" else DTYPES
-        contract.as_array(f"cache.{name}", part if isinstance(part, np.ndarray) else contract.Description(
-            tuple(part.shape), _dtype(part), True), dtypes)
-    rows = math.prod(cache.x.shape[:-1])
-    contract.require_x(contract.Description(tuple(cache.x.shape), _dtype(cache.x), True), "cache.x")
-    contract.require_shape("cache.statistics", tuple(cache.statistics.shape), (rows, 4))
-    contract.require_shape("cache.gamma", tuple(cache.gamma.shape), tuple(cache.x.shape[-1:]))
+        contract.as_array(f"cache.{name}", part if isinstance(part, np.ndarray) else _described(part), dtypes)
+    x, statistics, gamma = _described(cache.x), _described(cache.statistics), _described(cache.gamma)
+    contract.require_x(x, "cache.x")
+    contract.require_shape("cache.statistics", statistics.shape, (math.prod(x.shape[:-1]), 4))
+    contract.require_shape("cache.gamma", gamma.shape, x.shape[-1:])
     contract.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
     contract.require_dtype("cache.dtype", cache.dtype, DTYPES)
     contract.require_bool("cache.device", cache.device)
@@ -232,7 +235,7 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
     shape, dtype, real = tuple(x.shape), _dtype(x), _dtype(statistics)
     seen = contract.require_like_x("dy", _seen("dy", dy, device), shape, dtype)
     if out is not None:
-        contract.require_out(_seen("out", out, True) if device else out, contract.Description(shape, dtype, True))
+        contract.require_out(_seen("out", out, True) if device else out, _described(x))
     D, rows = shape[-1], math.prod(shape[:-1])
     with machine_for(device, x, stream, interpreted=isinstance(statistics, np.ndarray)) as machine:
         if device:

@@ -20,7 +20,6 @@ class Interpreter:
     """The GPU where there is none. Memory is NumPy's."""
 
     multiprocessors = INTERPRETED_MULTIPROCESSORS
-    device = 0
 
     def __init__(self, x=None, stream=None):
         pass
@@ -50,9 +49,6 @@ class Interpreter:
 
     def address(self, array):
         return 0  # the interpreter places arrays as a GPU's allocator does
-
-    def device_of(self, array):
-        return 0
 
 
 class Gpu:

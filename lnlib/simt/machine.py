@@ -294,7 +294,7 @@ def launch(kernel, grid, block, *arguments, log=False, checks=True):
     for name, value in (("log", log), ("checks", checks)):
         if not isinstance(value, bool):
             raise TypeError(f"{name}: found {type(value).__name__}, expected True or False")
-    names = list(inspect.signature(function).parameters)
+    names = inspect.signature(function).parameters
     if len(arguments) != len(names):
         raise TypeError(f"arguments: found {len(arguments)}, expected {len(names)}: {', '.join(names)}")
     grid, block = int(grid), int(block)

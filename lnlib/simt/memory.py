@@ -121,7 +121,7 @@ class Memory(Array):
         if self.machine.watching:
             self.note("store", i)
         self.data[i] = value
-        self.written[i] = 1
+        self.written[i] = True
 
     def atomic_add(self, i, value):
         if not 0 <= i < self.size:
@@ -154,7 +154,7 @@ class Memory(Array):
         if self.machine.watching:
             self.note("load", i, 4)
         if not all(self.written[i:i + 4]):
-            self.unwritten(i + bytes(self.written[i:i + 4]).index(0))
+            self.unwritten(i + bytes(self.written[i:]).index(0))
         data = self.data
         return data[i], data[i + 1], data[i + 2], data[i + 3]
 

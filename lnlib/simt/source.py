@@ -191,7 +191,7 @@ class _Rewriter(ast.NodeTransformer):
         else:
             read, write = ast.Name(target.id, ast.Load()), target
         statements.append(ast.Assign([write], self.visit(ast.BinOp(read, node.op, node.value))))
-        return [ast.fix_missing_locations(ast.copy_location(statement, node)) for statement in statements]
+        return [ast.copy_location(statement, node) for statement in statements]
 
 
 def plain(function):
@@ -208,7 +208,7 @@ def _parse(code):
     """
     try:
         source = inspect.getsource(code)
-        indented = source[:1].isspace()  # the body of an if may be, so that no string in the source need be changed
+        indented = source != source.lstrip()  # the body of an if may be, and no string need be changed
         definition = ast.parse("if True:\n" * indented + source).body[0]
         definition = definition.body[0] if indented else definition
         if not isinstance(definition, ast.FunctionDef) or definition.name != code.co_name:

@@ -334,13 +334,15 @@ def test_a_changed_row_whose_sum_overflows_is_refused():
 
 
 def test_a_change_that_cannot_be_told():
-    """Inside a row of NaN: its dx is NaN before and after, and so is its part of dgamma."""
+    """Inside a row of NaN: its dx is NaN before and after, and so is its part of dgamma. Also of one feature."""
     x, gamma, beta, dy = arrays((20, 300))
     x[17, 5] = np.nan
     _, cache = cpu.layer_norm_forward(x, gamma, beta)
     expected = bits(cpu.layer_norm_backward(dy, cache))
     x[17, 6:] += 1
     assert bits(cpu.layer_norm_backward(dy, cache)) == expected
+    x, gamma, beta, dy = arrays((2, 1))
+    assert np.isnan(run(np.full_like(x, np.nan), gamma, beta, dy)[1]).all()
 
 
 REGIMES = {
@@ -806,6 +808,30 @@ def test_out_may_not_lie_in_what_the_cache_keeps(dtype):
     inside = cache.saved.view(dtype)[:6].reshape(2, 3)
     with pytest.raises(ValueError, match="^out: found memory that an input uses too"):
         cpu.layer_norm_backward(x, cache, out=inside)
+
+
+def test_what_goes_wrong_in_backward_is_said_as_it_is(monkeypatch):
+    """An array of the cache that is none of forward's, and what happens to a whole cache."""
+    x, gamma, beta, dy = arrays((2, 3), "float16")
+    cache = cpu.layer_norm_forward(x, gamma, beta)[1]
+    with pytest.raises(TypeError, match="^cache.saved: found dtype float16, expected one of float32, float64"):
+        cpu.layer_norm_backward(dy, cache._replace(saved=cache.saved.astype("f2")))
+    for saved in cache.saved[:-1], np.append(cache.saved, cache.saved[:1]):
+        with pytest.raises(ValueError, match="^cache.saved: found shape"):
+            cpu.layer_norm_backward(dy, cache._replace(saved=saved))
+    monkeypatch.setattr(backend, "backward_serial", lambda *_: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        cpu.layer_norm_backward(dy, cache)
+
+
+@pytest.mark.parametrize("dtype", cases.HALVES)
+def test_results_beyond_half_precision_are_infinite(dtype):
+    """Rounding them is no error, whatever np.seterr says."""
+    largest = float(np.finfo(np.float16).max if dtype == "float16" else 3e38)
+    x, big = np.array([[0, 1e-3, -1e-3]]).astype(dtype), np.full(3, largest).astype(dtype)
+    with np.errstate(all="raise"):
+        y, dx, _, _ = run(x, big, big, np.array([[1, -1, 1]]).astype(dtype), 0.0)
+        assert np.isinf(y.astype(float)).any() and not np.isfinite(dx.astype(float)).all()
 
 
 def test_an_outlier_that_comes_first_is_in_no_other_element():

@@ -8,6 +8,7 @@ import contextlib
 import copy
 import ctypes
 import functools
+import inspect
 import math
 import os
 import pickle
@@ -252,6 +253,10 @@ def test_rows_of_a_warp_are_asked_each_for_itself_whether_g_is_constant(name):
     found, exact = launch_all(kind, x, gamma, beta, dy), reference.layer_norm(x, gamma, beta, dy)
     cases.check(found, exact, cases.float32_bars(exact, gamma, dy))
     assert found[1].any(axis=1).tolist() == [False, True, True, False]
+    # In which only the first lane has another g, behind the element with which all are compared.
+    dy[:] = 1
+    dy[:, 1 if kind.width == 4 else kind.threads] = 3
+    assert launch_all(kind, x, gamma, beta, dy)[1].any(axis=1).all()
 
 
 @pytest.mark.slow
@@ -293,6 +298,13 @@ def test_every_kernel_keeps_large_upstreams(kind):
     x *= np.float32(2**30)  # dx is much smaller than dy
     ordinary, large = (launch_all(kind, x, np.ones_like(gamma), beta, np.ldexp(dy, k))[1] for k in (0, 125))
     assert np.array_equal(large, np.ldexp(ordinary, 125)) and np.isfinite(large).all()
+    # Only the sum of g overflows, or only that of g * xhat.
+    sign = np.resize(np.float32([1, -1]), x.shape)
+    nearly = np.ones_like(x)
+    nearly[:, 2] += np.float32(2 * U)
+    for dy in (nearly, sign) if kind.D % 2 == 0 else ():
+        ordinary, large = (launch_all(kind, sign, np.ones_like(gamma), beta, np.ldexp(dy, k))[1] for k in (0, 122))
+        assert np.array_equal(large, np.ldexp(ordinary, 122)) and np.isfinite(large).all()
 
 
 @pytest.mark.slow
@@ -333,8 +345,8 @@ def test_rounds_of_the_statistics(kind):
     count = {}
     rows = {"centred": x, "0.4 sigma": x + np.float32(0.4), "0.6 sigma": x + np.float32(0.6),
             "1e6": x + np.float32(1e6), "constant": x * 0 + np.float32(1 / 3),
-            "two neighbours": np.where(x > 0, *np.float32([1, 1 + 2 * U])),
-            "large": x * np.float32(1e30), "large, far": (x + 10) * np.float32(1e30),
+            "zeros": x * 0, "two neighbours": np.where(x > 0, *np.float32([1, 1 + 2 * U])),
+            "just large": x * np.float32(3e19), "large": x * np.float32(1e30), "large, far": (x + 10) * np.float32(1e30),
             "small, far": (x + 1000) * np.float32(1e-30), "small, very far": 1e-9 + 1e-16 * x.astype("f8"),
             "squares vanish": 1e-25 * (1 + x.astype("f8")),
             "squares vanish, far": 1e-25 * (1 + 1e-5 * x.astype("f8")), "squares overflow": 1e20 + 1e13 * x.astype("f8"),
@@ -351,6 +363,7 @@ def test_rounds_of_the_statistics(kind):
         assert (off <= 4 * U * np.maximum(scaled.std(1), 0)).all() or name == "constant" and not off.any(), name
     assert count["centred"] == count["0.4 sigma"] == 1
     assert count["0.6 sigma"] == count["1e6"] == count["squares vanish"] == count["squares vanish, far"] == 2
+    assert count["just large"] == count["large"] == 2 and count["zeros"] == 1  # scaled, from 0; no better guess than 0
     assert max(count.values()) < kernels.ROUNDS, count
 
 
@@ -479,7 +492,8 @@ def test_traffic_of_rows_that_are_read_twice(width):
 
 @pytest.mark.parametrize("name, real, ahead", [
     ("four warps, four rows each", "f4", True), ("four warps, four rows each", "f8", False),
-    ("a warp, two rows", "f8", True), ("four warps, a long row each", "f4", False)])
+    ("a warp, two rows", "f8", True), ("four warps, a long row each", "f4", False),
+    ("a warp, four rows, one by one", "f8", False)])
 def test_short_rows_are_asked_for_ahead(name, real, ahead):
     """Once each; the next before dx of these is written, where registers have room: 8 numbers, 4 in float64."""
     kind = KINDS[name]
@@ -577,6 +591,10 @@ def test_chunks_of_partial_sums(monkeypatch):
     exact = reference.layer_norm(*a)
     cases.check(results, exact, cases.float32_bars(exact, a[1], a[3]))
     assert launched[2:] == [17 * 2, 17]
+    half, real = np.dtype("f2"), np.dtype("f4")
+    adds = backend.backward_work(40, 516, 4, real, half, half, half, half, 2)[2]
+    backend.backward_work.cache_clear()
+    assert [(chunks, work.arrays[-1]) for chunks, work in adds] == [(2, (real, 2 * 516)), (1, (half, 516))]
 
 
 # Plans
@@ -654,7 +672,31 @@ def test_plan_of_the_second_stage():
         assert plans.plan_backward(*arguments) == (*expected, False)
     assert plans.plan_forward(0, 100, 4) == (32, 1, 4, 4, 0, 0, False)
     # No rows, no launch but this.
-    assert plans.plan_backward(0, 100, 4)[4:6] == (0, 0) and plans.plan_add(0) == (32, 1, 1)
+    assert plans.plan_backward(0, 100, 4)[4:] == (0, 0, False) and plans.plan_add(0) == (32, 1, 1)
+    assert plans.plan_backward(0, 10000, 4)[4:] == (0, 0, True)
+
+
+def test_which_kernel():
+    """Rows that are read twice have one of their own. All constants of a kernel are of its arithmetic."""
+    for real in "float32", "float64":
+        dtypes = np.dtype(real), np.dtype("f4")
+        made = [backend._forward_kernel(Plan(64, chunks, 4, 1, 1), *dtypes) for chunks in (0, 2)]
+        made += [backend._backward_kernel(Plan(32, 2, 4, 4, 1), *dtypes)]
+        made += [backend._backward_kernel(Plan(64, *those), *dtypes)
+                 for those in ((0, 4, 1, 1), (2, 4, 1, 1), (2, 4, 1, 1, 1, True))]
+        assert [kernel.__qualname__.partition(".")[0] for kernel in made] == [
+            "forward_long", "forward", "backward_short", "backward_long", "backward", "backward_twice"]
+        seen, left = set(), [simt_source.plain(kernel) for kernel in made]
+        while left:
+            function = left.pop()
+            seen.add(function)
+            for value in inspect.getclosurevars(function).nonlocals.values():
+                assert not isinstance(value, (float, np.floating)) or type(value).__name__ == real, function
+                called = simt_source.plain(value)
+                left += [called] if called and called not in seen else []
+        assert len(seen) > 20
+    with pytest.raises(TypeError, match="^arrays: found .*, which the kernel is compiled for"):
+        devices.Interpreter().launch(backend.forward_work(3, 8, 4, *dtypes[1:] * 3, 1e-5), *arrays((3, 8)))
 
 
 def test_width():
@@ -679,7 +721,7 @@ def as_prepared(work, arrays):
 @pytest.mark.parametrize("misaligned", [*range(4), None])
 def test_each_misaligned_array_counts(misaligned, monkeypatch):
     """x, gamma, beta, y in forward, dy, x, gamma, dx in backward: one that begins elsewhere, and width is 1."""
-    asked_for, asked = [], Counter()
+    asked_for, asked, launched = [], Counter(), []
     for name in ("plan_forward", "plan_backward"):
         plan = getattr(plans, name)
         monkeypatch.setattr(plans, name, lambda rows, D, *rest, plan=plan: (
@@ -692,6 +734,7 @@ def test_each_misaligned_array_counts(misaligned, monkeypatch):
 
         def launch(self, work, *arrays):
             as_prepared(work, arrays)
+            launched.append(work.kernel.__qualname__.partition(".")[0])
             super().launch(work, *arrays)
 
     monkeypatch.setattr(devices, "Interpreter", Machine)
@@ -704,6 +747,8 @@ def test_each_misaligned_array_counts(misaligned, monkeypatch):
     width = 4 if misaligned is None else 1
     assert asked_for[:2] == [(width, 16), (width, 16, 2)]
     assert [kept for _, kept, *_ in asked_for[2:]] == [8, 8]
+    # A single partial sum is the result, if it has the dtype.
+    assert launched == ["forward", "backward_short"] * 2 + ["add_partials"]
 
 
 # Mistakes
@@ -894,6 +939,11 @@ def test_mistakes_are_caught(name):
 
 # The host
 
+class TorchsSize(tuple):
+    def __repr__(self):
+        return f"torch.Size({list(self)})"
+
+
 class TorchsDtype(NamedTuple):
     numpys: np.dtype
     itemsize = property(lambda self: self.numpys.itemsize)
@@ -908,13 +958,13 @@ class OnDevice:
     def __init__(self, array, read_only=False, at=0):
         self.array, self.read_only, self.at = array, read_only, at
 
-    shape = property(lambda self: self.array.shape)
+    shape = property(lambda self: TorchsSize(self.array.shape))
     dtype = property(lambda self: TorchsDtype(self.array.dtype))
 
     @property
     def __cuda_array_interface__(self):
         dense = self.array.flags.c_contiguous
-        return {"version": 3, "shape": self.shape, "typestr": self.array.dtype.str,
+        return {"version": 3, "shape": self.array.shape, "typestr": self.array.dtype.str,
                 "strides": None if dense else self.array.strides, "data": (self.array.ctypes.data, self.read_only)}
 
 
@@ -939,6 +989,8 @@ class OnHost(OnDevice):
 
 class Pretended(devices.Interpreter):
     """The interpreter in the place of a GPU."""
+
+    device = 0
 
     def empty(self, shape, dtype):
         return OnDevice(np.empty(shape, dtype))
@@ -1014,12 +1066,15 @@ def refused():
             ("x", X.astype("f8"), TypeError, "found dtype float64", "float32"),
             ("gamma", GAMMA.astype("f8"), TypeError, "found dtype float64", "float32"),
             ("x", np.float32(1) * np.ones((), "f4"), TypeError, "found", ""),
+            ("x", np.ones((), "f4"), ValueError, "found a 0-d array", "at least one axis"),
             ("statistics", CACHE.statistics[:2], ValueError, "found shape (2, 4)", "(3, 4)"),
             ("gamma", GAMMA[:7], ValueError, "found shape (7,)", "(8,)"),
             ("dtype", "float32", TypeError, "found", "a NumPy dtype"),
             ("dtype", np.dtype("f8"), TypeError, "found dtype float64", "float32"),
             ("device", 0, TypeError, "found", "")):
         yield backward, {"dy": DY, "cache": CACHE._replace(**{name: bad})}, f"cache.{name}", error, found, expected
+    yield (backward, {"dy": ON_DEVICE[3], "cache": DEVICE_CACHE._replace(statistics=OnDevice(CACHE.statistics[:2]))},
+           "cache.statistics", ValueError, "found shape (2, 4)", "(3, 4)")
 
     # What a device array may not be.
     for name, a in (("x", X), ("gamma", GAMMA), ("beta", BETA), ("dy", DY), ("out", X)):
@@ -1111,6 +1166,7 @@ def test_the_cache_shares_no_memory_with_its_arguments(precise):
     assert cache.statistics.dtype == (np.float64 if precise else np.float32) and cache.statistics.shape == (3, 4)
     assert not cache.device and cache.backend == "gpu" and cache.dtype == np.float32
     assert cases.share_nothing([x, gamma, beta, dy, y, *expected, *(a for a in cache if isinstance(a, np.ndarray))])
+    assert gpu.layer_norm_backward(dy, cache._replace(dtype=np.dtype("f2")))[1].dtype == "f2"
     x *= 3
     gamma[:] = 7
     beta[:] = y[:] = np.nan

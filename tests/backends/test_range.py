@@ -118,6 +118,9 @@ def test_the_range_is_derived():
         assert 10 < np.finfo(dtype).max * cases.U[dtype] / largest < 1000  # a sum of squares of 10 / u numbers
         one = np.ones(3, dtype)
         assert [cpu.layer_norm_forward(one, one, one, e)[1].statistics[2, 0] for e in (smallest, largest)] == [0, 0]
+    zeros, one = np.zeros(3, "f4"), np.ones(3, "f4")
+    scales = [gpu.layer_norm_forward(zeros, one, one, e)[1].statistics[0, 3] for e in contract.RANGE["float32"]]
+    assert scales == [2.0**100, 2.0**-90]
     smallest, largest = contract.RANGE["float32"]
     assert (gpu.kernels.DOWN, gpu.kernels.UP) == (2.0**-90, 2.0**100)
     assert smallest * gpu.kernels.UP**2 < largest and smallest < largest * gpu.kernels.DOWN**2

@@ -169,6 +169,8 @@ def test_half_warps_may_differ():
     simt.launch(kernel, 1, 32, y)
     t = np.arange(32) ^ 16
     np.testing.assert_array_equal(y, np.where(t < 16, t ^ 1, t ^ 3))
+    simt.launch(written("if cuda.threadIdx.x == 3:\n    y[0] = cuda.ballot_sync(8, True)", "y"), 1, 32, y)
+    assert y[0] == 8  # one lane, for itself
 
 
 def test_numbers_are_those_of_a_gpu():
@@ -204,12 +206,13 @@ def test_bfloat16_to_the_last_bit(round_off, monkeypatch):
         float_as_int=lambda single: int(f32(single).view(np.int32))), raising=False)
     upper = {1: 0x3f80, 1 + 2**-8: 0x3f80, 1 + 3 * 2**-8: 0x3f82, 1 + 2**-8 + 2**-23: 0x3f81,
              1 + 2**-8 + 2**-40: 0x3f81, 1 + 3 * 2**-8 - 2**-40: 0x3f81, 1 + 3 * 2**-8 - 2**-23: 0x3f81,
-             1 + 2**-40: 0x3f80, 1e300: 0x7f80, 3.4e38: 0x7f80, 3 * 2.0**-134: 2, 2.0**-134 * (1 + 2**-40): 1}
+             1 + 2**-8 + 2**-23 - 2**-40: 0x3f81, 1 + 2**-40: 0x3f80, 1e300: 0x7f80, 3.4e38: 0x7f80, 3 * 2.0**-134: 2, 2.0**-134 * (1 + 2**-40): 1}
     with np.errstate(over="ignore"):
         for value, bits in upper.items():
             assert round_off(np.float64(value)) == bits, value
             assert round_off(np.float64(-value)) == bits | 0x8000, value
     assert round_off(np.float64(np.nan)) == 0x7fc0
+    assert type(round_off(np.float64(1))) is (int if round_off is source.bfloat16 else np.uint16)
     wide = source.widened(np.uint16(0x3fc0))
     assert wide == 1.5 and type(wide) is f32 and type(source.widened(np.float64(2))) is np.float64
 
@@ -238,7 +241,7 @@ ORDERED = SHARED + "s[t] = float32(t)\n"
 RACES = {
     # Threads run in order: 31 reads s[32] before 32 writes it. That nobody has written it yet is not the news.
     "in a block": (SHARED + "s[t] = float32(t)  # HERE\ny[t] = s[63 - t]", 64,
-                   ["s[32]", "store", "load", "thread 31, line 4", "(block 0, thread 32"], {"y": 64}),
+                   ["s[32]", "this store and the load by thread 31, line 4", "(block 0, thread 32"], {"y": 64}),
     # Written again before everybody has read: the barrier at the end of a loop is missing.
     "of a later write": ("""
         s = cuda.shared.array(1, float32)
@@ -253,7 +256,7 @@ RACES = {
         value = x[0]
         cuda.syncthreads()
         if cuda.blockIdx.x == 1:
-            x[0] = value  # HERE""", 1, ["x[0]", "load"], {"x": 1, "grid": 2}),
+            x[0] = value  # HERE""", 1, ["x[0]", "this store and the load by block 0"], {"x": 1, "grid": 2}),
     "of an atomic and a read": (LANES + "cuda.atomic.add(x, 0, float32(1))  # HERE\ny[t] = x[0]", 32,
                                 ["x[0]", "load"], {"x": 1, "y": 32}),
     "of a read and an atomic": ("""
@@ -294,6 +297,17 @@ RACES["and not what follows from it"] = """
         y[s[31]] = float32(1)  # HERE: there is no y[99]""", 64, ["s[31]"], {"y": 64}
 RACES |= {f"reader {k}": (READERS, 32, ["x[0]", f"thread {k}, "], {"x": 4, "mask": 0b1111 - (1 << k)})
           for k in range(3)}
+# Others read before thread 0 does, and are not forgotten when it reads, too.
+RACES |= {f"before a reader, {who}": (f"""
+    t = cuda.threadIdx.x
+    if {who}:
+        y[t] = x[0]
+    cuda.shfl_sync(FULL, t, 0)
+    if t == 0:
+        y[t] = x[0]
+    cuda.shfl_sync(FULL, t, 0)
+    if t == 0:
+        x[0] = float32(1)  # HERE""", 32, ["x[0]", "thread 1, "], {"x": 1, "y": 32}) for who in ("t == 1", "0 < t < 3")}
 
 
 @pytest.mark.parametrize("body, block, say, arguments", RACES.values(), ids=RACES)
@@ -368,10 +382,12 @@ def test_out_of_bounds(name, body, i):
 def test_vector_out_of_bounds_and_misaligned(body):
     for i in (-4, 8):
         planted(simt.OutOfBounds, body, 1, f"x[{i}:{i + 4}]", x=10, i=i)
+    planted(simt.OutOfBounds, body, 1, "x[4:8]", x=7, i=4)
     kernel = written(body, "x", "i")
     for dtype in (np.float16, f32, np.float64):
         simt.launch(kernel, 1, 1, np.zeros(8, dtype), 4)  # the last four
-        caught(simt.Misaligned, kernel, 1, np.zeros(10, dtype), 5, at="# HERE", say="x[5:9]")
+        caught(simt.Misaligned, kernel, 1, np.zeros(10, dtype), 5, at="# HERE",
+               say=["x[5:9]", f"starts {5 * np.dtype(dtype).itemsize} bytes"])
     simt.launch(kernel, 1, 1, np.zeros(10), 2)  # 16 bytes is all that float64 needs
     # A view that starts 4 bytes into its allocation; then one of 16.
     caught(simt.Misaligned, kernel, 1, np.zeros(12, f32)[1:], 0, at="# HERE")
@@ -407,6 +423,9 @@ def test_uninitialised_reads():
     caught(simt.UninitialisedRead, written("a = load4(x, 4)  # HERE", "x"), 1, late, at="# HERE", say="x[6]")
     four = "zero = float32(0)\nstore4(x, 0, zero, zero, zero, zero)\na = load4(x, 0)"
     simt.launch(written(four, "x"), 1, 1, simt.uninitialised(4, f32))
+    simt.launch(written(four, "x"), 1, 1, eight := simt.uninitialised(8, f32))
+    simt.launch(written("x[4 + cuda.threadIdx.x] = float32(1)", "x"), 1, 3, eight)
+    caught(simt.UninitialisedRead, written("a = load4(x, 4)  # HERE", "x"), 1, eight, at="# HERE", say="x[7]")
     whole = simt.uninitialised(3, np.int32)
     assert whole.dtype == np.int32 and whole.tolist() == [0, 0, 0] and simt.uninitialised(0, f32).size == 0
     for name, *given in (("shape", True, f32), ("shape", -1, f32), ("dtype", 3, complex), ("dtype", 3, "f4")):
@@ -466,6 +485,7 @@ def test_integers_that_do_not_fit():
     simt.launch(store, 1, 1, 2**16, np.zeros(1, np.int64))
     simt.launch(convert, 1, 1, 2**15)
     planted(simt.Overflow, "a = int64(x[0])  # HERE", 1, "nan", x=np.full(1, np.nan, f32))
+    planted(simt.Overflow, "x[0] = x[0] * x[0]  # HERE", 1, str(2**32), x=np.full(1, 2**16, np.int32))
 
 
 @pytest.mark.parametrize("name, low, high", [("int32", -2**31, 2**31 - 1), ("int64", -2**63, 2**63 - 1),
@@ -483,11 +503,11 @@ def test_names_that_are_not_called_are_no_helpers():
     """x.add in the kernel has nothing to do with a function add that happens to exist."""
     def kernel(x):
         pair = 1, 0
-        cuda.atomic.add(x, pair[1], f32(sqrt(x[named.first])))
+        cuda.atomic.add(x, pair[1], f32(sqrt(named.syncwarp(x[named.first]))))
 
     from math import sqrt
 
-    named = types.SimpleNamespace(name=["a name that is no string"], first=1)
+    named = types.SimpleNamespace(name=["a name that is no string"], first=1, syncwarp=abs)
     x = np.full(2, 4, f32)
     simt.launch(kernel, 1, 1, x)
     assert x[0] == 6
@@ -533,6 +553,8 @@ def test_sectors():
     assert sectors(four, x.astype(np.float16))["x", "load"][:2] == (1, 8)
     # Four float64 are two accesses of 16 bytes, each of which uses half of 32 sectors.
     assert sectors(four, x.astype(float)) == {("x", "load"): (2, 64, 1024, 32.0, 0.5)}
+    ran = simt.launch(written(four, "x"), 1, 2, x.astype(float), log=True)
+    assert [a.address for a in ran.accesses] == [0, 16, 32, 48]
     assert sectors(strided, x, 1, block=64)["x", "load"][:2] == (2, 8)
     ran = simt.launch(add, 1, 32, x, log=True)
     assert simt.sectors(ran)["x", "atomic"][:2] == (1, 1)
@@ -551,6 +573,9 @@ def test_requests_in_loops():
     assert simt.compulsory(run) == {("x", "load"): 1024, ("y", "store"): 1024}
     assert run.accesses[0][:8] == (0, 0, "global", "x", "load", 0, 4, line_of(kernel, "y[i] = x[i]"))
     assert {access.repeat for access in run.accesses} == {(0, n) for n in range(1, 17)}
+    twice = written("x[cuda.threadIdx.x]\ncuda.syncthreads()\nx[cuda.threadIdx.x]", "x")
+    run = simt.launch(twice, 1, 32, np.zeros(32, f32), log=True)
+    assert {access.repeat for access in run.accesses} == {(0, 1), (1, 1)}
 
 
 @pytest.mark.parametrize("body, size, requests, per_request", [
@@ -629,6 +654,10 @@ def test_source_that_is_not_to_be_had():
         simt.launch(scope["kernel"], 1, 1, np.zeros(1, f32))
     with pytest.raises(ValueError, match="kernel: found no source of <lambda>"):
         simt.launch(lambda x: x, 1, 1, np.zeros(1, f32))
+    linecache.cache["<changed>"] = 2, None, ["def other(x):\n", "    x[0] = 2\n"], "<changed>"
+    exec(compile("def kernel(x):\n    x[0] = 1", "<changed>", "exec"), scope)
+    with pytest.raises(ValueError, match="kernel: found no source of kernel .something else stands there"):
+        simt.launch(scope["kernel"], 1, 1, np.zeros(1, f32))
 
 
 def test_compiled_kernels_and_strings_in_them():
@@ -649,6 +678,28 @@ that is not indented."""
     twice, y = Device, np.zeros(1, f32)
     simt.launch(Compiled, 1, 1, y)
     assert y[0] == 4
+
+
+def test_one_kernel_with_several_meanings_of_a_name():
+    """A function that it calls, or a type; and what stands in for load4 where there is no compiler is not called."""
+    def made(f):
+        def kernel(x):
+            x[0] = f(x[0])
+        return kernel
+
+    def double(a):
+        return a + a
+
+    def load4(array, i):
+        raise NotImplementedError
+
+    def last(x):
+        _, _, _, x[0] = load4(x, 0)
+
+    x = np.array([1, 2, 3, 4], f32)
+    for f, expected in ((double, 2), (float32, 2), (double, 4), (None, 4)):
+        simt.launch(made(f) if f else last, 1, 1, x)
+        assert x[0] == expected
 
 
 @pytest.mark.parametrize("change, error, message", [

@@ -169,8 +169,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
     if out_of_range:
         left = cache.statistics[2] == 0
         cache.statistics[0, left] = _means(rows[left], saved.dtype)
-        # Precise or not: of float32 rows in float64 those are left that are constant or not finite.
-        y_rows[left], _ = layernorm.layer_norm_forward(rows[left], gamma, beta, eps)
+        y_rows[left], _ = layernorm.layer_norm_forward(rows[left], gamma, beta, eps, precise=bool(precise))
     return y, cache
 
 

@@ -824,6 +824,16 @@ def test_what_goes_wrong_in_backward_is_said_as_it_is(monkeypatch):
         cpu.layer_norm_backward(dy, cache)
 
 
+def test_precise_rows_that_are_left_to_numpy_are_precise_there():
+    """Of numbers near the largest the guess at the mean overflows in float32."""
+    x, gamma, beta, _ = arrays((4, 257))
+    x *= np.float32(0.9) * np.finfo(x.dtype).max / abs(x).max(axis=-1, keepdims=True)
+    x[:, :16] = abs(x[:, -16:])
+    assert (x[:, :16].sum(axis=-1, dtype=float) > np.finfo(x.dtype).max).all()
+    precise, ordinary = (layernorm.layer_norm_forward(x, gamma, beta, precise=p)[0] for p in (True, False))
+    assert bits(cpu.layer_norm_forward(x, gamma, beta, precise=True)[0]) == bits(precise) != bits(ordinary)
+
+
 @pytest.mark.parametrize("dtype", cases.HALVES)
 def test_results_beyond_half_precision_are_infinite(dtype):
     """Rounding them is no error, whatever np.seterr says."""

@@ -8,7 +8,7 @@ PORT ?= 8000
 
 help:
 	@echo 'make book    install the environment, execute the chapters, build the site'
-	@echo 'make check   while working: without the site and the slow tests, twelve cases of every table'
+	@echo 'make check   while working: without the site and the slow tests, six cases of every table'
 	@echo 'make test    all tests, with a strict build of the book and checks of the site'
 	@echo 'make measure  the times of chapters 10 and 11 on your machine, with figures; under three minutes'
 	@echo 'make differential  10,000 random cases against exact arithmetic (CASES=..., SEED=...)'

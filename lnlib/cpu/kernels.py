@@ -181,12 +181,19 @@ def _fold(dgamma, dbeta, sums):
 
 @_allocating
 def _long_moments(x, i, guess, chunk):
-    total = squares = 0.0
+    """The same over a whole row. What float64 loses of the squares is added at the end.
+
+    After the square of an outlier each addition would swallow up to u of it, with one sign: over D float64 numbers
+    D / 128 u, which is in rstd, and so in the whole row of y and dx.
+    """
+    total = squares = lost = 0.0
     for start in range(0, x.shape[1], chunk):
         d, dd = _moments(x, i, start, min(start + chunk, x.shape[1]), guess)
         total += d
-        squares += dd
-    return total, squares
+        before, squares = squares, squares + dd
+        added = squares - before
+        lost += (before - (squares - added)) + (dd - added)  # exactly what the addition lost: Knuth
+    return total, squares + lost
 
 
 @_row_loop

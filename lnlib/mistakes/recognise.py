@@ -41,13 +41,17 @@ def matches(mine, right, wrong, replies, fails):
     ``right`` are the solution's replies, ``replies(function)`` yields a function's own, and ``fails(function)`` says
     whether it fails the check that the answer failed: what passes that check does not explain it.
     """
-    for bits in (True, False):
-        if not agree(mine, right, bits):
-            found = [name for name, function in wrong.items() if all(
-                agree(a, b, bits) for a, b in itertools.zip_longest(mine, replies(function))) and fails(function)]
-            if found:
-                return found
-    return []
+    explains = {bits: [] for bits in (True, False) if not agree(mine, right, bits)}
+    for name, function in wrong.items():  # asked once each, and no more than it takes
+        left = list(explains)
+        for a, b in itertools.zip_longest(mine, replies(function)):
+            left = [bits for bits in left if agree(a, b, bits)]
+            if not left:
+                break
+        for bits in left:
+            explains[bits].append(name)
+    found = ([name for name in names if fails(wrong[name])] for names in explains.values())
+    return next(filter(None, found), [])
 
 
 def says_little(mine):

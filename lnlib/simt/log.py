@@ -1,6 +1,8 @@
 """What a launch leaves behind: a log of every access to memory, and what can be counted in it."""
 
+import functools
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,12 +28,59 @@ class Access(NamedTuple):
     repeat: tuple
 
 
+def position(code, instruction):
+    """Where in the source an instruction comes from: first line, last line, first column, last column."""
+    return list(code.co_positions())[instruction // 2]
+
+
+class Accesses(Sequence):
+    """The log of a launch: each :class:`Access`, in order. They are made when the first is asked for.
+
+    What a thread notes is its time and place: to make more of it would take longer than the rest of the launch.
+    """
+
+    def __init__(self):
+        #: Tuples (block, array, kind, index, how many elements, how many barriers and warp operations the thread has
+        #: passed, use); use: thread, time, code, instruction.
+        self.noted = []
+
+    @functools.cached_property
+    def _made(self):
+        places, repeats, made = {}, defaultdict(int), []
+        for block, array, kind, i, count, passed, (thread, _, code, instruction) in self.noted:
+            key = code.co_name, code.co_firstlineno, instruction
+            if key not in places:
+                # Not the instruction's offset: that may move when Python specialises the code.
+                places[key] = code.co_name, *position(code, instruction)
+            size = array.dtype.itemsize
+            step = min(count, 16 // size)  # wider than 16 bytes: two accesses
+            for part in range(0, count, step):
+                site = *places[key], kind, part
+                here = block, thread, site, array.name, passed
+                repeats[here] += 1
+                made.append(Access(block, thread, array.space, array.name, kind, array.start + (i + part) * size,
+                                   step * size, site[1], site, (passed, repeats[here])))
+        return made
+
+    def __len__(self):
+        return len(self._made)
+
+    def __getitem__(self, i):
+        return self._made[i]
+
+    def __iter__(self):
+        return iter(self._made)
+
+    def __eq__(self, other):
+        return self._made == list(other)
+
+
 class Run(NamedTuple):
     """A finished launch. With ``log=True`` it has two lists, otherwise None."""
 
     grid: int
     block: int
-    accesses: list | None  #: of :class:`Access`
+    accesses: Accesses | None  #: of :class:`Access`
     #: Tuples (block, thread, kind, line, value), one for each thread in a barrier or warp operation, where value is
     #: (what it gave, what it got), or None where nothing is given.
     events: list | None

@@ -4,12 +4,11 @@ import gc
 import inspect
 import operator
 import types
-from collections import defaultdict
 
 import numpy as np
 
 from . import memory, source
-from .log import WARP, Access, Run
+from .log import WARP, Accesses, Run, position
 from .memory import WRITTEN, DataRace, Local, Memory, ReadOnly
 from .source import INTEGER, LIBDEVICE, NARROW, TYPE_NAMES, TYPES, WARP_OPERATIONS, KernelError, generator, plain
 
@@ -55,8 +54,7 @@ class _Machine:
 
     def __init__(self, grid, block, log, checks):
         self.blocks, self.threads, self.checks, self.watching = grid, block, checks, checks or log
-        self.accesses, self.events = ([], []) if log else (None, None)
-        self.places = {}  # of what is logged, in the source
+        self.accesses, self.events = (Accesses(), []) if log else (None, None)
         self.namespaces = [types.SimpleNamespace(array=self.shared_array),
                            types.SimpleNamespace(array=self.local_array),
                            types.SimpleNamespace(add=Memory.atomic_add)]
@@ -78,7 +76,7 @@ class _Machine:
         arrays = [value for value in arguments if isinstance(value, Memory)]
         for self.block in range(self.blocks):
             self.shared, self.found, self.time = {}, None, 0
-            self.passed, self.repeats = [0] * self.threads, defaultdict(int)
+            self.passed = [0] * self.threads
             # What a lane of t's warp did before the time known[t][lane] lies before what t does now.
             self.known = [[0] * WARP for _ in everyone]
             self.running = [function(_Cuda(self, thread), *arguments) for thread in everyone]
@@ -219,32 +217,10 @@ class _Machine:
     def race(self, array, i, kind, other_kind, use, other, other_block):
         """Keep the first race for the next barrier: if that one diverges, it is the cause and the better news."""
         if not isinstance(self.found, DataRace):
-            line = _position(*use[2:])[0]
-            rival = f"block {other_block}" if other is None else f"thread {other[0]}, line {_position(*other[2:])[0]}"
+            line = position(*use[2:])[0]
+            rival = f"block {other_block}" if other is None else f"thread {other[0]}, line {position(*other[2:])[0]}"
             self.found = self.located(DataRace(f"{array.name}[{i}]: no barrier orders this {kind} and the "
                                                f"{other_kind} by {rival}"), self.thread, line)
-
-    def log(self, array, kind, i, count, frame):
-        """Write down an access, or two if it is wider than 16 bytes."""
-        code, size = frame.f_code, array.dtype.itemsize
-        key = code.co_name, code.co_firstlineno, frame.f_lasti
-        if key not in self.places:
-            # Not the instruction's offset: that may move when Python specialises the code.
-            self.places[key] = code.co_name, *_position(code, frame.f_lasti)
-        step = min(count, 16 // size)
-        for part in range(0, count, step):
-            site = *self.places[key], kind, part
-            passed = self.passed[self.thread]
-            here = self.thread, site, array.name, passed
-            self.repeats[here] += 1
-            self.accesses.append(Access(self.block, self.thread, array.space, array.name, kind,
-                                        array.start + (i + part) * size, step * size, frame.f_lineno, site,
-                                        (passed, self.repeats[here])))
-
-
-def _position(code, instruction):
-    """Where in the source an instruction comes from: first line, last line, first column, last column."""
-    return list(code.co_positions())[instruction // 2]
 
 
 def _argument(name, value, machine):

@@ -97,11 +97,14 @@ class Memory(Array):
         super().__init__(name, data.size, data.dtype)
         self.data, self.written, self.machine, self.space, self.start = data, written, machine, space, start
         self.first = {kind: {} for kind in CONFLICTS}  # kind -> {i: the block that was first to do so}
-        self.forget()
-
-    def forget(self):
         # kind -> {i: the one use since the last barrier, or {thread: use}}; a use: thread, time, code, instruction
         self.recent = {kind: {} for kind in CONFLICTS}
+        self.rivals = {kind: [(other, self.recent[other], self.first[other]) for other in others]
+                       for kind, others in CONFLICTS.items()}
+
+    def forget(self):
+        for recent in self.recent.values():
+            recent.clear()
 
     def __getitem__(self, i):
         if not 0 <= i < self.size:
@@ -169,14 +172,15 @@ class Memory(Array):
     def note(self, kind, i, count=1):
         """Look for races with what has been done, and write this down, too."""
         frame, machine = sys._getframe(2), self.machine  # the kernel's frame, or that of a function it calls
+        block, thread = machine.block, machine.thread
+        use = thread, machine.time, frame.f_code, frame.f_lasti
         if machine.accesses is not None:
-            machine.log(self, kind, i, count, frame)
+            machine.accesses.noted.append((block, self, kind, i, count, machine.passed[thread], use))
         if not machine.checks:
             return
-        block, thread, mine, first = machine.block, machine.thread, self.recent[kind], self.first[kind]
-        use = thread, machine.time, frame.f_code, frame.f_lasti
+        mine, first = self.recent[kind], self.first[kind]
         # Of an array that is only read there is nothing to be compared with: most accesses end here quickly.
-        rivals = [(other, self.recent[other], self.first[other]) for other in CONFLICTS[kind] if self.first[other]]
+        rivals = [rival for rival in self.rivals[kind] if rival[2]]
         for i in range(i, i + count):
             for other, recent, earlier in rivals:
                 users = recent.get(i)

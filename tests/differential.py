@@ -3,13 +3,15 @@
     python tests/differential.py --cases 10000 --seed 1 --jobs 2    the worst of each tensor; exit code 1 if any fails
     python tests/differential.py --case 1000123                     one case
 
-A run of seed s has the cases from s * 10**6 on. Where PyTorch is installed no error may be above twice its error,
-unless it is below half the bound; how many are above 2 kappa u, too, is told. kappa is at least 1: of a sum whose terms
-have one sign, the rounding of the result is all that counts. Without tqdm there is no progress bar.
+A run of seed s has the cases from s * 10**6 on. Where PyTorch is installed no error may be above 2 kappa u and twice
+PyTorch's, the largest of the same numbers in nine orders; how many are above twice that of the order drawn is told.
+kappa is at least 1: of a sum whose terms have one sign, the rounding of the result is all that counts. Without tqdm
+there is no progress bar.
 """
 
 import argparse
 import contextlib
+import functools
 import math
 import multiprocessing
 import sys
@@ -39,6 +41,9 @@ except ImportError:
 BACKENDS = {"numpy": layernorm, "cpu": cpu, "gpu": gpu}
 
 BY_ROW = "y", "dx"
+
+#: In how many more orders PyTorch is asked where its error in that drawn is below half of one of ours.
+ORDERS = 8
 
 
 # The exact results
@@ -243,20 +248,21 @@ def shares(results, truth, promised, compute):
     return found
 
 
-def against_peer(results, peers, truth, promised, compute):
-    """Of each tensor error / twice PyTorch's, twice: 0 if not above 2 kappa u, and 0 if not above half the bound.
+def against_peer(results, peer, truth, promised, compute):
+    """Of each tensor error / twice PyTorch's, twice; 0 if not above 2 kappa u. ``peer``: :func:`pytorch_errors`.
 
-    The first is what one would like, but where few numbers count it is luck which of two errors is below 2 u.
+    The first is as drawn. Where few numbers count, or many share one rounding, it is luck that an error is small; so
+    the second is with the largest error of ORDERS more orders.
     """
     found = {}
-    for name, value, peer in zip(cases.NAMES, results, peers, strict=True):
+    for name, value in zip(cases.NAMES, results, strict=True):
         value = value.astype(np.float64)
-        if np.isfinite(value).all() and np.isfinite(peer).all():
-            mine, others = (norm(differences(a, truth.tensors[name])) for a in (value, peer))
+        if np.isfinite(value).all() and name in peer(0):
+            mine = norm(differences(value, truth.tensors[name]))
             least = max(norm(promised.roundings[name]), cases.U[compute] * norm(promised.exact[name]))
-            half = weighed(promised.alike[name], promised.column[name]) / 2
-            free = np.array([2 * least, max(2 * least, half)]) + norm(promised.extra[name])
-            found[name] = (quotient(mine, 2 * others) * (mine > free)).tolist()
+            counts = bool(mine > 2 * least + norm(promised.extra[name]))
+            drawn = quotient(mine, 2 * peer(0)[name]) * counts
+            found[name] = drawn, drawn and quotient(mine, 2 * max(peer(n).get(name, 0) for n in range(1 + ORDERS)))
     return found
 
 
@@ -281,6 +287,27 @@ def pytorch(arrays, eps):
     return [a.detach().double().numpy() for a in (y, x.grad, gamma.grad, beta.grad)]
 
 
+def pytorch_errors(drawn, truth):
+    """A function (n) -> PyTorch's error of each tensor that it gets, with rows and features in order n.
+
+    Order 0 is that drawn. In another the problem is the same, what is exact changes places, and roundings are others.
+    """
+    @functools.cache
+    def errors(n):
+        rng = np.random.default_rng(n)
+        rows, columns = (rng.permutation(length) if n else np.arange(length) for length in drawn.arrays.x.shape)
+        of_each = np.ix_(rows, columns)
+        x, gamma, beta, dy = drawn.arrays
+        results = pytorch((x[of_each], gamma[columns], beta[columns], dy[of_each]), drawn.eps) if torch else None
+        found = {}
+        for name, value in zip(cases.NAMES, results or ()):
+            if np.isfinite(value).all():
+                place = of_each if name in BY_ROW else columns
+                found[name] = norm(differences(value, [part[place] for part in truth.tensors[name]]))
+        return found
+    return errors
+
+
 def results_of(drawn, backend, precise):
     with cases.threads(drawn.threads) if drawn.threads > 1 else contextlib.nullcontext():
         return cases.run(BACKENDS[backend], *drawn.arrays, drawn.eps, **({"precise": True} if precise else {}))
@@ -290,8 +317,8 @@ def try_case(number, backends=tuple(BACKENDS)):
     """{(backend, dtype, tensor): (error / bound, *what against_peer has)} of the case of this number."""
     drawn = draw(number)
     dtype = drawn.dtype_of("y")
-    peers = pytorch(drawn.arrays, drawn.eps) if torch else None
     truth, found = exactly(drawn), {}
+    peer = pytorch_errors(drawn, truth)
     for precise in (False, True)[:1 + (dtype != "float64")]:
         compute = "float64" if precise else COMPUTE_DTYPE[dtype].name
         with np.errstate(all="ignore"):
@@ -305,9 +332,9 @@ def try_case(number, backends=tuple(BACKENDS)):
                     found[backend + ", precise" * precise, dtype, "y"] = math.inf, 0.0, 0.0
                     continue
                 with np.errstate(all="ignore"):
-                    peer = against_peer(results, peers, truth, promised, compute) if peers else {}
+                    ratios = against_peer(results, peer, truth, promised, compute)
                     for name, share in shares(results, truth, promised, compute).items():
-                        found[backend + ", precise" * precise, dtype, name] = share, *peer.get(name, (0.0, 0.0))
+                        found[backend + ", precise" * precise, dtype, name] = share, *ratios.get(name, (0.0, 0.0))
     return number, found
 
 
@@ -326,17 +353,17 @@ def tell(number, key, share, what):
 
 
 def run(numbers, jobs=1):
-    """Of each key the worst share and its case; what failed; what is above twice PyTorch's error and 2 kappa u."""
+    """Of each key the worst share and its case; what failed; what is above twice PyTorch's error in one order."""
     worst, failed, above = {}, [], []
     with contextlib.ExitStack() as stack:
         outcomes = map(try_case, numbers) if jobs == 1 else stack.enter_context(
             multiprocessing.get_context("spawn").Pool(jobs)).imap_unordered(try_case, numbers, 10)
         for number, found in tqdm(outcomes, total=len(numbers), unit=" cases", disable=None):
-            for key, (share, literal, fair) in found.items():
+            for key, (share, once, always) in found.items():
                 worst[key] = max(worst.get(key, (-1, 0)), (share, number))
                 failed += [(number, key, share, "its bound")] * (share > 1)
-                failed += [(number, key, fair, "twice PyTorch's error")] * (fair > 1)
-                above += [(number, key, literal, "twice PyTorch's error")] * (literal > 1 >= fair)
+                failed += [(number, key, always, "twice PyTorch's error")] * (always > 1)
+                above += [(number, key, once, "twice PyTorch's error")] * (once > 1 >= always)
     return worst, sorted(failed), sorted(above)
 
 
@@ -353,7 +380,7 @@ def main(arguments=None):
     print(f"Largest error / bound, and its case, of {len(numbers)} cases\n\n{table(worst)}\n")
     for failure in failed:
         print("FAILED", tell(*failure))
-    print(f"{len(failed)} failed;", f"{len(above)} above twice PyTorch's error and 2 kappa u, but not half the bound"
+    print(f"{len(failed)} failed;", f"{len(above)} above twice PyTorch's error in the order drawn, but not in others"
           if torch else "PyTorch is not installed: nothing is compared with it")
     if above:
         print("the worst:", tell(*max(above, key=lambda found: found[2])))

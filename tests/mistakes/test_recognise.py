@@ -10,7 +10,7 @@ from lnlib.exercises.run import plainly, reply
 from lnlib.mistakes import Diagnosis, change
 from lnlib.mistakes.change import changed, function_of
 from lnlib.mistakes.compare import agree
-from lnlib.mistakes.recognise import Failure, Reply, _nearly, _partly, recognise, says_little
+from lnlib.mistakes.recognise import Failure, Reply, _nearly, _partly, matches, recognise, says_little
 from lnlib.mistakes.relation import relation
 
 
@@ -365,6 +365,22 @@ def test_a_relation_and_a_slip_hold_in_all_checks_or_are_not_told():
     # No slip is told that passes the check, nor of replies that are right: then it fails for another reason.
     assert recognised(lambda x: x**3, says=lambda function: None) is None
     assert recognised(lambda x: x * x, says=lambda function: "wrong") is None
+    assert recognised(lambda x: x * x, here=(1.0, 1.0), says=lambda function: "wrong") is None  # where x**3 is right
+
+
+def test_a_known_mistake_is_asked_once_and_no_more_than_it_takes():
+    def asked_at(function):
+        for x in (1.5, 2.5):
+            asked.append(function)
+            yield Reply(function(x), [])
+
+    twice, asked = lambda x: 2 * x, []
+    wrong = {"far": lambda x: -x, "nearly": lambda x: 2 * x * (1 + 1e-12), "it": twice}
+    mine, right = list(asked_at(twice)), list(asked_at(square))
+    asked.clear()
+    assert matches(mine, right, wrong, asked_at, lambda function: True) == ["it"]
+    assert [asked.count(function) for function in wrong.values()] == [1, 2, 2]
+    assert matches(mine, right, wrong, asked_at, lambda function: function is not twice) == ["nearly"]
 
 
 def test_all_checks_are_asked_once():

@@ -43,7 +43,7 @@ def matches(mine, right, wrong, replies, fails):
     """
     explains = {bits: [] for bits in (True, False) if not agree(mine, right, bits)}
     for name, function in wrong.items():  # asked once each, and no more than it takes
-        left = list(explains)
+        left = explains
         for a, b in itertools.zip_longest(mine, replies(function)):
             left = [bits for bits in left if agree(a, b, bits)]
             if not left:

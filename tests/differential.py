@@ -3,10 +3,10 @@
     python tests/differential.py --cases 10000 --seed 1 --jobs 2    the worst of each tensor; exit code 1 if any fails
     python tests/differential.py --case 1000123                     one case
 
-A run of seed s has the cases from s * 10**6 on. Where PyTorch is installed no error may be above 2 kappa u and twice
-PyTorch's, the largest of the same numbers in nine orders; how many are above twice that of the order drawn is told.
-kappa is at least 1: of a sum whose terms have one sign, the rounding of the result is all that counts. Without tqdm
-there is no progress bar.
+A run of seed s has the cases from s * 10**6 on. Where PyTorch is installed none of our errors may be above 2 kappa u and,
+typically in cases like it, above twice PyTorch's; how many are above twice that of the case drawn is told. kappa is at
+least 1: of a sum whose terms have one sign, the rounding of the result is all that counts. Without tqdm there is no
+progress bar.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import cases
 import numpy as np
 import pytest
-from random_cases import draw, largest
+from random_cases import draw, largest, stored
 
 from lnlib import cpu, gpu, layernorm, reference
 from lnlib.contract import COMPUTE_DTYPE
@@ -42,8 +42,8 @@ BACKENDS = {"numpy": layernorm, "cpu": cpu, "gpu": gpu}
 
 BY_ROW = "y", "dx"
 
-#: In how many more orders PyTorch is asked where its error in that drawn is below half of one of ours.
-ORDERS = 8
+#: How many cases like it are tried where one of our errors is above twice PyTorch's.
+NEIGHBOURS = 16
 
 
 # The exact results
@@ -229,7 +229,8 @@ def differences(value, exact):
 
 def quotient(a, b):
     """The largest of a / b, where 0 / 0 is 0."""
-    return float(np.max(np.where(a == 0, 0.0, a / b), initial=0))
+    with np.errstate(all="ignore"):
+        return float(np.max(np.where(np.equal(a, 0), 0.0, np.divide(a, b)), initial=0))
 
 
 def shares(results, truth, promised, compute):
@@ -248,21 +249,15 @@ def shares(results, truth, promised, compute):
     return found
 
 
-def against_peer(results, peer, truth, promised, compute):
-    """Of each tensor error / twice PyTorch's, twice; 0 if not above 2 kappa u. ``peer``: :func:`pytorch_errors`.
-
-    The first is as drawn. Where few numbers count, or many share one rounding, it is luck that an error is small; so
-    the second is with the largest error of ORDERS more orders.
-    """
+def in_units(results, truth, promised, compute):
+    """Of each tensor that is finite error / kappa u, or what storing and underflow may leave if that is more."""
     found = {}
-    for name, value in zip(cases.NAMES, results, strict=True):
+    for name, value in zip(cases.NAMES, results):
         value = value.astype(np.float64)
-        if np.isfinite(value).all() and name in peer(0):
-            mine = norm(differences(value, truth.tensors[name]))
+        if np.isfinite(value).all():
             least = max(norm(promised.roundings[name]), cases.U[compute] * norm(promised.exact[name]))
-            counts = bool(mine > 2 * least + norm(promised.extra[name]))
-            drawn = quotient(mine, 2 * peer(0)[name]) * counts
-            found[name] = drawn, drawn and quotient(mine, 2 * max(peer(n).get(name, 0) for n in range(1 + ORDERS)))
+            wrong = norm(differences(value, truth.tensors[name]))
+            found[name] = quotient(wrong, least + norm(promised.extra[name]) / 2)
     return found
 
 
@@ -287,25 +282,15 @@ def pytorch(arrays, eps):
     return [a.detach().double().numpy() for a in (y, x.grad, gamma.grad, beta.grad)]
 
 
-def pytorch_errors(drawn, truth):
-    """A function (n) -> PyTorch's error of each tensor that it gets, with rows and features in order n.
-
-    Order 0 is that drawn. In another the problem is the same, what is exact changes places, and roundings are others.
-    """
-    @functools.cache
-    def errors(n):
-        rng = np.random.default_rng(n)
-        rows, columns = (rng.permutation(length) if n else np.arange(length) for length in drawn.arrays.x.shape)
-        of_each = np.ix_(rows, columns)
-        x, gamma, beta, dy = drawn.arrays
-        results = pytorch((x[of_each], gamma[columns], beta[columns], dy[of_each]), drawn.eps) if torch else None
-        found = {}
-        for name, value in zip(cases.NAMES, results or ()):
-            if np.isfinite(value).all():
-                place = of_each if name in BY_ROW else columns
-                found[name] = norm(differences(value, [part[place] for part in truth.tensors[name]]))
-        return found
-    return errors
+def neighbour(drawn, n):
+    """The same kind of numbers with other roundings: in another order, and all of an array by one factor smaller."""
+    rng, (x, gamma, beta, dy) = np.random.default_rng(n), drawn.arrays
+    rows, columns = (rng.permutation(length) for length in x.shape)
+    a, b, c = rng.uniform(0.5, 1, 3)
+    x, dy = (v[np.ix_(rows, columns)] for v in (x, dy))
+    less = [stored(v.astype(np.float64) * by, v.dtype) for v, by in (
+        (x, a), (gamma[columns], b), (beta[columns], b), (dy, c))]
+    return drawn._replace(arrays=cases.Arrays(*less), eps=drawn.eps * a**2)
 
 
 def results_of(drawn, backend, precise):
@@ -313,28 +298,50 @@ def results_of(drawn, backend, precise):
         return cases.run(BACKENDS[backend], *drawn.arrays, drawn.eps, **({"precise": True} if precise else {}))
 
 
-def try_case(number, backends=tuple(BACKENDS)):
-    """{(backend, dtype, tensor): (error / bound, *what against_peer has)} of the case of this number."""
-    drawn = draw(number)
-    dtype = drawn.dtype_of("y")
-    truth, found = exactly(drawn), {}
-    peer = pytorch_errors(drawn, truth)
+def tried(drawn, backends):
+    """Yields (backend, precise, {tensor: error / bound}, its errors and PyTorch's as of :func:`in_units`)."""
+    dtype, truth, peers = drawn.dtype_of("y"), exactly(drawn), torch and pytorch(drawn.arrays, drawn.eps)
     for precise in (False, True)[:1 + (dtype != "float64")]:
         compute = "float64" if precise else COMPUTE_DTYPE[dtype].name
         with np.errstate(all="ignore"):
             promised = promise(drawn, truth, precise)
+            theirs = in_units(peers or (), truth, promised, compute)
         for backend in backends:
             if backend != "gpu" or drawn.interpreted:
                 try:
                     results = results_of(drawn, backend, precise)
                 except Exception:
                     traceback.print_exc()
-                    found[backend + ", precise" * precise, dtype, "y"] = math.inf, 0.0, 0.0
+                    yield backend, precise, {"y": math.inf}, {}, {}
                     continue
                 with np.errstate(all="ignore"):
-                    ratios = against_peer(results, peer, truth, promised, compute)
-                    for name, share in shares(results, truth, promised, compute).items():
-                        found[backend + ", precise" * precise, dtype, name] = share, *ratios.get(name, (0.0, 0.0))
+                    yield (backend, precise, shares(results, truth, promised, compute),
+                           in_units(results, truth, promised, compute), theirs)
+
+
+def try_case(number, backends=tuple(BACKENDS)):
+    """{(backend, dtype, tensor): (error / bound, error / twice PyTorch's, the same of typical ones)} of this case.
+
+    The last two are 0 where an error is below 2 kappa u. Where few numbers count, or many share one rounding, it is
+    luck which of two errors is small. So where one of ours is above twice PyTorch's, root mean squares over neighbours
+    of the case are compared.
+    """
+    @functools.cache
+    def near():
+        return [{found[:2]: found[3:] for found in tried(neighbour(drawn, n), backends)} for n in range(NEIGHBOURS)]
+
+    def typically(name, *which):
+        both = [(m[name], t[name]) for m, t in (errors[which] for errors in near()) if name in m and name in t]
+        mine, theirs = norm(np.array(both), 0) if both else (math.inf, 1)
+        return quotient(mine, 2 * theirs)
+
+    drawn, found = draw(number), {}
+    for backend, precise, of_bounds, mine, theirs in tried(drawn, backends):
+        for name, share in of_bounds.items():
+            counts = name in theirs and mine.get(name, 0) > 2
+            once = quotient(mine[name], 2 * theirs[name]) if counts else 0.0
+            key = backend + ", precise" * precise, drawn.dtype_of("y"), name
+            found[key] = share, once, typically(name, backend, precise) if once > 1 else 0.0
     return number, found
 
 
@@ -353,17 +360,17 @@ def tell(number, key, share, what):
 
 
 def run(numbers, jobs=1):
-    """Of each key the worst share and its case; what failed; what is above twice PyTorch's error in one order."""
+    """Of each key the worst share and its case; what failed; what is above twice PyTorch's error as drawn."""
     worst, failed, above = {}, [], []
     with contextlib.ExitStack() as stack:
         outcomes = map(try_case, numbers) if jobs == 1 else stack.enter_context(
             multiprocessing.get_context("spawn").Pool(jobs)).imap_unordered(try_case, numbers, 10)
         for number, found in tqdm(outcomes, total=len(numbers), unit=" cases", disable=None):
-            for key, (share, once, always) in found.items():
+            for key, (share, once, typical) in found.items():
                 worst[key] = max(worst.get(key, (-1, 0)), (share, number))
                 failed += [(number, key, share, "its bound")] * (share > 1)
-                failed += [(number, key, always, "twice PyTorch's error")] * (always > 1)
-                above += [(number, key, once, "twice PyTorch's error")] * (once > 1 >= always)
+                failed += [(number, key, typical, "twice PyTorch's typical error")] * (typical > 1)
+                above += [(number, key, once, "twice PyTorch's error")] * (once > 1 >= typical)
     return worst, sorted(failed), sorted(above)
 
 
@@ -380,7 +387,7 @@ def main(arguments=None):
     print(f"Largest error / bound, and its case, of {len(numbers)} cases\n\n{table(worst)}\n")
     for failure in failed:
         print("FAILED", tell(*failure))
-    print(f"{len(failed)} failed;", f"{len(above)} above twice PyTorch's error in the order drawn, but not in others"
+    print(f"{len(failed)} failed;", f"{len(above)} above twice PyTorch's error as drawn, but not typically"
           if torch else "PyTorch is not installed: nothing is compared with it")
     if above:
         print("the worst:", tell(*max(above, key=lambda found: found[2])))

@@ -1,5 +1,6 @@
 """The first cases of the random differential test, and that it sees what is wrong. ``make differential`` has more."""
 
+import cases
 import differential
 import numpy as np
 import pytest
@@ -40,3 +41,29 @@ WRONG = {
 def test_what_is_wrong_is_seen(module, name, wrong, monkeypatch):
     monkeypatch.setattr(module, name, wrong)
     assert killed_by(200)
+
+
+def poor(arrays, eps):
+    """7 u too large."""
+    return [a * a.dtype.type(1 + 4e-7) for a in cases.run(layernorm, *arrays, eps)]
+
+
+@pytest.mark.slow
+def test_an_error_is_compared_with_what_a_peers_is_typically(monkeypatch):
+    """One peer is as poor as we are here, one much better, and one is better by luck, one time in four."""
+    def better(arrays, eps):
+        return cases.run(layernorm, *arrays, eps, precise=True)
+
+    def by_luck(arrays, eps):
+        return (better if rng.random() < 0.25 else poor)(arrays, eps)
+
+    rng, found = np.random.default_rng(0), []
+    chosen = [n for n in range(20) if differential.draw(n).arrays.x.dtype == np.float32 and differential.draw(n).eps]
+    monkeypatch.setattr(differential, "torch", True)
+    monkeypatch.setattr(differential, "results_of", lambda drawn, *_: poor(drawn.arrays, drawn.eps))
+    for peer in poor, better, by_luck:
+        monkeypatch.setattr(differential, "pytorch", peer)
+        each = [value for n in chosen for value in differential.try_case(n, ("numpy",))[1].values()]
+        found.append([sum(once > 1 for _, once, _ in each), sum(typical > 1 for *_, typical in each)])
+    (same, _), (worse, always), (luck, seldom) = found
+    assert same == 0 and 0 < always == worse and luck > 0 == seldom, found

@@ -1,6 +1,7 @@
 """Numeric gradients are as good as their formula; each checker catches wrong gradients and passes right ones."""
 
 import math
+import warnings
 from functools import partial
 
 import numpy as np
@@ -231,8 +232,8 @@ CASTS = {
 
 @pytest.mark.parametrize("loss", CASTS.values(), ids=CASTS)
 def test_complex_step_detects_that_the_imaginary_part_was_dropped(loss):
-    with pytest.raises(TypeError, match="f: found a (cast|real result).*cast to float"):
-        METHODS["complex"](loss, np.arange(3.0))
+    with warnings.catch_warnings(action="ignore"), pytest.raises(TypeError, match="f: found a (cast|real).*cast to float"):
+        METHODS["complex"](loss, np.arange(3.0))  # whatever a caller does with warnings
 
 
 def test_complex_step_cannot_detect_a_conjugate():

@@ -282,6 +282,15 @@ def test_the_backward_loses_kappa_u(towards, dtype, eps, powers):
             assert_agrees(maps[name]["dx"], regimes.backward_loss(kappas[:, None], towards, dtype, wide), dtype)
 
 
+def test_the_roundings_of_the_backward_are_those_counted():
+    """Of an element, of a row where it is not wide: as the docstring has them."""
+    g, centred, xhat, product, rstd, mean = 1, 2, 2, 1, 4 * 2.75, 2
+    counted = {("ones", False): g + centred, ("along", False): g + centred + xhat + product + rstd + mean,
+               ("ones", True): g, ("along", True): g + xhat}
+    found = {key: float(regimes.backward_loss(1, key[0], wide=key[1]) / (regimes.TAU * 2.0**-24)) ** 2 for key in counted}
+    assert found == pytest.approx(counted)
+
+
 def test_precise_has_no_kappa():
     """float64 inside, float32 outside: rounded once, u/2 and less, however much is subtracted away."""
     def precise(x, gamma, beta, dy, eps):

@@ -287,7 +287,8 @@ def test_the_roundings_of_the_backward_are_those_counted():
     g, centred, xhat, product, rstd, mean = 1, 2, 2, 1, 4 * 2.75, 2
     counted = {("ones", False): g + centred, ("along", False): g + centred + xhat + product + rstd + mean,
                ("ones", True): g, ("along", True): g + xhat}
-    found = {key: float(regimes.backward_loss(1, key[0], wide=key[1]) / (regimes.TAU * 2.0**-24)) ** 2 for key in counted}
+    found = {(towards, wide): float(regimes.backward_loss(1, towards, wide=wide) / (regimes.TAU * 2.0**-24)) ** 2
+             for towards, wide in counted}
     assert found == pytest.approx(counted)
 
 

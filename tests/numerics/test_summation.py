@@ -1,6 +1,7 @@
 """Sums over rows: each order adds what it says in the order it says, and loses what its line says."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -34,13 +35,18 @@ def test_running_sums_round_every_partial_sum(dtype):
         assert sums[n - 1].tolist() == [one_after_another(column[:n], dtype) for column in a.T]
 
 
-def test_the_short_way_to_bfloat16_is_round_to():
-    """0 + a, for numbers with all exponents and all kinds of last bits, midpoints among them."""
+def test_without_ml_dtypes_running_sums_are_the_same(monkeypatch):
+    """In bfloat16, of rows that are float32: 0 + a for all exponents and last bits, midpoints too, and long sums."""
     bits = np.random.default_rng(0).integers(0, 2**32, 100_000, np.uint32)
     bits[::3] = bits[::3] & 0xFFFF0000 | 0x8000  # midpoints
     a = bits.view(np.float32)
     a = a[np.isfinite(a)]
-    assert np.array_equal(running_sums(a[None], "bfloat16")[0], round_to(a, "bfloat16"))
+    for rows in a[None], terms(3000), 1000 + terms(300):
+        with_it = running_sums(rows, "bfloat16")
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, "ml_dtypes", None)
+            without = running_sums(rows, "bfloat16")
+        assert with_it.tobytes() == without.tobytes() and np.array_equal(without[0], round_to(rows[0], "bfloat16"))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

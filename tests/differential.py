@@ -3,10 +3,9 @@
     python tests/differential.py --cases 10000 --seed 1 --jobs 2    the worst of each tensor; exit code 1 if any fails
     python tests/differential.py --case 1000123                     one case
 
-A run of seed s has the cases from s * 10**6 on. Where PyTorch is installed none of our errors may be above 2 kappa u and,
-typically in cases like it, above twice PyTorch's; how many are above twice that of the case drawn is told. kappa is at
-least 1: of a sum whose terms have one sign, the rounding of the result is all that counts. Without tqdm there is no
-progress bar.
+A run of seed s has the cases from s * 10**6 on. Where PyTorch is installed, an error above 2 kappa u must not be above
+twice PyTorch's, typically in cases like it; how many are in the case drawn alone is told. kappa is at least 1: of a sum
+whose terms have one sign, the rounding of the result is all that counts. Without tqdm there is no progress bar.
 """
 
 import argparse
@@ -42,7 +41,8 @@ BACKENDS = {"numpy": layernorm, "cpu": cpu, "gpu": gpu}
 
 BY_ROW = "y", "dx"
 
-#: How many cases like it are tried where one of our errors is above twice PyTorch's.
+#: How many cases like it are tried where one of our errors is above twice PyTorch's. Root mean squares of 16 normal
+#: errors differ by 2 one time in 240 if these are as large as PyTorch's, 94 times in 100 if they are three times as large.
 NEIGHBOURS = 16
 
 
@@ -250,9 +250,9 @@ def shares(results, truth, promised, compute):
 
 
 def in_units(results, truth, promised, compute):
-    """Of each tensor that is finite error / kappa u, or what storing and underflow may leave if that is more."""
+    """Of each finite tensor error / (kappa u + half of what storing and underflow may leave): up to 2 it is excused."""
     found = {}
-    for name, value in zip(cases.NAMES, results):
+    for name, value in zip(cases.NAMES, results, strict=True):
         value = value.astype(np.float64)
         if np.isfinite(value).all():
             least = max(norm(promised.roundings[name]), cases.U[compute] * norm(promised.exact[name]))
@@ -283,13 +283,14 @@ def pytorch(arrays, eps):
 
 
 def neighbour(drawn, n):
-    """The same kind of numbers with other roundings: in another order, and all of an array by one factor smaller."""
+    """The same kind of numbers with other roundings: all of an array by one factor smaller, and rows in another order.
+
+    Columns stay: what comes first in a row is guessed from, or swallows what follows.
+    """
     rng, (x, gamma, beta, dy) = np.random.default_rng(n), drawn.arrays
-    rows, columns = (rng.permutation(length) for length in x.shape)
-    a, b, c = rng.uniform(0.5, 1, 3)
-    x, dy = (v[np.ix_(rows, columns)] for v in (x, dy))
-    less = [stored(v.astype(np.float64) * by, v.dtype) for v, by in (
-        (x, a), (gamma[columns], b), (beta[columns], b), (dy, c))]
+    rows, (a, b, c) = rng.permutation(len(x)), rng.uniform(0.5, 1, 3)
+    less = [stored(v.astype(np.float64) * by, v.dtype)
+            for v, by in ((x[rows], a), (gamma, b), (beta, b), (dy[rows], c))]
     return drawn._replace(arrays=cases.Arrays(*less), eps=drawn.eps * a**2)
 
 
@@ -305,7 +306,7 @@ def tried(drawn, backends):
         compute = "float64" if precise else COMPUTE_DTYPE[dtype].name
         with np.errstate(all="ignore"):
             promised = promise(drawn, truth, precise)
-            theirs = in_units(peers or (), truth, promised, compute)
+            theirs = in_units(peers, truth, promised, compute) if peers else {}
         for backend in backends:
             if backend != "gpu" or drawn.interpreted:
                 try:
@@ -315,8 +316,8 @@ def tried(drawn, backends):
                     yield backend, precise, {"y": math.inf}, {}, {}
                     continue
                 with np.errstate(all="ignore"):
-                    yield (backend, precise, shares(results, truth, promised, compute),
-                           in_units(results, truth, promised, compute), theirs)
+                    judged = [judge(results, truth, promised, compute) for judge in (shares, in_units)]
+                yield backend, precise, *judged, theirs
 
 
 def try_case(number, backends=tuple(BACKENDS)):
@@ -324,15 +325,19 @@ def try_case(number, backends=tuple(BACKENDS)):
 
     The last two are 0 where an error is below 2 kappa u. Where few numbers count, or many share one rounding, it is
     luck which of two errors is small. So where one of ours is above twice PyTorch's, root mean squares over neighbours
-    of the case are compared.
+    of the case are compared, as they are.
     """
     @functools.cache
     def near():
-        return [{found[:2]: found[3:] for found in tried(neighbour(drawn, n), backends)} for n in range(NEIGHBOURS)]
+        return [{(backend, precise): judged for backend, precise, *judged in tried(neighbour(drawn, n), backends)}
+                for n in range(NEIGHBOURS)]
 
     def typically(name, *which):
-        both = [(m[name], t[name]) for m, t in (errors[which] for errors in near()) if name in m and name in t]
-        mine, theirs = norm(np.array(both), 0) if both else (math.inf, 1)
+        judged = [found[which] for found in near()]
+        both = [(mine[name], theirs[name]) for _, mine, theirs in judged if name in mine and name in theirs]
+        if not both or any(of_bounds.get(name, math.inf) > 1 for of_bounds, *_ in judged):
+            return math.inf
+        mine, theirs = norm(np.array(both), 0)
         return quotient(mine, 2 * theirs)
 
     drawn, found = draw(number), {}

@@ -181,10 +181,10 @@ def _fold(dgamma, dbeta, sums):
 
 @_allocating
 def _long_moments(x, i, guess, chunk):
-    """The same over a whole row. What float64 loses of the squares is added at the end.
+    """_moments of a whole row. What float64 loses of the squares is added at the end.
 
-    After the square of an outlier each addition would swallow up to u of it, with one sign: over D float64 numbers
-    D / 128 u, which is in rstd, and so in the whole row of y and dx.
+    After the square of an outlier each addition would swallow up to u of it, with one sign: over D float64 numbers, in
+    chunks of 128, D / 128 u of the squares and half of that of rstd, and so in the whole row of y and dx.
     """
     total = squares = lost = 0.0
     for start in range(0, x.shape[1], chunk):

@@ -42,8 +42,8 @@ def matches(mine, right, wrong, replies, fails):
     whether it fails the check that the answer failed: what passes that check does not explain it.
     """
     explains = {bits: [] for bits in (True, False) if not agree(mine, right, bits)}
-    for name, function in wrong.items():  # asked once each, and no more than it takes
-        left = explains
+    for name, function in wrong.items() if explains else ():  # asked once each, and no more than it takes
+        left = [*explains]
         for a, b in itertools.zip_longest(mine, replies(function)):
             left = [bits for bits in left if agree(a, b, bits)]
             if not left:

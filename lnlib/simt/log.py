@@ -40,26 +40,27 @@ class Accesses(Sequence):
     """
 
     def __init__(self):
-        #: Tuples (block, array, kind, index, how many elements, how many barriers and warp operations the thread has
-        #: passed, use); use: thread, time, code, instruction.
+        #: Tuples (block, place, kind, index, how many elements, how many barriers and warp operations the thread has
+        #: passed, use); place: space, array, start, bytes of an element; use: thread, time, code, instruction. None
+        #: once accesses are made of them.
         self.noted = []
 
     @functools.cached_property
     def _made(self):
         places, repeats, made = {}, defaultdict(int), []
-        for block, array, kind, i, count, passed, (thread, _, code, instruction) in self.noted:
-            key = code.co_name, code.co_firstlineno, instruction
+        for block, (space, array, start, size), kind, i, count, passed, (thread, _, code, instruction) in self.noted:
+            key = id(code), instruction  # which lives as long as what is noted
             if key not in places:
                 # Not the instruction's offset: that may move when Python specialises the code.
                 places[key] = code.co_name, *position(code, instruction)
-            size = array.dtype.itemsize
             step = min(count, 16 // size)  # wider than 16 bytes: two accesses
             for part in range(0, count, step):
                 site = *places[key], kind, part
-                here = block, thread, site, array.name, passed
+                here = block, thread, site, array, passed
                 repeats[here] += 1
-                made.append(Access(block, thread, array.space, array.name, kind, array.start + (i + part) * size,
-                                   step * size, site[1], site, (passed, repeats[here])))
+                made.append(Access(block, thread, space, array, kind, start + (i + part) * size, step * size, site[1],
+                                   site, (passed, repeats[here])))
+        self.noted = None
         return made
 
     def __len__(self):
@@ -72,11 +73,14 @@ class Accesses(Sequence):
         return iter(self._made)
 
     def __eq__(self, other):
-        return self._made == list(other)
+        return self._made == list(other) if isinstance(other, (Accesses, list)) else NotImplemented
+
+    def __reduce__(self):
+        return list, (self._made,)
 
 
 class Run(NamedTuple):
-    """A finished launch. With ``log=True`` it has two lists, otherwise None."""
+    """A finished launch. With ``log=True`` it has a log and a list, otherwise None twice."""
 
     grid: int
     block: int

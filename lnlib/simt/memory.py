@@ -99,8 +99,10 @@ class Memory(Array):
         self.first = {kind: {} for kind in CONFLICTS}  # kind -> {i: the block that was first to do so}
         # kind -> {i: the one use since the last barrier, or {thread: use}}; a use: thread, time, code, instruction
         self.recent = {kind: {} for kind in CONFLICTS}
+        # kind -> [(a kind that it conflicts with, recent and first of that)]: the dicts stay, forget empties them
         self.rivals = {kind: [(other, self.recent[other], self.first[other]) for other in others]
                        for kind, others in CONFLICTS.items()}
+        self.place = space, name, start, self.dtype.itemsize  # what a log keeps of the array
 
     def forget(self):
         for recent in self.recent.values():
@@ -175,7 +177,7 @@ class Memory(Array):
         block, thread = machine.block, machine.thread
         use = thread, machine.time, frame.f_code, frame.f_lasti
         if machine.accesses is not None:
-            machine.accesses.noted.append((block, self, kind, i, count, machine.passed[thread], use))
+            machine.accesses.noted.append((block, self.place, kind, i, count, machine.passed[thread], use))
         if not machine.checks:
             return
         mine, first = self.recent[kind], self.first[kind]

@@ -860,16 +860,16 @@ def test_an_outlier_that_comes_first_is_in_no_other_element():
 
 
 def test_the_squares_of_an_outlier_swallow_no_others():
-    """Two outliers come first; the squares of each chunk after theirs are 0.4 ulp of the sum so far.
+    """Two outliers come first; the squares of 128 numbers after them are 0.4 ulp of the sum so far.
 
     In a chunk, 8 squares are added one after another and the partial sums in 5 levels at most (of 32 numbers: 512 bits
     times 4), a square and the sum of the chunks are rounded: 15 u. The root halves that and what / D and + eps add,
-    its rounding and that of 1 / are 2 u more: 10.5 u. A plain sum would lose 0.4 ulp 1,024 times, 0.8 u each.
+    its rounding and that of 1 / are 2 u more: 10.5 u. A plain sum would lose 0.4 ulp, 0.8 u, of each chunk of 128.
     """
     x = np.full((1, 2**17), math.sqrt(0.4 * np.spacing(2.0**21) / 128))
     x[:, ::2] *= -1
     x[:, :2] = 1024, -1024
     ones = np.ones(x.shape[1])
     rstd = cpu.layer_norm_forward(x, ones, ones, eps=0.0)[1].statistics[2, 0]
-    exact = math.sqrt(len(ones) / math.fsum(x[0]**2))  # its mean is 0; four roundings: 3 u
-    assert abs(rstd / exact - 1) <= (10.5 + 3) * cases.U["float64"]
+    exact = math.sqrt(len(ones) / math.fsum(x[0]**2))  # its mean is 0; five roundings: 3.5 u
+    assert abs(rstd / exact - 1) <= (10.5 + 3.5) * cases.U["float64"]

@@ -381,6 +381,8 @@ def test_a_known_mistake_is_asked_once_and_no_more_than_it_takes():
     assert matches(mine, right, wrong, asked_at, lambda function: True) == ["it"]
     assert [asked.count(function) for function in wrong.values()] == [1, 2, 2]
     assert matches(mine, right, wrong, asked_at, lambda function: function is not twice) == ["nearly"]
+    asked.clear()
+    assert matches(right, right, wrong, asked_at, lambda function: True) == [] and not asked
 
 
 def test_all_checks_are_asked_once():

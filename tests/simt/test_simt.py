@@ -5,10 +5,12 @@ import json
 import linecache
 import math
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -643,6 +645,18 @@ def test_it_is_deterministic():
         total = np.zeros(1, f32)
         results.append((simt.launch(atomics, 2, 64, x, total, log=True), total.tobytes()))
     assert results[0] == results[1]
+    (run, _), _ = results
+    assert pickle.loads(pickle.dumps(run)) == run != run._replace(accesses=None)
+
+
+def test_a_log_keeps_no_array():
+    def kernel(x):
+        x[cuda.threadIdx.x] = float32(1)
+
+    x = np.zeros(64, f32)
+    held, run = weakref.ref(x), simt.launch(kernel, 1, 32, x, log=True)
+    del x
+    assert held() is None and len(run.accesses) == 32
 
 
 # Where kernels come from.

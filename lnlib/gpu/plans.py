@@ -77,10 +77,8 @@ def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1):
     twice = twice and chunks != 0  # not a row that is longer still
     together = 128 // threads if threads <= 32 else 1
     turns = -(-rows // together)
-    if not rows:
-        return Plan(threads, chunks, width, together, 0, 0, twice)
     blocks = min(turns, multiprocessors * max(1, RESIDENT // (threads * together)))
-    partials = min(turns, blocks * -(-turns // (blocks * ROWS_ADDED)))
+    partials = min(turns, blocks * -(-turns // max(1, blocks * ROWS_ADDED)))  # of no rows there are none
     return Plan(threads, chunks, width, together, blocks, partials, twice)
 
 

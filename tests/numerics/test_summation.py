@@ -41,8 +41,11 @@ def test_without_ml_dtypes_running_sums_are_the_same(monkeypatch):
     bits[::3] = bits[::3] & 0xFFFF0000 | 0x8000  # midpoints
     a = bits.view(np.float32)
     a = a[np.isfinite(a)]
+    upper = (a.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    two = np.stack([upper, round_to(a - upper, "bfloat16")])  # exact sums, most of them a again
+    assert np.array_equal(running_sums(two, "bfloat16")[1], round_to(two.sum(axis=0), "bfloat16"))
     zeros = np.float32([[-0.0, -1e-45, 0.0], [-0.0, 0.0, -0.0]])
-    for rows in a[None], a[:900][None], zeros, terms(3000), 1000 + terms(300):
+    for rows in a[None], a[:900][None], two[:, :900], zeros, terms(3000), 1000 + terms(300):
         with_it = running_sums(rows, "bfloat16")
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, "ml_dtypes", None)

@@ -8,7 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* As many floats as a register holds: wider vectors are taken apart, and what is taken apart goes through memory. */
+#ifdef __AVX512F__
 #define LANES 16
+#elif defined __AVX__
+#define LANES 8
+#else
+#define LANES 4
+#endif
 #define CHUNK 512
 #define BLOCK 16
 #define INLINE static inline __attribute__((always_inline))

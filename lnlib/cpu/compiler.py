@@ -23,9 +23,8 @@ class NoAlias(CompilerBase):
         return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
 
 
-@intrinsic
-def prefetch(typing_context, array, i, j):
-    """Ask for the cache line of array[i, j], to write to it."""
+def _prefetch(typing_context, array, i, j, to_write):
+    """The body of an intrinsic that asks for the cache line of array[i, j]."""
 
     def generate(context, builder, signature, arguments):
         value, *place = arguments
@@ -34,13 +33,28 @@ def prefetch(typing_context, array, i, j):
         int32 = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [address.type, int32, int32, int32])
         function = get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        to_write, keep_in_all_caches, data = (ir.Constant(int32, value) for value in (1, 3, 1))
-        builder.call(function, [address, to_write, keep_in_all_caches, data])
+        keep_in_all_caches, data = 3, 1
+        builder.call(function, [address, *(ir.Constant(int32, n) for n in (to_write, keep_in_all_caches, data))])
         return context.get_dummy_value()
 
     return types.void(array, i, j), generate
 
 
+@intrinsic
+def prefetch_to_read(typing_context, array, i, j):
+    """Ask for the cache line of array[i, j]."""
+    return _prefetch(typing_context, array, i, j, 0)
+
+
+@intrinsic
+def prefetch_to_write(typing_context, array, i, j):
+    """Ask for the cache line of array[i, j], for this core alone."""
+    return _prefetch(typing_context, array, i, j, 1)
+
+
 if config.DISABLE_JIT:  # the loops are Python's then, which cannot ask
-    def prefetch(array, i, j):
+    def prefetch_to_read(array, i, j):
+        """Nothing."""
+
+    def prefetch_to_write(array, i, j):
         """Nothing."""

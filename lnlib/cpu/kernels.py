@@ -11,7 +11,7 @@ from numba import njit, prange
 from numba.core.registry import cpu_target
 
 from .. import contract
-from .compiler import NoAlias, prefetch
+from .compiler import NoAlias, prefetch_to_read, prefetch_to_write
 
 #: Rows whose parameter gradients are added in the dtype of the arithmetic, before float64 takes over.
 ROW_BLOCK = 16
@@ -34,17 +34,22 @@ def _chunk(processor, features):
 #: outlier it swallows the same of every square that follows: these errors have one sign.
 CHUNK = _chunk(*cpu_target.target_context.codegen().magic_tuple()[1:])
 
-#: Bytes of a tile of a wide row.
-TILE = 2048
-
 #: Bytes of a cache line; an aligned vector store writes one, a misaligned one writes two halves.
 LINE = 64
 
 #: Bytes of a page.
 PAGE = 4096
 
-#: A row of this many bytes is wide. The rows of a block are then done together, in tiles of TILE bytes, so that
-#: gamma, dgamma and dbeta of a tile stay in the first level of cache.
+#: Bytes, in all, of the arrays of a pass from which they are *far*: in memory, or in the last cache, which cores share.
+#: A core then asks for the lines of long rows before it needs them. Nearer, to ask costs more than to wait: a third of
+#: the time at most. Measured where 8 cores share 32 MB, on one of them: it begins to pay between 8 and 12.
+FAR = 10 * 2**20
+
+#: Bytes of a row that are written between two requests for as much of the next row: a core can wait for a few dozen
+#: lines at a time.
+PIECE = 512
+
+#: The next row is not asked for if rows are of this many bytes or more: it would take the place of this one in the cache.
 WIDE_ROW = 8192
 
 #: Features from which it pays to treat the beginning of a row apart, so that the rest is aligned.
@@ -179,28 +184,41 @@ def _fold(dgamma, dbeta, sums):
 # The same for long rows: sums in chunks, and stores that begin at a cache line.
 
 
-@_allocating
-def _long_moments(x, i, guess, chunk):
-    """_moments of a whole row. What float64 loses of the squares is added at the end.
+@_row_loop
+def _fetch_to_read(array, i, start, stop, line):
+    """Ask for columns start to stop of row i."""
+    while start < stop:
+        prefetch_to_read(array, i, start)
+        start += line
 
+
+@_row_loop
+def _fetch_to_write(array, i, start, stop, line):
+    """The same, to write them: a store that finds its line in the cache waits less."""
+    while start < stop:
+        prefetch_to_write(array, i, start)
+        start += line
+
+
+@_allocating
+def _long_moments(x, i, guess, chunk, y, line):
+    """_moments of a whole row; meanwhile the lines of y are asked for, unless ``line`` is 0.
+
+    What float64 loses of the squares is added at the end.
     After the square of an outlier each addition would swallow up to u of it, with one sign: over D float64 numbers, in
     chunks of 128, D / 128 u of the squares and half of that of rstd, and so in the whole row of y and dx.
     """
     total = squares = lost = 0.0
     for start in range(0, x.shape[1], chunk):
-        d, dd = _moments(x, i, start, min(start + chunk, x.shape[1]), guess)
+        stop = min(start + chunk, x.shape[1])
+        if line:
+            _fetch_to_write(y, i, start, stop, line)
+        d, dd = _moments(x, i, start, stop, guess)
         total += d
         before, squares = squares, squares + dd
         added = squares - before
         lost += (before - (squares - added)) + (dd - added)  # exactly what the addition lost: Knuth
     return total, squares + lost
-
-
-@_row_loop
-def _fetch(array, i, start, stop, line):
-    """Ask for columns start to stop of row i, to be written: a store that finds its line in cache waits less."""
-    for j in range(start, min(stop, array.shape[1]), line):
-        prefetch(array, i, j)
 
 
 @_allocating
@@ -242,6 +260,16 @@ def _rounding_of_a_mean(itemsize):
 
 
 @_row_loop
+def _requests(D, nbytes, itemsize):
+    """Elements in each line of a result that is asked for in advance, 0 if none is; whether the next row is asked for;
+    and the elements of a row that are written between.
+    """
+    far = D >= LONG_ROW and nbytes >= FAR
+    next_too = far and D * itemsize < WIDE_ROW
+    return LINE // itemsize if far else 0, next_too, PIECE // itemsize if next_too else D
+
+
+@_row_loop
 def _harmless(array):
     """What is below it pushes no element of dx out of range; see :data:`lnlib.contract.SAFE_TO_SUBTRACT`."""
     return _SAFE32 if array.itemsize == 4 else _SAFE64
@@ -268,12 +296,16 @@ def _forward_rows(x, beta, eps, y, statistics, gamma, begin, end):
     D, real = x.shape[1], gamma.dtype.type
     first, first_head, chunk, line = min(D, 16), head_of(y), CHUNK // x.itemsize, LINE // x.itemsize
     smallest, largest = _RANGE32 if gamma.itemsize == 4 else _RANGE64
+    fetched, next_too, piece = _requests(D, 2 * x.nbytes, x.itemsize)
     out_of_range = 0
     for i in range(begin, end):
         mean = real(_first_sum(x, i, first) / first)
         residual = variance = 0.0
         for _ in range(4):
-            total, squares = _moments(x, i, 0, D, mean) if D <= chunk else _long_moments(x, i, mean, chunk)
+            if fetched or D > chunk:
+                total, squares = _long_moments(x, i, mean, chunk, y, fetched)
+            else:
+                total, squares = _moments(x, i, 0, D, mean)
             residual = total / D
             variance = squares / D - residual * residual
             if not residual * residual > 0.25 * variance:
@@ -287,9 +319,12 @@ def _forward_rows(x, beta, eps, y, statistics, gamma, begin, end):
         elif D < LONG_ROW:
             _write_y(x, i, 0, D, mean, real(residual), rstd, gamma, beta, y)
         else:
-            head = (first_head - i * D) & (line - 1)
-            _write_y(x, i, 0, head, mean, real(residual), rstd, gamma, beta, y)
-            _write_y(x, i, head, D, mean, real(residual), rstd, gamma, beta, y)
+            start, stop = 0, (first_head - i * D) & (line - 1)
+            while start < D:  # the head, and the rest, in pieces
+                if next_too and i + 1 < end:
+                    _fetch_to_read(x, i + 1, start, stop, line)
+                _write_y(x, i, start, stop, mean, real(residual), rstd, gamma, beta, y)
+                start, stop = stop, min(stop + piece, D)
     return out_of_range
 
 
@@ -302,20 +337,24 @@ def _forward_part(x, beta, eps, y, statistics, gamma, begin, end):
 
 
 @_row_loop
-def _means_of_g(dy, x, i, mean, residual, rstd, gamma, tolerance, root, harmless):
+def _means_of_g(dy, x, i, mean, residual, rstd, gamma, tolerance, root, harmless, dx, line):
     """The means of g and of g * xhat over row i, and 1 if its mean is not the recorded one; ``root`` is that of D.
 
-    The first is NaN if the row is left to the NumPy backend.
+    The first is NaN if the row is left to the NumPy backend. The lines of dx are asked for, unless ``line`` is 0.
     """
     D, real, chunk = x.shape[1], gamma.dtype.type, CHUNK // x.itemsize
     first = _guess_of_g(dy, i, gamma)
     w_sum = wx_sum = x_sum = 0.0
-    for start in range(0, D, chunk):
+    start = 0
+    while start < D:  # a range would divide, in every row, to know its length
         stop = min(start + chunk, D)
+        if line:
+            _fetch_to_write(dx, i, start, stop, line)
         w, wx, xhat = _upstream_sums(dy, x, i, start, stop, gamma, mean, residual, rstd, first)
         w_sum += w
         wx_sum += wx
         x_sum += xhat
+        start = stop
     changed = abs(x_sum) > tolerance * D
     w_mean, x_mean = w_sum / D, x_sum / D
     g_mean = real(first + w_mean)
@@ -324,76 +363,39 @@ def _means_of_g(dy, x, i, mean, residual, rstd, gamma, tolerance, root, harmless
     return g_mean, real(wx_sum / D - w_mean * x_mean), changed  # as if the mean of xhat were 0
 
 
-# Each fills rows begin to end of dx and adds their dgamma and dbeta to ``sums`` by way of arrays dgamma and dbeta;
-# if ``sums`` has no columns they stay in dgamma and dbeta. ``means``, (2, ROW_BLOCK), is scratch. Each returns two
-# counts: of rows left to the NumPy backend (their dx is NaN), and of rows whose mean is not that recorded.
-
-
 @_row_loop
-def _backward_short_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end):
-    """Row by row, each still in the nearest cache when it is read again.
+def _backward_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end):
+    """Fills rows begin to end of dx and adds their dgamma and dbeta to ``sums`` by way of arrays dgamma and dbeta.
 
-    Four at a time, with gamma, dgamma and dbeta in registers, save stores: in C, rows of 64 in a cache gain a
-    quarter, but rows of 512 from memory take 1.7 times as long. Here, in one loop for four rows, the first gained 3 % and
-    rows of 128 from memory took 1.4 times as long. Asking for the lines of dx in advance costs up to a fifth.
+    If ``sums`` has no columns they stay in dgamma and dbeta. Returns two counts: of rows left to the NumPy backend
+    (their dx is NaN), and of rows whose mean is not that recorded.
+
+    Row by row, each still in the nearest cache when it is read again. Four at a time, with gamma, dgamma and dbeta in
+    registers, save stores: in C, rows of 64 in a cache gain a quarter, but rows of 512 from memory take 1.7 times as
+    long. Here, in one loop for four rows, the first gained 3 % and rows of 128 from memory took 1.4 times as long.
     """
     D, line = x.shape[1], LINE // x.itemsize
     tolerance, root, harmless = _rounding_of_a_mean(gamma.itemsize), math.sqrt(D), _harmless(gamma)
+    fetched, next_too, piece = _requests(D, 3 * x.nbytes, x.itemsize)
     first_head, left, changed = head_of(dx), 0, 0
     for row in range(begin, end, ROW_BLOCK):
         for i in range(row, min(row + ROW_BLOCK, end)):
             mean, residual, rstd = statistics[0, i], statistics[1, i], statistics[2, i]
-            g_mean, gx_mean, other = _means_of_g(dy, x, i, mean, residual, rstd, gamma, tolerance, root, harmless)
+            g_mean, gx_mean, other = _means_of_g(dy, x, i, mean, residual, rstd, gamma, tolerance, root, harmless,
+                                                 dx, fetched)
             changed += other
             left += math.isnan(g_mean)
-            head = (first_head - i * D) & (line - 1) if D >= LONG_ROW else 0
-            start, stop = 0, head if head > 0 else D
-            while start < D:  # the head, the rest: one loop, compiled once
+            start, stop = (0, D) if D < LONG_ROW else (0, (first_head - i * D) & (line - 1))
+            while start < D:  # the head, and the rest, in pieces: one loop, compiled once
+                if next_too and i + 1 < end:
+                    _fetch_to_read(dy, i + 1, start, stop, line)
+                    _fetch_to_read(x, i + 1, start, stop, line)
                 write_gradients(dy, x, i, start, stop, gamma, mean, residual, rstd, g_mean, gx_mean,
                                 dx, dgamma, dbeta)
-                start, stop = stop, D
+                start, stop = stop, min(stop + piece, D)
         if sums.size:
             _fold(dgamma, dbeta, sums)
     return left, changed
-
-
-@_row_loop
-def _backward_wide_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, means, begin, end):
-    """Tile after tile for a block of rows: their part of gamma, dgamma and dbeta stays in cache."""
-    D, line, tile = x.shape[1], LINE // x.itemsize, TILE // x.itemsize
-    tolerance, root, harmless = _rounding_of_a_mean(gamma.itemsize), math.sqrt(D), _harmless(gamma)
-    # One head for all rows: a column then lies in the same tile of each, and its sums run over them in their order.
-    head, left, changed = head_of(dx) if D % line == 0 else 0, 0, 0
-    for row in range(begin, end, ROW_BLOCK):
-        rows = range(row, min(row + ROW_BLOCK, end))
-        for i in rows:
-            _fetch(dx, i, 0, tile, line)
-            mean, residual, rstd = statistics[0, i], statistics[1, i], statistics[2, i]
-            g_mean, gx_mean, other = _means_of_g(dy, x, i, mean, residual, rstd, gamma, tolerance, root, harmless)
-            changed += other
-            left += math.isnan(g_mean)
-            means[0, i - row], means[1, i - row] = g_mean, gx_mean
-        start, stop = 0, head if head > 0 else tile
-        while start < D:
-            for i in rows:
-                mean, residual, rstd = statistics[0, i], statistics[1, i], statistics[2, i]
-                g_mean, gx_mean = means[0, i - row], means[1, i - row]
-                _fetch(dx, i, stop, stop + tile, line)
-                write_gradients(dy, x, i, start, stop, gamma, mean, residual, rstd, g_mean, gx_mean,
-                                dx, dgamma, dbeta)
-            start, stop = stop, min(stop + tile, D)
-        if sums.size:
-            _fold(dgamma, dbeta, sums)
-    return left, changed
-
-
-@_allocating
-def _backward_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end):
-    """Rows begin to end, in the way that suits their length."""
-    D, means = x.shape[1], np.empty((2, ROW_BLOCK), gamma.dtype)
-    if D * x.itemsize < WIDE_ROW:
-        return _backward_short_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end)
-    return _backward_wide_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, means, begin, end)
 
 
 @_allocating

@@ -12,17 +12,15 @@ from ..mistakes.change import changed
 #: Name -> what to replace in lnlib/cpu/, and by what: wherever it stands, and it must stand there.
 TRICKS = {
     "no-noalias": [("self.state.flags.noalias = True", "pass")],
-    "no-head": [("(first_head - i * D) & (line - 1) if D >= LONG_ROW else 0", "0"),
-                ("(first_head - i * D) & (line - 1)", "0")],
+    "no-head": [("(first_head - i * D) & (line - 1)", "0")],
     "no-quarters": [("+ quarters * (PAGE // 4)", "+ 0 * quarters")],
-    "no-prefetch": [("        prefetch(array, i, j)\n", "        pass\n")],
-    "no-tiles": [("WIDE_ROW = 8192", "WIDE_ROW = 2**60")],
+    "no-prefetch": [("FAR = 10 * 2**20", "FAR = 2**60")],
     "float64-sums": [("w_sum = wx_sum = x_sum = gamma.dtype.type(0)", "w_sum = wx_sum = x_sum = 0.0"),
                      ("w * xhat)", "np.float64(w) * np.float64(xhat))")],
 }
 
 #: Those that leave forward as it is.
-BACKWARD_ONLY = ("no-prefetch", "no-tiles", "float64-sums")
+BACKWARD_ONLY = ("float64-sums",)
 
 #: The package by file name.
 SOURCE = {path.name: path.read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ from numba.core.dispatcher import Dispatcher
 
 from lnlib import cpu, layernorm, reference
 from lnlib.cpu import backend, kernels
-from lnlib.cpu.compiler import NoAlias, prefetch
+from lnlib.cpu.compiler import NoAlias, prefetch_to_read, prefetch_to_write
 
 
 LINE = 64
@@ -663,12 +663,12 @@ def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
 
 # fastmath, forceinline, _nrt, and whether NoAlias compiles it.
 FLAGS = {
-    ((), True, False, False): "_backward_short_rows _backward_wide_rows _fetch _guess_of_g _harmless _means_of_g "
+    ((), True, False, False): "_backward_rows _fetch_to_read _fetch_to_write _guess_of_g _harmless _means_of_g _requests "
                               "_rounding_of_a_mean times",
     (("contract",), True, False, False): "_gradient _xhat",
     (("contract",), True, False, True): "_fold _overflown _two_sum _upstream_sums write_gradients",
     (("contract", "nsz", "reassoc"), True, False, False): "_add",
-    ((), True, True, False): "_add_threads _backward_part _backward_rows _filled_parts _long_moments _overlap _parts "
+    ((), True, True, False): "_add_threads _backward_part _filled_parts _long_moments _overlap _parts "
                              "_refused _zero_sums copy_for head_of",
     ((), False, True, False): "_forward_part _forward_rows backward_serial backward_threads forward_serial "
                               "forward_threads",
@@ -696,60 +696,93 @@ def test_bits_do_not_depend_on_what_is_compiled_first(compiled):
     assert compiled[1][1] == several_widths()
 
 
-def test_a_line_is_asked_for_to_be_written_and_kept():
-    @numba.njit
-    def ask(array):
-        prefetch(array, 1, 2)
+def test_a_line_is_asked_for_to_be_read_or_written_and_kept():
+    for prefetch, to_write in ((prefetch_to_read, 0), (prefetch_to_write, 1)):
+        @numba.njit
+        def ask(array, prefetch=prefetch):
+            prefetch(array, 1, 2)
 
-    ask(np.zeros((3, 4)))
-    assert re.search(r"call void @llvm.prefetch.p0\(.*, i32 1, i32 3, i32 1\)", *ask.inspect_llvm().values())
+        ask(np.zeros((3, 4)))
+        assert re.search(rf"call void @llvm.prefetch.p0\(.*, i32 {to_write}, i32 3, i32 1\)", *ask.inspect_llvm().values())
 
 
 # What the loops do to be fast changes no result. In Python one can listen: who is called, for which part of a row.
 LISTENING = """
 import json
+import numpy as np
 import test_cpu
 from lnlib.cpu import kernels
 test_cpu.check_small_functions()
-heard = {name: [] for name in ("prefetch", "copy_for", "_write_y", "write_gradients")}
-def listen(name, first, last):
+heard = {name: [] for name in ("prefetch_to_read", "prefetch_to_write", "copy_for", "_write_y", "write_gradients",
+                               "_requests")}
+def listen(name, first, last, known=""):
     function = getattr(kernels, name)
-    setattr(kernels, name, lambda *a: heard[name].append(a[first:last]) or function(*a))
-listen("prefetch", 1, 3), listen("copy_for", 1, 2), listen("_write_y", 1, 4), listen("write_gradients", 2, 5)
+    setattr(kernels, name, lambda *a: heard[name].append(
+        [k for k in known.split() if np.shares_memory(a[0], arrays[k])] + list(a[first:last])) or function(*a))
+listen("prefetch_to_read", 1, 3, "x dy"), listen("prefetch_to_write", 1, 3, "y dx")
+listen("copy_for", 1, 2), listen("_write_y", 1, 4), listen("write_gradients", 2, 5), listen("_requests", 0, 3)
 found = []
-for shape in test_cpu.LISTENED:
-    a = test_cpu.arrays(shape, "float64")
-    results = test_cpu.run(*a, out=[test_cpu.at(a[0], 3) for _ in range(2)])
-    found.append(([b.tolist() for b in results], list(heard.values())))
-    heard = {name: [] for name in heard}
+for kernels.FAR in (kernels.FAR, 0):
+    for shape in test_cpu.LISTENED:
+        a, heard = test_cpu.arrays(shape, "float64"), {name: [] for name in heard}
+        out = [test_cpu.at(a[0], 3) for _ in range(2)]
+        arrays = dict(zip(("x", "dy", "y", "dx"), (a[0], a[3], *out)))
+        found.append(([b.tolist() for b in test_cpu.run(*a, out=out)], list(heard.values())))
 print(json.dumps(found))
 """
 LISTENED = ((3, 7), (17, 255), (8, 256), (9, 256), (16, 256), (17, 256), (2, 300), (3, 1023), (3, 1024), (3, 1100))
 
 
-def to_be_heard(rows, D):
+def to_be_heard(rows, D, far):
     """For float64, 8 numbers a line, and results whose first row begins with 5 numbers of a line begun before.
 
-    Long rows are cut at the first line that begins in them; wide ones in tiles of 2 KB, from the same column in each.
+    Long rows are cut at the first line that begins in them. Where they are far, the lines of y and dx are asked for while
+    sums are made, and, but for wide rows, those of the next row with each 512 bytes that are written.
     """
-    long, wide = D >= 256, 8 * D >= 8192
-    pieces = [cut for i in range(rows) for cut in
-              ([[i, 0, (5 - i * D) % 8], [i, (5 - i * D) % 8, D]] if long else [[i, 0, D]])]
-    edges = sorted({0, D, *range(0 if D % 8 else 5, D, 256)})
-    tiles = [[i, *edge] for edge in itertools.pairwise(edges) for i in range(rows)]
-    asked = [[i, j] for i, start, stop in [*([i, 0, 0] for i in range(rows)), *tiles]
-             for j in range(stop, min(stop + 256, D), 8)]
+    long = D >= 256
+    next_too = far and long and D < 1024
+    pieces = [[i, *edges] for i in range(rows) for edges in itertools.pairwise(
+        (0, *range((5 - i * D) % 8, D, 64 if next_too else D), D) if long else (0, D))]
+    of_next = [(i + 1, j, start) for i, start, stop in pieces for j in range(start, stop, 8) if next_too and i < rows - 1]
+    to_read = [["x", i, j] for i, j, _ in of_next]
+    for _, piece in itertools.groupby(of_next, lambda request: request[::2]):
+        lines = [request[:2] for request in piece]
+        to_read += [[name, *line] for name in ("dy", "x") for line in lines]
+    to_write = [[name, i, j] for name in ("y", "dx") for i in range(rows) for j in range(0, D, 8) if far and long]
     copies = [[2], [1]] * (long and rows > 8) + [[1], [2], [3]] * (long and rows > 16)
-    return [asked if wide else [], copies, pieces, tiles if wide else [cut for cut in pieces if cut[1] < cut[2]]]
+    return [to_read, to_write, copies, pieces, pieces, [[D, arrays * 8 * rows * D, 8] for arrays in (2, 3)]]
 
 
 @pytest.mark.slow
 def test_without_the_compiler(tmp_path):
-    """With NUMBA_DISABLE_JIT=1 (for a debugger) the loops are Python's: on short rows, long rows and wide rows."""
-    for shape, (found, heard) in zip(LISTENED, child(LISTENING, tmp_path, NUMBA_DISABLE_JIT="1"), strict=True):
+    """With NUMBA_DISABLE_JIT=1 (for a debugger) the loops are Python's: on short rows, long rows and wide rows, near and
+    far. (A row that is read again asks for its lines again.)
+    """
+    cases_heard = itertools.product((False, True), LISTENED)
+    for (far, shape), (found, heard) in zip(cases_heard, child(LISTENING, tmp_path, NUMBA_DISABLE_JIT="1"), strict=True):
         for a, b in zip(found, run(*arrays(shape, "float64")), strict=True):
             assert np.linalg.norm(a - b) <= 2 * cases.BAR["float64"] * np.linalg.norm(b)
-        assert heard == to_be_heard(*shape), shape
+        heard[1] = [list(line) for line in dict.fromkeys(map(tuple, heard[1]))]
+        assert heard == to_be_heard(*shape, far), (far, shape)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(5000, 300), (700, 2100)])
+def test_what_is_asked_for_in_advance_changes_no_bit(shape):
+    """Both passes are far, so wide rows and others ask. A batch may be cut anywhere: parts that are near have the same
+    y and dx. Their dgamma and dbeta are blocks of ROW_BLOCK rows, added in float64: three results are rounded once.
+    """
+    x, gamma, beta, dy = arrays(shape)
+    assert 2 * x.nbytes >= kernels.FAR
+    cut = shape[0] // 2 // 16 * 16
+    with threads(1):
+        results, *parts = (run(x[rows], gamma, beta, dy[rows]) for rows in (slice(None), slice(cut), slice(cut, None)))
+    assert 3 * x[:cut].nbytes < kernels.FAR
+    for k in (0, 1):
+        assert np.array_equal(results[k], np.concatenate([part[k] for part in parts]))
+    for k in (2, 3):
+        of_all, *of_parts = (r[k].astype(float) for r in (results, *parts))
+        assert np.all(abs(of_all - sum(of_parts)) <= cases.U["float32"] * (abs(of_all) + sum(map(abs, of_parts))))
 
 
 def check_small_functions():
@@ -757,7 +790,12 @@ def check_small_functions():
     assert [kernels._chunk(*target) for target in (
         ("znver4", "+avx,+avx512f"), ("skylake-avx512", "+avx,+avx512f"), ("znver2", "+avx"), ("x86-64", "+sse2"))
     ] == [2048, 1024, 1024, 256]
-    assert (kernels.ROW_BLOCK, kernels.TILE, kernels.LINE, kernels.PAGE) == (16, 2048, 64, 4096)
+    assert (kernels.ROW_BLOCK, kernels.PIECE, kernels.LINE, kernels.PAGE) == (16, 512, 64, 4096)
+    near, far = kernels.FAR - 1, kernels.FAR
+    assert [kernels._requests(*a) for a in ((256, near, 4), (256, far, 4), (255, far, 4), (2047, far, 4), (2048, far, 4),
+                                            (1023, far, 8), (1024, far, 8))] == [
+        (0, False, 256), (16, True, 128), (0, False, 255), (16, True, 128), (16, False, 2048), (8, True, 64),
+        (8, False, 1024)]
     assert kernels._rounding_of_a_mean(4) == 2**-16 and kernels._rounding_of_a_mean(8) == 2**-32
     for dtype in ("float32", "float64"):
         half_ulp = float(np.finfo(dtype).max) * cases.U[dtype] / 2

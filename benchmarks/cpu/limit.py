@@ -1,7 +1,7 @@
-"""Two contestants in C, the limit for :mod:`lnlib.cpu`: its backward pass in float32, compiled where a compiler is.
+"""Two contestants in C: the loops of the backward pass of :mod:`lnlib.cpu` in float32, compiled where a compiler is.
 
 ``c-rows`` goes row by row, ``c-four-rows`` writes the gradients of four rows at a time. Both write into arrays that
-exist, as ``lnlib-out`` does for dx; neither checks an argument.
+exist, as ``lnlib-out`` does for dx; neither checks an argument, or asks for what comes next.
 """
 
 import ctypes

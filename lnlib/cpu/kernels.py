@@ -40,9 +40,9 @@ LINE = 64
 #: Bytes of a page.
 PAGE = 4096
 
-#: Bytes, in all, of the arrays of a pass from which they are *far*: in memory, or in the last cache, which cores share.
-#: A core then asks for the lines of long rows before it needs them. Nearer, to ask costs more than to wait: a third of
-#: the time at most. Measured where 8 cores share 32 MB, on one of them: it begins to pay between 8 and 12.
+#: Bytes, in all, of the arrays of a pass from which they are *far*, in memory or in a part of the last cache that others
+#: use too: a core then asks for the lines of long rows before it needs them. Nearer, to ask costs more than to wait, up
+#: to a third of the time. Measured on one of 8 cores that share 32 MB: it begins to pay between 8 and 12 MB.
 FAR = 10 * 2**20
 
 #: Bytes of a row that are written between two requests for as much of the next row: a core can wait for a few dozen
@@ -52,7 +52,10 @@ PIECE = 512
 #: The next row is not asked for if rows are of this many bytes or more: it would take the place of this one in the cache.
 WIDE_ROW = 8192
 
-#: Features from which it pays to treat the beginning of a row apart, so that the rest is aligned.
+#: Nor is a result asked for if rows are of so many: its first lines would have gone again before they are written.
+HUGE_ROW = 2**17
+
+#: Features from which it pays to treat the beginning of a row apart, so that the rest is aligned, and to ask for it.
 LONG_ROW = 256
 
 _RANGE32, _RANGE64 = contract.RANGE["float32"], contract.RANGE["float64"]
@@ -181,7 +184,7 @@ def _fold(dgamma, dbeta, sums):
         dgamma[j] = dbeta[j] = 0
 
 
-# The same for long rows: sums in chunks, and stores that begin at a cache line.
+# The same for long rows: sums in chunks, stores that begin at a cache line, lines that are asked for in advance.
 
 
 @_row_loop
@@ -201,23 +204,25 @@ def _fetch_to_write(array, i, start, stop, line):
 
 
 @_allocating
-def _long_moments(x, i, guess, chunk, y, line):
-    """_moments of a whole row; meanwhile the lines of y are asked for, unless ``line`` is 0.
+def _long_moments(x, i, guess, chunk, y, asked):
+    """_moments of a whole row; meanwhile the lines of y are asked for, unless ``asked``, their elements, is 0.
 
     What float64 loses of the squares is added at the end.
     After the square of an outlier each addition would swallow up to u of it, with one sign: over D float64 numbers, in
     chunks of 128, D / 128 u of the squares and half of that of rstd, and so in the whole row of y and dx.
     """
     total = squares = lost = 0.0
-    for start in range(0, x.shape[1], chunk):
+    start = 0
+    while start < x.shape[1]:  # a range would divide, in every row, to know its length
         stop = min(start + chunk, x.shape[1])
-        if line:
-            _fetch_to_write(y, i, start, stop, line)
+        if asked:
+            _fetch_to_write(y, i, start, stop, asked)
         d, dd = _moments(x, i, start, stop, guess)
         total += d
         before, squares = squares, squares + dd
         added = squares - before
         lost += (before - (squares - added)) + (dd - added)  # exactly what the addition lost: Knuth
+        start = stop
     return total, squares + lost
 
 
@@ -262,11 +267,11 @@ def _rounding_of_a_mean(itemsize):
 @_row_loop
 def _requests(D, nbytes, itemsize):
     """Elements in each line of a result that is asked for in advance, 0 if none is; whether the next row is asked for;
-    and the elements of a row that are written between.
+    and the elements of a row that are written between two requests.
     """
-    far = D >= LONG_ROW and nbytes >= FAR
-    next_too = far and D * itemsize < WIDE_ROW
-    return LINE // itemsize if far else 0, next_too, PIECE // itemsize if next_too else D
+    ask = D >= LONG_ROW and D * itemsize < HUGE_ROW and nbytes >= FAR
+    next_too = ask and D * itemsize < WIDE_ROW
+    return LINE // itemsize if ask else 0, next_too, PIECE // itemsize if next_too else D
 
 
 @_row_loop
@@ -296,14 +301,14 @@ def _forward_rows(x, beta, eps, y, statistics, gamma, begin, end):
     D, real = x.shape[1], gamma.dtype.type
     first, first_head, chunk, line = min(D, 16), head_of(y), CHUNK // x.itemsize, LINE // x.itemsize
     smallest, largest = _RANGE32 if gamma.itemsize == 4 else _RANGE64
-    fetched, next_too, piece = _requests(D, 2 * x.nbytes, x.itemsize)
+    asked, next_too, piece = _requests(D, 2 * x.nbytes, x.itemsize)
     out_of_range = 0
     for i in range(begin, end):
         mean = real(_first_sum(x, i, first) / first)
         residual = variance = 0.0
         for _ in range(4):
-            if fetched or D > chunk:
-                total, squares = _long_moments(x, i, mean, chunk, y, fetched)
+            if asked or D > chunk:
+                total, squares = _long_moments(x, i, mean, chunk, y, asked)
             else:
                 total, squares = _moments(x, i, 0, D, mean)
             residual = total / D
@@ -337,19 +342,19 @@ def _forward_part(x, beta, eps, y, statistics, gamma, begin, end):
 
 
 @_row_loop
-def _means_of_g(dy, x, i, mean, residual, rstd, gamma, tolerance, root, harmless, dx, line):
+def _means_of_g(dy, x, i, mean, residual, rstd, gamma, tolerance, root, harmless, dx, asked):
     """The means of g and of g * xhat over row i, and 1 if its mean is not the recorded one; ``root`` is that of D.
 
-    The first is NaN if the row is left to the NumPy backend. The lines of dx are asked for, unless ``line`` is 0.
+    The first is NaN if the row is left to the NumPy backend. The lines of dx are asked for, unless ``asked``, their elements, is 0.
     """
     D, real, chunk = x.shape[1], gamma.dtype.type, CHUNK // x.itemsize
     first = _guess_of_g(dy, i, gamma)
     w_sum = wx_sum = x_sum = 0.0
     start = 0
-    while start < D:  # a range would divide, in every row, to know its length
+    while start < D:
         stop = min(start + chunk, D)
-        if line:
-            _fetch_to_write(dx, i, start, stop, line)
+        if asked:
+            _fetch_to_write(dx, i, start, stop, asked)
         w, wx, xhat = _upstream_sums(dy, x, i, start, stop, gamma, mean, residual, rstd, first)
         w_sum += w
         wx_sum += wx
@@ -376,13 +381,13 @@ def _backward_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end
     """
     D, line = x.shape[1], LINE // x.itemsize
     tolerance, root, harmless = _rounding_of_a_mean(gamma.itemsize), math.sqrt(D), _harmless(gamma)
-    fetched, next_too, piece = _requests(D, 3 * x.nbytes, x.itemsize)
+    asked, next_too, piece = _requests(D, 3 * x.nbytes, x.itemsize)
     first_head, left, changed = head_of(dx), 0, 0
     for row in range(begin, end, ROW_BLOCK):
         for i in range(row, min(row + ROW_BLOCK, end)):
             mean, residual, rstd = statistics[0, i], statistics[1, i], statistics[2, i]
             g_mean, gx_mean, other = _means_of_g(dy, x, i, mean, residual, rstd, gamma, tolerance, root, harmless,
-                                                 dx, fetched)
+                                                 dx, asked)
             changed += other
             left += math.isnan(g_mean)
             start, stop = (0, D) if D < LONG_ROW else (0, (first_head - i * D) & (line - 1))

@@ -41,18 +41,18 @@ LINE = 64
 PAGE = 4096
 
 #: Bytes, in all, of the arrays of a pass from which they are *far*, in memory or in a part of the last cache that others
-#: use too: a core then asks for the lines of long rows before it needs them. Nearer, to ask costs more than to wait, up
-#: to a third of the time. Measured on one of 8 cores that share 32 MB: it begins to pay between 8 and 12 MB.
+#: use too. A core then asks for the lines of long rows before it needs them. Nearer, to ask costs more than to wait, up
+#: to a third of the time. On one of 8 cores that share 32 MB it begins to pay between 8 and 12 MB.
 FAR = 10 * 2**20
 
-#: Bytes of a row that are written between two requests for as much of the next row: a core can wait for a few dozen
+#: Bytes of a row that are written between two requests for as much of the next row. A core can wait for a few dozen
 #: lines at a time.
 PIECE = 512
 
-#: The next row is not asked for if rows are of this many bytes or more: it would take the place of this one in the cache.
+#: Bytes of a row from which the next is not asked for. It would take the place of this one in the cache.
 WIDE_ROW = 8192
 
-#: Nor is a result asked for if rows are of so many: its first lines would have gone again before they are written.
+#: Bytes of a row from which its result is not asked for either. The first lines would have gone before they are written.
 HUGE_ROW = 2**17
 
 #: Features from which it pays to treat the beginning of a row apart, so that the rest is aligned, and to ask for it.

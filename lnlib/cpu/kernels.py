@@ -40,8 +40,8 @@ LINE = 64
 #: Bytes of a page.
 PAGE = 4096
 
-#: Bytes, in all, of the arrays of a pass from which they are *far*, in memory or in a part of the last cache that others
-#: use too. A core then asks for the lines of long rows before it needs them. Nearer, to ask costs more than to wait, up
+#: Bytes, in all, of the arrays of a pass from which they are *far*, in memory or in a part of the last cache that
+#: others use too. A core then asks for the lines of long rows before it needs them. Nearer, to ask costs more than to wait, up
 #: to a third of the time. On one of 8 cores that share 32 MB it begins to pay between 8 and 12 MB.
 FAR = 10 * 2**20
 
@@ -52,7 +52,7 @@ PIECE = 512
 #: Bytes of a row from which the next is not asked for. It would take the place of this one in the cache.
 WIDE_ROW = 8192
 
-#: Bytes of a row from which its result is not asked for either. The first lines would have gone before they are written.
+#: Bytes of a row from which its result is not asked for either. Its first lines would have gone before the writing.
 HUGE_ROW = 2**17
 
 #: Features from which it pays to treat the beginning of a row apart, so that the rest is aligned, and to ask for it.
@@ -345,7 +345,8 @@ def _forward_part(x, beta, eps, y, statistics, gamma, begin, end):
 def _means_of_g(dy, x, i, mean, residual, rstd, gamma, tolerance, root, harmless, dx, asked):
     """The means of g and of g * xhat over row i, and 1 if its mean is not the recorded one; ``root`` is that of D.
 
-    The first is NaN if the row is left to the NumPy backend. The lines of dx are asked for, unless ``asked``, their elements, is 0.
+    The first is NaN if the row is left to the NumPy backend. The lines of dx are asked for meanwhile, unless ``asked``,
+    their elements, is 0.
     """
     D, real, chunk = x.shape[1], gamma.dtype.type, CHUNK // x.itemsize
     first = _guess_of_g(dy, i, gamma)

@@ -158,12 +158,18 @@ def write_gradients(dy, x, i, start, stop, gamma, mean, residual, rstd, g_mean, 
         dbeta[j] += upstream
 
 
+@_row_loop
+def _lost(before, total, term):
+    """What total = before + term, rounded, has lost: exactly so, after Knuth."""
+    added = total - before
+    return (before - (total - added)) + (term - added)
+
+
 @_loop
 def _two_sum(k, j, term, sums):
-    """Add ``term`` to sums[k, j], in float64, and what that loses (known exactly: Knuth) to sums[k + 2, j]."""
+    """Add ``term`` to sums[k, j], in float64, and what that loses to sums[k + 2, j]."""
     total = sums[k, j] + term
-    added = total - sums[k, j]
-    sums[k + 2, j] += (sums[k, j] - (total - added)) + (term - added)
+    sums[k + 2, j] += _lost(sums[k, j], total, term)
     sums[k, j] = total
 
 
@@ -220,8 +226,7 @@ def _long_moments(x, i, guess, chunk, y, asked):
         d, dd = _moments(x, i, start, stop, guess)
         total += d
         before, squares = squares, squares + dd
-        added = squares - before
-        lost += (before - (squares - added)) + (dd - added)  # exactly what the addition lost: Knuth
+        lost += _lost(before, squares, dd)
         start = stop
     return total, squares + lost
 
@@ -391,7 +396,7 @@ def _backward_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end
                                                  dx, asked)
             changed += other
             left += math.isnan(g_mean)
-            start, stop = (0, D) if D < LONG_ROW else (0, (first_head - i * D) & (line - 1))
+            start, stop = 0, D if D < LONG_ROW else (first_head - i * D) & (line - 1)
             while start < D:  # the head, and the rest, in pieces: one loop, compiled once
                 if next_too and i + 1 < end:
                     _fetch_to_read(dy, i + 1, start, stop, line)

@@ -663,7 +663,7 @@ def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
 
 # fastmath, forceinline, _nrt, and whether NoAlias compiles it.
 FLAGS = {
-    ((), True, False, False): "_backward_rows _fetch_to_read _fetch_to_write _guess_of_g _harmless _means_of_g _requests "
+    ((), True, False, False): "_backward_rows _fetch_to_read _fetch_to_write _guess_of_g _harmless _lost _means_of_g _requests "
                               "_rounding_of_a_mean times",
     (("contract",), True, False, False): "_gradient _xhat",
     (("contract",), True, False, True): "_fold _overflown _two_sum _upstream_sums write_gradients",

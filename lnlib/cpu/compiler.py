@@ -23,38 +23,62 @@ class NoAlias(CompilerBase):
         return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
 
 
-def _prefetch(typing_context, array, i, j, to_write):
-    """The body of an intrinsic that asks for the cache line of array[i, j]."""
+def _address(context, builder, signature, arguments):
+    """Of array[i, j], where these are an intrinsic's first arguments."""
+    view = context.make_array(signature.args[0])(context, builder, arguments[0])
+    return get_item_pointer(context, builder, signature.args[0], view, arguments[1:3])
+
+
+@intrinsic
+def prefetch(typing_context, array, i, j):
+    """Ask for the cache line of array[i, j], and do not wait for it."""
 
     def generate(context, builder, signature, arguments):
-        value, *place = arguments
-        view = context.make_array(signature.args[0])(context, builder, value)
-        address = get_item_pointer(context, builder, signature.args[0], view, place)
-        int32 = ir.IntType(32)
+        address, int32 = _address(context, builder, signature, arguments), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [address.type, int32, int32, int32])
         function = get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        keep_in_all_caches, data = 3, 1
-        builder.call(function, [address, *(ir.Constant(int32, n) for n in (to_write, keep_in_all_caches, data))])
+        to_read, keep_in_all_caches, data = 0, 3, 1
+        builder.call(function, [address, *(ir.Constant(int32, n) for n in (to_read, keep_in_all_caches, data))])
         return context.get_dummy_value()
 
     return types.void(array, i, j), generate
 
 
 @intrinsic
-def prefetch_to_read(typing_context, array, i, j):
-    """Ask for the cache line of array[i, j]."""
-    return _prefetch(typing_context, array, i, j, 0)
+def stream(typing_context, array, i, j, number):
+    """array[i, j] = number, by a streaming ("non-temporal") store: past the caches, into which no line is read first.
+
+    For loops that begin at a cache line and end at one: then LLVM makes them loops of vectors, each inside a line.
+    Other cores see what was stored after :func:`fence`.
+    """
+
+    def generate(context, builder, signature, arguments):
+        one = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        store = builder.store(arguments[3], _address(context, builder, signature, arguments), align=64)
+        store.set_metadata("nontemporal", one)
+        return context.get_dummy_value()
+
+    return types.void(array, i, j, array.dtype), generate
 
 
 @intrinsic
-def prefetch_to_write(typing_context, array, i, j):
-    """Ask for the cache line of array[i, j], for this core alone."""
-    return _prefetch(typing_context, array, i, j, 1)
+def fence(typing_context):
+    """What was stored is in memory before anything that follows."""
+
+    def generate(context, builder, signature, arguments):
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
 
 
-if config.DISABLE_JIT:  # the loops are Python's then, which cannot ask
-    def prefetch_to_read(array, i, j):
+if config.DISABLE_JIT:  # the loops are Python's then, which has but one way to store
+    def prefetch(array, i, j):
         """Nothing."""
 
-    def prefetch_to_write(array, i, j):
+    def stream(array, i, j, number):
+        """array[i, j] = number."""
+        array[i, j] = number
+
+    def fence():
         """Nothing."""

@@ -11,7 +11,7 @@ from numba import njit, prange
 from numba.core.registry import cpu_target
 
 from .. import contract
-from .compiler import NoAlias, prefetch_to_read, prefetch_to_write
+from .compiler import NoAlias, fence, prefetch, stream
 
 #: Rows whose parameter gradients are added in the dtype of the arithmetic, before float64 takes over.
 ROW_BLOCK = 16
@@ -41,21 +41,18 @@ LINE = 64
 PAGE = 4096
 
 #: Bytes, in all, of the arrays of a pass from which they are *far*, in memory or in a part of the last cache that
-#: others use too. A core then asks for the lines of long rows before it needs them. Nearer, to ask costs more than to wait, up
-#: to a third of the time. On one of 8 cores that share 32 MB it begins to pay between 8 and 12 MB.
-FAR = 10 * 2**20
+#: others use too. A core then asks for the lines of a row before it needs them, and stores long rows past the caches. Of
+#: nearer arrays both cost more than they save. On one of 8 cores that share 32 MB a pass begins to gain between 8 and
+#: 12 MB, and a pass whose result is read at once, so from memory, between 12 and 16.
+FAR = 16 * 2**20
 
-#: Bytes of a row that are written between two requests for as much of the next row. A core can wait for a few dozen
-#: lines at a time.
-PIECE = 512
+#: Bytes between the row that is written and the one that is asked for meanwhile; the next row where that is longer.
+AHEAD = 2048
 
-#: Bytes of a row from which the next is not asked for. It would take the place of this one in the cache.
-WIDE_ROW = 8192
+#: Bytes of a row that are written between two requests. A core can wait for a few dozen lines at a time.
+PIECE = 1024
 
-#: Bytes of a row from which its result is not asked for either. Its first lines would have gone before the writing.
-HUGE_ROW = 2**17
-
-#: Features from which it pays to treat the beginning of a row apart, so that the rest is aligned, and to ask for it.
+#: Features from which it pays to treat the beginning of a row apart, so that the rest is aligned.
 LONG_ROW = 256
 
 _RANGE32, _RANGE64 = contract.RANGE["float32"], contract.RANGE["float64"]
@@ -96,6 +93,18 @@ def _xhat(number, mean, residual, rstd):
     return ((number - mean) - residual) * rstd
 
 
+#: Where a loop stores; the second only for whole cache lines. Numba compiles it once for None, once for a bool.
+TO_CACHE, PAST_CACHES = None, True
+
+
+@_row_loop
+def _store(array, i, j, number, where):
+    if where is None:
+        array[i, j] = number
+    else:
+        stream(array, i, j, number)
+
+
 @_of_element
 def _gradient(g, xhat, rstd, g_mean, gx_mean):
     """An element of dx."""
@@ -125,9 +134,9 @@ def _moments(x, i, start, stop, guess):
 
 
 @_called_loop
-def _write_y(x, i, start, stop, mean, residual, rstd, gamma, beta, y):
+def _write_y(x, i, start, stop, mean, residual, rstd, gamma, beta, y, where):
     for j in range(np.uintp(start), np.uintp(stop)):
-        y[np.uintp(i), j] = ((x[np.uintp(i), j] - mean) - residual) * rstd * gamma[j] + beta[j]
+        _store(y, np.uintp(i), j, ((x[np.uintp(i), j] - mean) - residual) * rstd * gamma[j] + beta[j], where)
 
 
 @_loop
@@ -148,12 +157,12 @@ def _upstream_sums(dy, x, i, start, stop, gamma, mean, residual, rstd, first):
 
 
 @_loop
-def write_gradients(dy, x, i, start, stop, gamma, mean, residual, rstd, g_mean, gx_mean, dx, dgamma, dbeta):
+def write_gradients(dy, x, i, start, stop, gamma, mean, residual, rstd, g_mean, gx_mean, dx, dgamma, dbeta, where):
     """One row of dx, and its part of dgamma and dbeta."""
     for j in range(np.uintp(start), np.uintp(stop)):
         upstream = dy[np.uintp(i), j]
         xhat = _xhat(x[np.uintp(i), j], mean, residual, rstd)
-        dx[np.uintp(i), j] = _gradient(times(upstream, gamma[j]), xhat, rstd, g_mean, gx_mean)
+        _store(dx, np.uintp(i), j, _gradient(times(upstream, gamma[j]), xhat, rstd, g_mean, gx_mean), where)
         dgamma[j] += upstream * xhat
         dbeta[j] += upstream
 
@@ -194,39 +203,30 @@ def _fold(dgamma, dbeta, sums):
 
 
 @_row_loop
-def _fetch_to_read(array, i, start, stop, line):
+def _fetch(array, i, start, stop, line):
     """Ask for columns start to stop of row i."""
     while start < stop:
-        prefetch_to_read(array, i, start)
-        start += line
-
-
-@_row_loop
-def _fetch_to_write(array, i, start, stop, line):
-    """The same, to write them: a store that finds its line in the cache waits less."""
-    while start < stop:
-        prefetch_to_write(array, i, start)
+        prefetch(array, i, start)
         start += line
 
 
 @_allocating
-def _long_moments(x, i, guess, chunk, y, asked):
-    """_moments of a whole row; meanwhile the lines of y are asked for, unless ``asked``, their elements, is 0.
+def _long_moments(x, i, guess, chunk):
+    """_moments of a whole row.
 
-    What float64 loses of the squares is added at the end.
-    After the square of an outlier each addition would swallow up to u of it, with one sign: over D float64 numbers, in
-    chunks of 128, D / 128 u of the squares and half of that of rstd, and so in the whole row of y and dx.
+    What float64 loses of float64 squares is added at the end. After the square of an outlier each addition would
+    swallow up to u of it, with one sign: over D numbers, in chunks of 128, D / 128 u of the squares and half of that of
+    rstd, and so in the whole row of y and dx. Of float32 that is nothing.
     """
     total = squares = lost = 0.0
     start = 0
     while start < x.shape[1]:  # a range would divide, in every row, to know its length
         stop = min(start + chunk, x.shape[1])
-        if asked:
-            _fetch_to_write(y, i, start, stop, asked)
         d, dd = _moments(x, i, start, stop, guess)
         total += d
         before, squares = squares, squares + dd
-        lost += _lost(before, squares, dd)
+        if x.itemsize == 8:
+            lost += _lost(before, squares, dd)
         start = stop
     return total, squares + lost
 
@@ -270,13 +270,22 @@ def _rounding_of_a_mean(itemsize):
 
 
 @_row_loop
-def _requests(D, nbytes, itemsize):
-    """Elements in each line of a result that is asked for in advance, 0 if none is; whether the next row is asked for;
-    and the elements of a row that are written between two requests.
+def _plan(D, nbytes, itemsize):
+    """Whether arrays of so many bytes in all are far, whether their results are stored past the caches, how many rows
+    ahead a core asks, and how many elements it writes in between.
     """
-    ask = D >= LONG_ROW and D * itemsize < HUGE_ROW and nbytes >= FAR
-    next_too = ask and D * itemsize < WIDE_ROW
-    return LINE // itemsize if ask else 0, next_too, PIECE // itemsize if next_too else D
+    far = nbytes >= FAR
+    return far, far and D >= LONG_ROW, max(1, AHEAD // (D * itemsize)), PIECE // itemsize
+
+
+@_row_loop
+def _first_parts(i, D, first_head, line, past):
+    """Of row i the end of its first part, and that of its last but one: where a line begins, and the last whole one ends.
+
+    Of short rows there is one part, and of rows that do not pass the caches two.
+    """
+    head = (first_head - i * D) & (line - 1) if D >= LONG_ROW else D
+    return head, D - ((D - head) & (line - 1)) if past else D
 
 
 @_row_loop
@@ -292,11 +301,11 @@ def _guess_of_g(dy, i, gamma):
     An outlier would be subtracted from every element, and sums would be of its size. So the guess is 0 where the
     second and third element are far from the first.
     """
-    first = times(dy[i, 0], gamma[0])
+    first, real = times(dy[i, 0], gamma[0]), gamma.dtype.type
     if len(gamma) > 2:
-        second, third = times(dy[i, 1], gamma[1]), times(dy[i, 2], gamma[2])
-        near = (2 * abs(second - first) <= abs(first)) & (2 * abs(third - first) <= abs(first))  # & does not branch
-        return first if near else gamma.dtype.type(0)
+        second, third, limit = times(dy[i, 1], gamma[1]), times(dy[i, 2], gamma[2]), real(0.5) * abs(first)
+        near = (abs(second - first) <= limit) & (abs(third - first) <= limit)
+        return first * real(near)  # a choice would be compiled to branches, which nothing can foretell
     return first
 
 
@@ -306,14 +315,14 @@ def _forward_rows(x, beta, eps, y, statistics, gamma, begin, end):
     D, real = x.shape[1], gamma.dtype.type
     first, first_head, chunk, line = min(D, 16), head_of(y), CHUNK // x.itemsize, LINE // x.itemsize
     smallest, largest = _RANGE32 if gamma.itemsize == 4 else _RANGE64
-    asked, next_too, piece = _requests(D, 2 * x.nbytes, x.itemsize)
+    far, past, ahead, piece = _plan(D, 2 * x.nbytes, x.itemsize)
     out_of_range = 0
     for i in range(begin, end):
         mean = real(_first_sum(x, i, first) / first)
         residual = variance = 0.0
         for _ in range(4):
-            if asked or D > chunk:
-                total, squares = _long_moments(x, i, mean, chunk, y, asked)
+            if D > chunk:
+                total, squares = _long_moments(x, i, mean, chunk)
             else:
                 total, squares = _moments(x, i, 0, D, mean)
             residual = total / D
@@ -326,15 +335,20 @@ def _forward_rows(x, beta, eps, y, statistics, gamma, begin, end):
         statistics[0, i], statistics[1, i], statistics[2, i] = mean, residual, rstd
         if not in_range:
             out_of_range += 1
-        elif D < LONG_ROW:
-            _write_y(x, i, 0, D, mean, real(residual), rstd, gamma, beta, y)
         else:
-            start, stop = 0, (first_head - i * D) & (line - 1)
-            while start < D:  # the head, and the rest, in pieces
-                if next_too and i + 1 < end:
-                    _fetch_to_read(x, i + 1, start, stop, line)
-                _write_y(x, i, start, stop, mean, real(residual), rstd, gamma, beta, y)
-                start, stop = stop, min(stop + piece, D)
+            start, (stop, whole) = 0, _first_parts(i, D, first_head, line, past)
+            while start < D:  # the head, whole lines in pieces, the tail
+                if far and i + ahead < end:
+                    _fetch(x, i + ahead, start, stop, line)
+                    if not past:
+                        _fetch(y, i + ahead, start, stop, line)
+                if past and stop - start >= line:
+                    _write_y(x, i, start, stop, mean, real(residual), rstd, gamma, beta, y, PAST_CACHES)
+                else:
+                    _write_y(x, i, start, stop, mean, real(residual), rstd, gamma, beta, y, TO_CACHE)
+                start, stop = stop, min(stop + piece, whole) if past and stop < whole else D
+    if past:
+        fence()
     return out_of_range
 
 
@@ -347,20 +361,17 @@ def _forward_part(x, beta, eps, y, statistics, gamma, begin, end):
 
 
 @_row_loop
-def _means_of_g(dy, x, i, mean, residual, rstd, gamma, tolerance, root, harmless, dx, asked):
+def _means_of_g(dy, x, i, mean, residual, rstd, gamma, chunk, tolerance, root, harmless):
     """The means of g and of g * xhat over row i, and 1 if its mean is not the recorded one; ``root`` is that of D.
 
-    The first is NaN if the row is left to the NumPy backend. The lines of dx are asked for meanwhile, unless ``asked``,
-    their elements, is 0.
+    The first is NaN if the row is left to the NumPy backend.
     """
-    D, real, chunk = x.shape[1], gamma.dtype.type, CHUNK // x.itemsize
+    D, real = x.shape[1], gamma.dtype.type
     first = _guess_of_g(dy, i, gamma)
     w_sum = wx_sum = x_sum = 0.0
     start = 0
     while start < D:
         stop = min(start + chunk, D)
-        if asked:
-            _fetch_to_write(dx, i, start, stop, asked)
         w, wx, xhat = _upstream_sums(dy, x, i, start, stop, gamma, mean, residual, rstd, first)
         w_sum += w
         wx_sum += wx
@@ -385,27 +396,35 @@ def _backward_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end
     registers, save stores: in C, rows of 64 in a cache gain a quarter, but rows of 512 from memory take 1.7 times as
     long. Here, in one loop for four rows, the first gained 3 % and rows of 128 from memory took 1.4 times as long.
     """
-    D, line = x.shape[1], LINE // x.itemsize
+    D, chunk, line = x.shape[1], CHUNK // x.itemsize, LINE // x.itemsize
     tolerance, root, harmless = _rounding_of_a_mean(gamma.itemsize), math.sqrt(D), _harmless(gamma)
-    asked, next_too, piece = _requests(D, 3 * x.nbytes, x.itemsize)
+    far, past, ahead, piece = _plan(D, 3 * x.nbytes, x.itemsize)
     first_head, left, changed = head_of(dx), 0, 0
     for row in range(begin, end, ROW_BLOCK):
         for i in range(row, min(row + ROW_BLOCK, end)):
             mean, residual, rstd = statistics[0, i], statistics[1, i], statistics[2, i]
-            g_mean, gx_mean, other = _means_of_g(dy, x, i, mean, residual, rstd, gamma, tolerance, root, harmless,
-                                                 dx, asked)
+            g_mean, gx_mean, other = _means_of_g(dy, x, i, mean, residual, rstd, gamma, chunk, tolerance, root,
+                                                 harmless)
             changed += other
             left += math.isnan(g_mean)
-            start, stop = 0, D if D < LONG_ROW else (first_head - i * D) & (line - 1)
-            while start < D:  # the head, and the rest, in pieces: one loop, compiled once
-                if next_too and i + 1 < end:
-                    _fetch_to_read(dy, i + 1, start, stop, line)
-                    _fetch_to_read(x, i + 1, start, stop, line)
-                write_gradients(dy, x, i, start, stop, gamma, mean, residual, rstd, g_mean, gx_mean,
-                                dx, dgamma, dbeta)
-                start, stop = stop, min(stop + piece, D)
+            start, (stop, whole) = 0, _first_parts(i, D, first_head, line, past)
+            while start < D:  # as in forward; each loop is compiled once
+                if far and i + ahead < end:
+                    _fetch(dy, i + ahead, start, stop, line)
+                    _fetch(x, i + ahead, start, stop, line)
+                    if not past:
+                        _fetch(dx, i + ahead, start, stop, line)
+                if past and stop - start >= line:
+                    write_gradients(dy, x, i, start, stop, gamma, mean, residual, rstd, g_mean, gx_mean,
+                                    dx, dgamma, dbeta, PAST_CACHES)
+                else:
+                    write_gradients(dy, x, i, start, stop, gamma, mean, residual, rstd, g_mean, gx_mean,
+                                    dx, dgamma, dbeta, TO_CACHE)
+                start, stop = stop, min(stop + piece, whole) if past and stop < whole else D
         if sums.size:
             _fold(dgamma, dbeta, sums)
+    if past:
+        fence()
     return left, changed
 
 
@@ -421,6 +440,13 @@ def _backward_part(dy, x, statistics, gamma, dx, sums, begin, end):
 
 # Whole arrays. The threaded functions are written out, not derived from the others: Numba's cache on disk
 # would take one for the other. ``threads`` is an argument because reading it inside would defeat that cache.
+# x, y, dy and dx come as one row and are cut here, in a few ns: NumPy's reshape takes 0.25 us an array, its ravel 0.1.
+
+
+@_allocating
+def _rows(array, D):
+    """A contiguous array of one axis as rows of D."""
+    return array.reshape(len(array) // D, D)
 
 
 @_allocating
@@ -445,8 +471,9 @@ def _filled_parts(saved, gamma):
 
 
 @njit(**_ENTRY)
-def forward_serial(x, gamma, beta, eps, y, saved):
+def forward_serial(flat_x, gamma, beta, eps, flat_y, saved):
     """Fills y and ``saved``; returns the number of rows that are left, or -1 if y overlaps an input."""
+    x, y = _rows(flat_x, len(gamma)), _rows(flat_y, len(gamma))
     if _overlap(y, x) or _overlap(y, gamma) or _overlap(y, beta):
         return -1
     statistics, weights = _filled_parts(saved, gamma)
@@ -454,7 +481,8 @@ def forward_serial(x, gamma, beta, eps, y, saved):
 
 
 @njit(parallel=True, **_ENTRY)
-def forward_threads(x, gamma, beta, eps, y, saved, threads):
+def forward_threads(flat_x, gamma, beta, eps, flat_y, saved, threads):
+    x, y = _rows(flat_x, len(gamma)), _rows(flat_y, len(gamma))
     if _overlap(y, x) or _overlap(y, gamma) or _overlap(y, beta):
         return -1
     statistics, weights = _filled_parts(saved, gamma)
@@ -499,8 +527,9 @@ def _refused(dx, dy, x, saved):
 
 
 @njit(**_ENTRY)
-def backward_serial(dy, x, saved, dx, dgamma, dbeta):
+def backward_serial(flat_dy, flat_x, saved, flat_dx, dgamma, dbeta):
     """Fills dx, dgamma and dbeta; returns the counts of _backward_rows, the first < 0 as of _refused."""
+    dy, x, dx = _rows(flat_dy, len(dgamma)), _rows(flat_x, len(dgamma)), _rows(flat_dx, len(dgamma))
     statistics, gamma = _parts(saved, x.shape[1])
     refused = _refused(dx, dy, x, saved)
     if refused < 0:
@@ -517,7 +546,8 @@ def backward_serial(dy, x, saved, dx, dgamma, dbeta):
 
 
 @njit(parallel=True, **_ENTRY)
-def backward_threads(dy, x, saved, dx, dgamma, dbeta, threads):
+def backward_threads(flat_dy, flat_x, saved, flat_dx, dgamma, dbeta, threads):
+    dy, x, dx = _rows(flat_dy, len(dgamma)), _rows(flat_x, len(dgamma)), _rows(flat_dx, len(dgamma))
     statistics, gamma = _parts(saved, x.shape[1])
     rows, left, changed = x.shape[0], 0, 0
     refused = _refused(dx, dy, x, saved)

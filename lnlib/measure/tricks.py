@@ -9,12 +9,14 @@ import lnlib
 
 from ..mistakes.change import changed
 
-#: Name -> what to replace in lnlib/cpu/, and by what: wherever it stands, and it must stand there.
+#: Name -> what to replace in lnlib/cpu/, and by what: wherever it stands, and it must stand there. A streaming store may
+#: not begin inside a line, so without a head there is none.
 TRICKS = {
     "no-noalias": [("self.state.flags.noalias = True", "pass")],
-    "no-head": [("(first_head - i * D) & (line - 1)", "0")],
+    "no-head": [("(first_head - i * D) & (line - 1)", "0"), ("far and D >= LONG_ROW, max", "False, max")],
     "no-quarters": [("+ quarters * (PAGE // 4)", "+ 0 * quarters")],
-    "no-prefetch": [("FAR = 10 * 2**20", "FAR = 2**60")],
+    "no-prefetch": [("if far and i + ahead < end:", "if False:")],
+    "no-streaming": [("far and D >= LONG_ROW, max", "False, max")],
     "float64-sums": [("w_sum = wx_sum = x_sum = gamma.dtype.type(0)", "w_sum = wx_sum = x_sum = 0.0"),
                      ("w * xhat)", "np.float64(w) * np.float64(xhat))")],
 }

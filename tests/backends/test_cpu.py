@@ -24,7 +24,7 @@ from numba.core.dispatcher import Dispatcher
 
 from lnlib import cpu, layernorm, reference
 from lnlib.cpu import backend, kernels
-from lnlib.cpu.compiler import NoAlias, prefetch_to_read, prefetch_to_write
+from lnlib.cpu.compiler import NoAlias, fence, prefetch, stream
 
 
 LINE = 64
@@ -73,19 +73,20 @@ class Guarded:
 @pytest.mark.parametrize("items", [0, 1, 15])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_nothing_is_written_outside_the_results(dtype, items):
-    """Of y, dx, the statistics, dgamma and dbeta; by one thread and by three; after D the rows of an odd length."""
-    for D in WIDTHS:
-        for rows in (1, 3, 20):
-            x, gamma, beta, dy = arrays((rows, D), dtype)
-            guarded = Guarded((rows, D), (3 * rows + D,), (rows, D), (D,), (D,), dtype=dtype, items=items)
-            y, saved, dx, dgamma, dbeta = guarded.arrays
+    """Of y, dx, the statistics, dgamma and dbeta; by one thread and by three; near and, in the last shape, far."""
+    for rows, D in (*itertools.product((1, 3, 20), WIDTHS), (7001, 300)):
+        x, gamma, beta, dy = arrays((rows, D), dtype)
+        guarded = Guarded((rows, D), (3 * rows + D,), (rows, D), (D,), (D,), dtype=dtype, items=items)
+        y, saved, dx, dgamma, dbeta = guarded.arrays
+        with threads(1):
             expected = bits(run(x, gamma, beta, dy))
-            assert kernels.forward_serial(x, gamma, beta, 1e-5, y, saved) == 0
-            assert kernels.backward_serial(dy, x, saved, dx, dgamma, dbeta) == (0, 0)
-            assert guarded.intact() and bits([y, dx, dgamma, dbeta]) == expected
-            assert kernels.forward_threads(x, gamma, beta, 1e-5, y, saved, 3) == 0
-            assert kernels.backward_threads(dy, x, saved, dx, dgamma, dbeta, 3) == (0, 0)
-            assert guarded.intact()
+        flat_x, flat_y, flat_dy, flat_dx = (a.ravel() for a in (x, y, dy, dx))
+        assert kernels.forward_serial(flat_x, gamma, beta, 1e-5, flat_y, saved) == 0
+        assert kernels.backward_serial(flat_dy, flat_x, saved, flat_dx, dgamma, dbeta) == (0, 0)
+        assert guarded.intact() and bits([y, dx, dgamma, dbeta]) == expected
+        assert kernels.forward_threads(flat_x, gamma, beta, 1e-5, flat_y, saved, 3) == 0
+        assert kernels.backward_threads(flat_dy, flat_x, saved, flat_dx, dgamma, dbeta, 3) == (0, 0)
+        assert guarded.intact()
 
 
 @pytest.mark.parametrize("precise", [False, True])
@@ -636,8 +637,8 @@ print(json.dumps([failed, refused, beyond, [test_cpu.vector_loops(a) for a in as
 
 def noalias_marks():
     """How many pointers LLVM was told to be the only way to their memory, in the loop with three outputs."""
-    rows, row = float32[:, ::1], float32[::1]
-    signature = (rows, rows, int64, int64, int64, row, *[float32] * 5, rows, row, row)
+    rows, row, where = float32[:, ::1], float32[::1], numba.types.boolean
+    signature = (rows, rows, int64, int64, int64, row, *[float32] * 5, rows, row, row, where)
     kernels.write_gradients.compile(signature)
     code = kernels.write_gradients.inspect_llvm(signature).splitlines()
     return next(line for line in code if line.startswith("define")).count("noalias")
@@ -663,13 +664,13 @@ def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
 
 # fastmath, forceinline, _nrt, and whether NoAlias compiles it.
 FLAGS = {
-    ((), True, False, False): "_backward_rows _fetch_to_read _fetch_to_write _guess_of_g _harmless _lost _means_of_g _requests "
-                              "_rounding_of_a_mean times",
+    ((), True, False, False): "_backward_rows _fetch _first_parts _guess_of_g _harmless _lost _means_of_g _plan "
+                              "_rounding_of_a_mean _store times",
     (("contract",), True, False, False): "_gradient _xhat",
     (("contract",), True, False, True): "_fold _overflown _two_sum _upstream_sums write_gradients",
     (("contract", "nsz", "reassoc"), True, False, False): "_add",
     ((), True, True, False): "_add_threads _backward_part _filled_parts _long_moments _overlap _parts "
-                             "_refused _zero_sums copy_for head_of",
+                             "_refused _rows _zero_sums copy_for head_of",
     ((), False, True, False): "_forward_part _forward_rows backward_serial backward_threads forward_serial "
                               "forward_threads",
     (("contract",), False, True, True): "_first_sum _moments _write_y",
@@ -696,14 +697,36 @@ def test_bits_do_not_depend_on_what_is_compiled_first(compiled):
     assert compiled[1][1] == several_widths()
 
 
-def test_a_line_is_asked_for_to_be_read_or_written_and_kept():
-    for prefetch, to_write in ((prefetch_to_read, 0), (prefetch_to_write, 1)):
-        @numba.njit
-        def ask(array, prefetch=prefetch):
-            prefetch(array, 1, 2)
+def test_what_the_processor_is_asked():
+    """To read a line and keep it; to store past the caches, without a fault at any place; to wait for what was stored."""
+    @numba.njit
+    def ask(array):
+        prefetch(array, 1, 2)
+        for j in range(np.uintp(8)):
+            stream(array, np.uintp(0), j, np.float64(j))
+        fence()
 
-        ask(np.zeros((3, 4)))
-        assert re.search(rf"call void @llvm.prefetch.p0\(.*, i32 {to_write}, i32 3, i32 1\)", *ask.inspect_llvm().values())
+    array = at(np.zeros((3, 8)), 0)
+    ask(array)
+    assert np.array_equal(array, [np.arange(8), np.zeros(8), np.zeros(8)])
+    text, = ask.inspect_llvm().values()
+    assert re.search(r"call void @llvm.prefetch.p0\(.*, i32 0, i32 3, i32 1\)", text)
+    assert re.search(r"store .*, align 64, !nontemporal", text) and "fence seq_cst" in text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HOST, reason="the text looked for is of x86-64")
+def test_far_results_are_stored_in_vectors(compiled, tmp_path):
+    """A streaming store that is not part of a vector loop would be a hundred times slower. dx has one, and y."""
+    code = """
+import json, re, numba, numpy as np, test_cpu
+from lnlib.cpu import kernels
+test_cpu.run(*test_cpu.arrays((20, 300)))
+print(json.dumps([[len(re.findall(r"vmovntp[sd]\\s+%[yz]mm|movntp[sd]\\s+%xmm", a)) for a in kernel.inspect_asm().values()]
+                  for kernel in test_cpu.SERIAL]))
+"""
+    for found in child(code, tmp_path):
+        assert min(found) >= 1
 
 
 # What the loops do to be fast changes no result. In Python one can listen: who is called, for which part of a row.
@@ -713,14 +736,14 @@ import numpy as np
 import test_cpu
 from lnlib.cpu import kernels
 test_cpu.check_small_functions()
-heard = {name: [] for name in ("prefetch_to_read", "prefetch_to_write", "copy_for", "_write_y", "write_gradients",
-                               "_requests")}
+heard = {name: [] for name in ("prefetch", "copy_for", "_write_y", "write_gradients", "_plan", "fence")}
 def listen(name, first, last, known=""):
     function = getattr(kernels, name)
     setattr(kernels, name, lambda *a: heard[name].append(
-        [k for k in known.split() if np.shares_memory(a[0], arrays[k])] + list(a[first:last])) or function(*a))
-listen("prefetch_to_read", 1, 3, "x dy"), listen("prefetch_to_write", 1, 3, "y dx")
-listen("copy_for", 1, 2), listen("_write_y", 1, 4), listen("write_gradients", 2, 5), listen("_requests", 0, 3)
+        [k for k in known.split() if np.shares_memory(a[0], arrays[k])] + list(a[first:last])
+        + list(a[14 if name == "write_gradients" else 10:])) or function(*a))
+listen("prefetch", 1, 3, "x dy y dx"), listen("copy_for", 1, 2), listen("_write_y", 1, 4), listen("write_gradients", 2, 5)
+listen("_plan", 0, 3), listen("fence", 0, 0)
 found = []
 for kernels.FAR in (kernels.FAR, 0):
     for shape in test_cpu.LISTENED:
@@ -730,47 +753,48 @@ for kernels.FAR in (kernels.FAR, 0):
         found.append(([b.tolist() for b in test_cpu.run(*a, out=out)], list(heard.values())))
 print(json.dumps(found))
 """
-LISTENED = ((3, 7), (17, 255), (8, 256), (9, 256), (16, 256), (17, 256), (2, 300), (3, 1023), (3, 1024), (3, 1100))
+LISTENED = ((3, 7), (16, 20), (17, 255), (8, 256), (9, 256), (16, 256), (17, 256), (2, 300), (3, 1023), (3, 1024), (3, 1100))
 
 
 def to_be_heard(rows, D, far):
     """For float64, 8 numbers a line, and results whose first row begins with 5 numbers of a line begun before.
 
-    Long rows are cut at the first line that begins in them. Where they are far, the lines of y and dx are asked for while
-    sums are made, and, but for wide rows, those of the next row with each 512 bytes that are written.
+    Long rows are cut at the first line that begins in them. Where they are far, they are also cut every 1024 bytes from
+    there and at the last line, and what lies between the first and the last passes the caches. With each part of a far
+    row, the lines of the same part of a row 2 KB ahead are asked for, or of the next; those of results that do not pass
+    the caches, too.
     """
     long = D >= 256
-    next_too = far and long and D < 1024
-    pieces = [[i, *edges] for i in range(rows) for edges in itertools.pairwise(
-        (0, *range((5 - i * D) % 8, D, 64 if next_too else D), D) if long else (0, D))]
-    of_next = [(i + 1, j, start) for i, start, stop in pieces for j in range(start, stop, 8) if next_too and i < rows - 1]
-    to_read = [["x", i, j] for i, j, _ in of_next]
-    for _, piece in itertools.groupby(of_next, lambda request: request[::2]):
-        lines = [request[:2] for request in piece]
-        to_read += [[name, *line] for name in ("dy", "x") for line in lines]
-    to_write = [[name, i, j] for name in ("y", "dx") for i in range(rows) for j in range(0, D, 8) if far and long]
+    past, ahead = far and long, max(1, 256 // D)
+    pieces = []
+    for i in range(rows):
+        head = (5 - i * D) % 8 if long else D
+        whole = D - (D - head) % 8
+        edges = (0, head, *range(head + 128, whole, 128), whole, D) if past else (0, head, D)
+        pieces += [[i, start, stop, True if past and 0 < start < whole else None]
+                   for start, stop in itertools.pairwise(dict.fromkeys(edges))]
+    asked = [[name, i + ahead, j] for names in (("x", "y"), ("dy", "x", "dx")) for i, start, stop, _ in pieces
+             for name in names[:len(names) - past] for j in range(start, stop, 8) if far and i + ahead < rows]
     copies = [[2], [1]] * (long and rows > 8) + [[1], [2], [3]] * (long and rows > 16)
-    return [to_read, to_write, copies, pieces, pieces, [[D, arrays * 8 * rows * D, 8] for arrays in (2, 3)]]
+    return [asked, copies, pieces, pieces, [[D, arrays * 8 * rows * D, 8] for arrays in (2, 3)], [[]] * 2 * past]
 
 
 @pytest.mark.slow
 def test_without_the_compiler(tmp_path):
     """With NUMBA_DISABLE_JIT=1 (for a debugger) the loops are Python's: on short rows, long rows and wide rows, near and
-    far. (A row that is read again asks for its lines again.)
+    far.
     """
     cases_heard = itertools.product((False, True), LISTENED)
     for (far, shape), (found, heard) in zip(cases_heard, child(LISTENING, tmp_path, NUMBA_DISABLE_JIT="1"), strict=True):
         for a, b in zip(found, run(*arrays(shape, "float64")), strict=True):
             assert np.linalg.norm(a - b) <= 2 * cases.BAR["float64"] * np.linalg.norm(b)
-        heard[1] = [list(line) for line in dict.fromkeys(map(tuple, heard[1]))]
         assert heard == to_be_heard(*shape, far), (far, shape)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [(6000, 256), (5000, 300), (700, 2100)])
-def test_what_is_asked_for_in_advance_changes_no_bit(shape):
-    """Both passes are far, so wide rows and others ask. A batch may be cut anywhere: parts that are near have the same
-    y and dx. Their dgamma and dbeta are blocks of ROW_BLOCK rows, added in float64: three results are rounded once.
+@pytest.mark.parametrize("shape", [(9000, 256), (7500, 300), (1100, 2100)])
+def test_what_is_far_has_the_same_bits(shape):
+    """Both passes are far. A batch may be cut anywhere: parts that are near have the same y and dx. Their dgamma and dbeta are blocks of ROW_BLOCK rows, added in float64: three results are rounded once.
     """
     x, gamma, beta, dy = arrays(shape)
     assert 2 * x.nbytes >= kernels.FAR
@@ -790,12 +814,10 @@ def check_small_functions():
     assert [kernels._chunk(*target) for target in (
         ("znver4", "+avx,+avx512f"), ("skylake-avx512", "+avx,+avx512f"), ("znver2", "+avx"), ("x86-64", "+sse2"))
     ] == [2048, 1024, 1024, 256]
-    assert (kernels.ROW_BLOCK, kernels.PIECE, kernels.LINE, kernels.PAGE) == (16, 512, 64, 4096)
+    assert (kernels.ROW_BLOCK, kernels.PIECE, kernels.LINE, kernels.PAGE) == (16, 1024, 64, 4096)
     near, far = kernels.FAR - 1, kernels.FAR
-    assert [kernels._requests(*a) for a in ((256, near, 4), (256, far, 4), (255, far, 4), (2047, far, 4), (2048, far, 4),
-                                            (1023, far, 8), (2**14 - 1, far, 8), (2**14, far, 8))] == [
-        (0, False, 256), (16, True, 128), (0, False, 255), (16, True, 128), (16, False, 2048), (8, True, 64),
-        (8, False, 2**14 - 1), (0, False, 2**14)]
+    assert [kernels._plan(*a) for a in ((256, near, 4), (256, far, 4), (255, far, 8), (300, far, 8), (7, far, 4))] == [
+        (False, False, 2, 256), (True, True, 2, 256), (True, False, 1, 128), (True, True, 1, 128), (True, False, 73, 256)]
     assert kernels._rounding_of_a_mean(4) == 2**-16 and kernels._rounding_of_a_mean(8) == 2**-32
     for dtype in ("float32", "float64"):
         half_ulp = float(np.finfo(dtype).max) * cases.U[dtype] / 2
@@ -821,9 +843,9 @@ def check_small_functions():
     sign = np.resize(np.array([1, -1], "f4"), 64)
     for dy, limit in ((np.arange(64) > 0, 1e31 * 64 / (63 + 8)), (sign, 1e31 / 8)):
         for factor in (0.99, -0.99, 1.01, -1.01):
-            saved, dx = np.array([0, 0, 1, *[1] * 64], "f4"), np.empty((1, 64), "f4")
-            g = (factor * limit * dy[None]).astype("f4")
-            assert kernels.backward_serial(g, sign[None], saved, dx, dx[0].copy(), dx[0].copy()) == (
+            saved, dx = np.array([0, 0, 1, *[1] * 64], "f4"), np.empty(64, "f4")
+            g = (factor * limit * dy).astype("f4")
+            assert kernels.backward_serial(g, sign, saved, dx, dx.copy(), dx.copy()) == (
                 1 + (abs(factor) > 1), 0)
     # The mean of xhat is taken out of that of g * xhat: here it is moved by a quarter.
     x, one, _, dy = arrays((3, 5), "float64")
@@ -831,7 +853,7 @@ def check_small_functions():
     xhat, rstd = cache.xhat, cache.rstd
     saved = np.concatenate([x.mean(axis=1) + 0.25, 0 * x[:, 0], rstd[:, 0], one])
     dx = np.empty_like(x)
-    assert kernels.backward_serial(dy, x, saved, dx, np.empty(5), np.empty(5)) == (0, 3)
+    assert kernels.backward_serial(dy.ravel(), x.ravel(), saved, dx.ravel(), np.empty(5), np.empty(5)) == (0, 3)
     assert [kernels._refused(*a) for a in (
         (dx, dy, x, saved), (x, dy, x, saved), (dy, dy, x, saved), (saved[:14], dy, x, saved),
         (dx, dy, x, saved[1:]), (dx, dy, x, saved.astype("f4")))] == [0, -1, -1, -1, -2, -2]

@@ -13,6 +13,8 @@ memory once and written once; what is computed in between stays in the first lev
   float64 keeps what it loses. Where all terms of a sum are equal their roundings do not average: up to 4.5 u. With
   threads each has its own sums, 128 bytes apart from the next, added in the order of the threads. They are rounded
   once: if rows are left to the NumPy backend, it adds all rows.
+* **Memory.** Where the arrays of a pass are 16 MB or more (``kernels.FAR``), long rows are stored past the caches: what
+  reads the result next reads it from memory.
 * **Rows out of range.** A row whose variance leaves the range where these loops are accurate, or that holds
   NaN or Inf, is done by :mod:`lnlib.layernorm`. So are gradients in which something may overflow on the way.
 

@@ -48,8 +48,9 @@ def prefetch(typing_context, array, i, j):
 def stream(typing_context, array, i, j, number):
     """array[i, j] = number, by a streaming ("non-temporal") store: past the caches, into which no line is read first.
 
-    For loops that begin at a cache line and end at one: then LLVM makes them loops of vectors, each inside a line.
-    Other cores see what was stored after :func:`fence`.
+    For loops that begin at a cache line and end at one. LLVM makes such a loop one of vectors, inside a line each, if
+    the store is said to begin at a line: of the first element of a vector that is so, or true of half a line, and of
+    the others it is never used. Other cores see what was stored after :func:`fence`.
     """
 
     def generate(context, builder, signature, arguments):
@@ -63,7 +64,7 @@ def stream(typing_context, array, i, j, number):
 
 @intrinsic
 def fence(typing_context):
-    """What was stored is in memory before anything that follows."""
+    """Other cores see what was stored before anything that is stored from here on."""
 
     def generate(context, builder, signature, arguments):
         builder.fence("seq_cst")

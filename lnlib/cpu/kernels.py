@@ -41,18 +41,19 @@ LINE = 64
 PAGE = 4096
 
 #: Bytes, in all, of the arrays of a pass from which they are *far*, in memory or in a part of the last cache that
-#: others use too. A core then asks for the lines of a row before it needs them, and stores long rows past the caches. Of
-#: nearer arrays both cost more than they save. On one of 8 cores that share 32 MB a pass begins to gain between 8 and
+#: others use too. A core then asks for the lines of a row before it needs them, and stores long rows past the caches.
+#: Of nearer arrays both cost more than they save. On one of 8 cores that share 32 MB a pass begins to gain between 8 and
 #: 12 MB, and a pass whose result is read at once, so from memory, between 12 and 16.
 FAR = 16 * 2**20
 
 #: Bytes between the row that is written and the one that is asked for meanwhile; the next row where that is longer.
 AHEAD = 2048
 
-#: Bytes of a row that are written between two requests. A core can wait for a few dozen lines at a time.
+#: Bytes of a far row that are written between two requests. A core can wait for a few dozen lines at a time.
 PIECE = 1024
 
-#: Features from which it pays to treat the beginning of a row apart, so that the rest is aligned.
+#: Features from which it pays to treat the beginning of a row apart, so that the rest is aligned, and may be stored past
+#: the caches.
 LONG_ROW = 256
 
 _RANGE32, _RANGE64 = contract.RANGE["float32"], contract.RANGE["float64"]
@@ -93,8 +94,8 @@ def _xhat(number, mean, residual, rstd):
     return ((number - mean) - residual) * rstd
 
 
-#: Where a loop stores; the second only for whole cache lines. Numba compiles it once for None, once for a bool.
-TO_CACHE, PAST_CACHES = None, True
+# Where a loop stores; the second only for whole cache lines. Numba compiles a loop once for None, once for a bool.
+_TO_CACHE, _PAST_CACHES = None, True
 
 
 @_row_loop
@@ -158,7 +159,7 @@ def _upstream_sums(dy, x, i, start, stop, gamma, mean, residual, rstd, first):
 
 @_loop
 def write_gradients(dy, x, i, start, stop, gamma, mean, residual, rstd, g_mean, gx_mean, dx, dgamma, dbeta, where):
-    """One row of dx, and its part of dgamma and dbeta."""
+    """Columns start to stop of a row of dx, and its part of dgamma and dbeta."""
     for j in range(np.uintp(start), np.uintp(stop)):
         upstream = dy[np.uintp(i), j]
         xhat = _xhat(x[np.uintp(i), j], mean, residual, rstd)
@@ -199,7 +200,7 @@ def _fold(dgamma, dbeta, sums):
         dgamma[j] = dbeta[j] = 0
 
 
-# The same for long rows: sums in chunks, stores that begin at a cache line, lines that are asked for in advance.
+# What long rows and far ones need too: requests in advance, sums of chunks, copies that meet cache lines.
 
 
 @_row_loop
@@ -214,7 +215,7 @@ def _fetch(array, i, start, stop, line):
 def _long_moments(x, i, guess, chunk):
     """_moments of a whole row.
 
-    What float64 loses of float64 squares is added at the end. After the square of an outlier each addition would
+    What float64 loses of squares of float64 numbers is added at the end. After the square of an outlier each addition would
     swallow up to u of it, with one sign: over D numbers, in chunks of 128, D / 128 u of the squares and half of that of
     rstd, and so in the whole row of y and dx. Of float32 that is nothing.
     """
@@ -271,21 +272,19 @@ def _rounding_of_a_mean(itemsize):
 
 @_row_loop
 def _plan(D, nbytes, itemsize):
-    """Whether arrays of so many bytes in all are far, whether their results are stored past the caches, how many rows
-    ahead a core asks, and how many elements it writes in between.
+    """How a pass over rows of D goes, whose arrays have ``nbytes`` in all: (far, ahead, piece).
+
+    Whether they are far, how many rows ahead a core asks, and how many elements of a long row it writes in between.
+    Rows of less than four lines are too short to gain by being asked for.
     """
-    far = nbytes >= FAR
-    return far, far and D >= LONG_ROW, max(1, AHEAD // (D * itemsize)), PIECE // itemsize
+    return nbytes >= FAR and D * itemsize >= 4 * LINE, max(1, AHEAD // (D * itemsize)), PIECE // itemsize
 
 
 @_row_loop
-def _first_parts(i, D, first_head, line, past):
-    """Of row i the end of its first part, and that of its last but one: where a line begins, and the last whole one ends.
-
-    Of short rows there is one part, and of rows that do not pass the caches two.
-    """
-    head = (first_head - i * D) & (line - 1) if D >= LONG_ROW else D
-    return head, D - ((D - head) & (line - 1)) if past else D
+def _ends_of_lines(i, D, first_head, line, far):
+    """(head, whole): the columns of row i at which its first cache line begins and, if far, its last whole one ends."""
+    head = (first_head - i * D) & (line - 1)
+    return head, D - ((D - head) & (line - 1)) if far else D
 
 
 @_row_loop
@@ -315,7 +314,7 @@ def _forward_rows(x, beta, eps, y, statistics, gamma, begin, end):
     D, real = x.shape[1], gamma.dtype.type
     first, first_head, chunk, line = min(D, 16), head_of(y), CHUNK // x.itemsize, LINE // x.itemsize
     smallest, largest = _RANGE32 if gamma.itemsize == 4 else _RANGE64
-    far, past, ahead, piece = _plan(D, 2 * x.nbytes, x.itemsize)
+    far, ahead, piece = _plan(D, 2 * x.nbytes, x.itemsize)
     out_of_range = 0
     for i in range(begin, end):
         mean = real(_first_sum(x, i, first) / first)
@@ -335,19 +334,22 @@ def _forward_rows(x, beta, eps, y, statistics, gamma, begin, end):
         statistics[0, i], statistics[1, i], statistics[2, i] = mean, residual, rstd
         if not in_range:
             out_of_range += 1
+        elif D < LONG_ROW:
+            if far and i + ahead < end:
+                _fetch(x, i + ahead, 0, D, line)
+                _fetch(y, i + ahead, 0, D, line)
+            _write_y(x, i, 0, D, mean, real(residual), rstd, gamma, beta, y, _TO_CACHE)
         else:
-            start, (stop, whole) = 0, _first_parts(i, D, first_head, line, past)
-            while start < D:  # the head, whole lines in pieces, the tail
+            start, (stop, whole) = 0, _ends_of_lines(i, D, first_head, line, far)
+            while start < D:  # the head, whole lines, where they are far in pieces, the tail
                 if far and i + ahead < end:
                     _fetch(x, i + ahead, start, stop, line)
-                    if not past:
-                        _fetch(y, i + ahead, start, stop, line)
-                if past and stop - start >= line:
-                    _write_y(x, i, start, stop, mean, real(residual), rstd, gamma, beta, y, PAST_CACHES)
+                if far and stop - start >= line:
+                    _write_y(x, i, start, stop, mean, real(residual), rstd, gamma, beta, y, _PAST_CACHES)
                 else:
-                    _write_y(x, i, start, stop, mean, real(residual), rstd, gamma, beta, y, TO_CACHE)
-                start, stop = stop, min(stop + piece, whole) if past and stop < whole else D
-    if past:
+                    _write_y(x, i, start, stop, mean, real(residual), rstd, gamma, beta, y, _TO_CACHE)
+                start, stop = stop, min(stop + piece, whole) if far and stop < whole else D
+    if far:
         fence()
     return out_of_range
 
@@ -398,7 +400,7 @@ def _backward_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end
     """
     D, chunk, line = x.shape[1], CHUNK // x.itemsize, LINE // x.itemsize
     tolerance, root, harmless = _rounding_of_a_mean(gamma.itemsize), math.sqrt(D), _harmless(gamma)
-    far, past, ahead, piece = _plan(D, 3 * x.nbytes, x.itemsize)
+    far, ahead, piece = _plan(D, 3 * x.nbytes, x.itemsize)
     first_head, left, changed = head_of(dx), 0, 0
     for row in range(begin, end, ROW_BLOCK):
         for i in range(row, min(row + ROW_BLOCK, end)):
@@ -407,23 +409,29 @@ def _backward_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end
                                                  harmless)
             changed += other
             left += math.isnan(g_mean)
-            start, (stop, whole) = 0, _first_parts(i, D, first_head, line, past)
-            while start < D:  # as in forward; each loop is compiled once
+            if D < LONG_ROW:
+                if far and i + ahead < end:
+                    _fetch(dy, i + ahead, 0, D, line)
+                    _fetch(x, i + ahead, 0, D, line)
+                    _fetch(dx, i + ahead, 0, D, line)
+                write_gradients(dy, x, i, 0, D, gamma, mean, residual, rstd, g_mean, gx_mean,
+                                dx, dgamma, dbeta, _TO_CACHE)
+                continue
+            start, (stop, whole) = 0, _ends_of_lines(i, D, first_head, line, far)
+            while start < D:  # as in forward
                 if far and i + ahead < end:
                     _fetch(dy, i + ahead, start, stop, line)
                     _fetch(x, i + ahead, start, stop, line)
-                    if not past:
-                        _fetch(dx, i + ahead, start, stop, line)
-                if past and stop - start >= line:
+                if far and stop - start >= line:
                     write_gradients(dy, x, i, start, stop, gamma, mean, residual, rstd, g_mean, gx_mean,
-                                    dx, dgamma, dbeta, PAST_CACHES)
+                                    dx, dgamma, dbeta, _PAST_CACHES)
                 else:
                     write_gradients(dy, x, i, start, stop, gamma, mean, residual, rstd, g_mean, gx_mean,
-                                    dx, dgamma, dbeta, TO_CACHE)
-                start, stop = stop, min(stop + piece, whole) if past and stop < whole else D
+                                    dx, dgamma, dbeta, _TO_CACHE)
+                start, stop = stop, min(stop + piece, whole) if far and stop < whole else D
         if sums.size:
             _fold(dgamma, dbeta, sums)
-    if past:
+    if far:
         fence()
     return left, changed
 

@@ -13,10 +13,10 @@ from ..mistakes.change import changed
 #: not begin inside a line, so without a head there is none.
 TRICKS = {
     "no-noalias": [("self.state.flags.noalias = True", "pass")],
-    "no-head": [("(first_head - i * D) & (line - 1)", "0"), ("far and D >= LONG_ROW, max", "False, max")],
+    "no-head": [("(first_head - i * D) & (line - 1)", "0"), ("if far and stop - start >= line:", "if False:")],
     "no-quarters": [("+ quarters * (PAGE // 4)", "+ 0 * quarters")],
     "no-prefetch": [("if far and i + ahead < end:", "if False:")],
-    "no-streaming": [("far and D >= LONG_ROW, max", "False, max")],
+    "no-streaming": [("if far and stop - start >= line:", "if False:")],
     "float64-sums": [("w_sum = wx_sum = x_sum = gamma.dtype.type(0)", "w_sum = wx_sum = x_sum = 0.0"),
                      ("w * xhat)", "np.float64(w) * np.float64(xhat))")],
 }

@@ -75,11 +75,6 @@ def _checked_out(out, x, shape, dtype):
     return out
 
 
-def _flat(out):
-    """One axis over the memory of a result. The ravel of a np.matrix has two."""
-    return np.asarray(out).ravel()
-
-
 def _refuse_overlap(out, *inputs):
     """For inputs that are copied before the compiled functions, which look themselves, see them."""
     if any(np.shares_memory(out, a) for a in inputs):
@@ -163,11 +158,12 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
         gamma, beta = gamma.copy(), beta.copy()
     D, size = shape[-1], x.size
     saved = np.empty(3 * (size // D) + D, _FLOAT64 if precise else dtype)
+    # Each as one row, which the compiled functions cut. (The ravel of a np.matrix, which out may be, has two axes.)
     if size < PARALLEL_SIZE or (threads := usable_threads()) == 1:
-        out_of_range = forward_serial(x.ravel(), gamma, beta, eps, _flat(y), saved)
+        out_of_range = forward_serial(x.ravel(), gamma, beta, eps, np.asarray(y).ravel(), saved)
     else:
         with turn():
-            out_of_range = forward_threads(x.ravel(), gamma, beta, eps, _flat(y), saved, threads)
+            out_of_range = forward_threads(x.ravel(), gamma, beta, eps, np.asarray(y).ravel(), saved, threads)
     cache = _new(CpuLayerNormCache, (x, saved, eps, dtype))
     if out_of_range < 0:
         raise ValueError(_OVERLAP)
@@ -207,10 +203,11 @@ def layer_norm_backward(dy, cache, *, out=None):
     dgamma, dbeta = np.empty(D, dtype), np.empty(D, dtype)
     try:
         if x.size < PARALLEL_SIZE or (threads := usable_threads()) == 1:
-            left, changed = backward_serial(dy.ravel(), x.ravel(), saved, _flat(dx), dgamma, dbeta)
+            left, changed = backward_serial(dy.ravel(), x.ravel(), saved, np.asarray(dx).ravel(), dgamma, dbeta)
         else:
             with turn():
-                left, changed = backward_threads(dy.ravel(), x.ravel(), saved, _flat(dx), dgamma, dbeta, threads)
+                left, changed = backward_threads(dy.ravel(), x.ravel(), saved, np.asarray(dx).ravel(), dgamma, dbeta,
+                                                 threads)
     except Exception:  # for example of other axes or strides than forward's: to look before would cost a call more
         _require_parts(cache)
         raise

@@ -48,9 +48,9 @@ def prefetch(typing_context, array, i, j):
 def stream(typing_context, array, i, j, number):
     """array[i, j] = number, by a streaming ("non-temporal") store: past the caches, into which no line is read first.
 
-    For loops that begin at a cache line and end at one. LLVM makes such a loop one of vectors, inside a line each, if
-    the store is said to begin at a line: of the first element of a vector that is so, or true of half a line, and of
-    the others it is never used. Other cores see what was stored after :func:`fence`.
+    For loops that begin at a cache line and end at one: LLVM makes them loops of vectors if a store is said to begin at
+    a line. That is so of vectors of a line; the instructions for smaller ones, and for numbers, ask for no more than
+    their own size. Other cores see what was stored after :func:`fence`.
     """
 
     def generate(context, builder, signature, arguments):

@@ -42,8 +42,8 @@ PAGE = 4096
 
 #: Bytes, in all, of the arrays of a pass from which they are *far*, in memory or in a part of the last cache that
 #: others use too. A core then asks for the lines of a row before it needs them, and stores long rows past the caches.
-#: Of nearer arrays both cost more than they save. On one of 8 cores that share 32 MB a pass begins to gain between 8 and
-#: 12 MB, and a pass whose result is read at once, so from memory, between 12 and 16.
+#: Of nearer arrays both cost more than they save. On one of 8 cores that share 32 MB a pass begins to gain between 8
+#: and 12 MB, and a pass whose result is read at once, so from memory, between 12 and 16.
 FAR = 16 * 2**20
 
 #: Bytes between the row that is written and the one that is asked for meanwhile; the next row where that is longer.
@@ -52,8 +52,8 @@ AHEAD = 2048
 #: Bytes of a far row that are written between two requests. A core can wait for a few dozen lines at a time.
 PIECE = 1024
 
-#: Features from which it pays to treat the beginning of a row apart, so that the rest is aligned, and may be stored past
-#: the caches.
+#: Features from which it pays to treat the beginning of a row apart, so that the rest is aligned and may be stored
+#: past the caches.
 LONG_ROW = 256
 
 _RANGE32, _RANGE64 = contract.RANGE["float32"], contract.RANGE["float64"]
@@ -215,9 +215,9 @@ def _fetch(array, i, start, stop, line):
 def _long_moments(x, i, guess, chunk):
     """_moments of a whole row.
 
-    What float64 loses of squares of float64 numbers is added at the end. After the square of an outlier each addition would
-    swallow up to u of it, with one sign: over D numbers, in chunks of 128, D / 128 u of the squares and half of that of
-    rstd, and so in the whole row of y and dx. Of float32 that is nothing.
+    What float64 loses of squares of float64 numbers is added at the end. After the square of an outlier each addition
+    would swallow up to u of it, with one sign: over D numbers, in chunks of 128, D / 128 u of the squares and half of
+    that of rstd, and so in the whole row of y and dx. Of float32 that is nothing.
     """
     total = squares = lost = 0.0
     start = 0

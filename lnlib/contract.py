@@ -63,7 +63,7 @@ def _name_of(dtype):
 
 def _in_float32(dtype):
     """Whether arithmetic on numbers of ``dtype`` is done in float32."""
-    return COMPUTE_DTYPE[_name_of(dtype)].name == "float32"
+    return COMPUTE_DTYPE[_name_of(dtype)] == np.float32
 
 
 def require_dtype(name, dtype, dtypes, expected="", found=None):

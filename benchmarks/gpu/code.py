@@ -110,7 +110,6 @@ def _backward(D, real, storage):
     plan = plans.plan_backward(100_000, D, 1 if D % 4 else 4, _kept(real), 132)
     resident = max(1, plans.RESIDENT // (plan.threads * plan.rows))
     factory = (kernels.backward_long if not plan.chunks else
-               kernels.backward_short if plan.rows > 1 else
                kernels.backward_twice if plan.twice else kernels.backward)
     return _planned("backward", plan, factory, "xxrxxrr", ["int32"] * 3,
                     D, real, storage, resident, 4, 1)  # x, dy, gamma twice; dx

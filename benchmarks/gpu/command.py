@@ -27,11 +27,11 @@ PACKAGES = ("numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "cuda-c
             "nvidia-nvjitlink", "torch", "triton", "liger-kernel", "cupy-cuda12x", "cupy-cuda13x")
 
 STAGES = {"correctness": correctness, "ceilings": stages.ceilings, "launch": stages.launch,
-          "speed": stages.speed, "ladder": stages.ladder, "graphs": stages.graphs, "halves": stages.halves,
-          "compile": stages.compiled, "tune": stages.tune}
+          "speed": stages.speed, "ladder": stages.ladder, "tricks": stages.tricks, "graphs": stages.graphs,
+          "halves": stages.halves, "compile": stages.compiled, "tune": stages.tune}
 
 #: The part of the time that a stage may take, so that one that hangs leaves time for the others.
-SHARE = {"correctness": 0.15, "ceilings": 0.05, "launch": 0.05, "speed": 0.25, "ladder": 0.2, "graphs": 0.1,
+SHARE = {"correctness": 0.15, "ceilings": 0.05, "launch": 0.05, "speed": 0.25, "ladder": 0.2, "tricks": 0.1, "graphs": 0.1,
          "halves": 0.2, "compile": 0.3, "tune": 0.3}
 
 

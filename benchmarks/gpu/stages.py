@@ -8,12 +8,14 @@ from unittest import mock
 
 from lnlib.measure.events import TorchGpu, compare, host_seconds
 from lnlib.measure.provenance import digits
+from lnlib.mistakes.change import function_with
 
 from .contestants import FAMILIES, LADDER, PASSES, PEERS, Case, Notes, arrays, contestants, plan_step
 
 SHAPES = ((2048, 1024), (8192, 1000), (8191, 1027), (1024, 20000), (2048, 12288), (4096, 8192), (8192, 4096),
           (16384, 2048), (32768, 1024), (32768, 768), (65536, 256), (131072, 128), (262144, 64))
 SOME_SHAPES = ((2048, 1024), (8191, 1027), (8192, 4096))  # for what is not measured at all of them, and --quick
+TRICK_SHAPES = ((2048, 1024), (32768, 1024), (8192, 4096))
 SMALL_SHAPES = ((1, 1024), (32, 1024), (256, 1024), (2048, 1024))  # for graphs
 TUNE_SHAPES = ((65536, 256), (32768, 768), (32768, 1024), (8192, 4096), (4096, 8192))
 
@@ -176,17 +178,57 @@ def graphs(work):
                    for record in compare(replays, AGAINST, work.gpu, per=GRAPH, rounds=work.rounds, cold=False)]
 
 
-def patched(name, value, call):
-    """``call`` while a name of lnlib.gpu.plans has another value, and launches are prepared anew for it."""
-    from lnlib.gpu import backend, plans
+def patched(call, *patches):
+    """``call`` while names have other values, (module, name, value), and launches are prepared anew for them."""
+    from lnlib.gpu import backend
 
     prepared = {work: functools.lru_cache(getattr(backend, work).__wrapped__)
                 for work in ("forward_work", "backward_work")}
 
     def run():
-        with mock.patch.object(plans, name, value), mock.patch.multiple(backend, **prepared):
+        with contextlib.ExitStack() as stack:
+            for patch in patches:
+                stack.enter_context(mock.patch.object(*patch))
+            stack.enter_context(mock.patch.multiple(backend, **prepared))
             return call()
     return run
+
+
+def earlier_backward(as_it_reads):
+    """Patches: backward where no thread asks for its next row; ``as_it_reads``: nor for a chunk before it used the last."""
+    from lnlib.gpu import kernels, plans
+
+    keeps_more = function_with(plans.plan_backward, (("max(width, kept // 2), 512, 8)", "max(width, kept // 2), 32, 8)"),))
+    patches = [(plans, "plan_backward", keeps_more)]
+    if as_it_reads:
+        patches.append((kernels, "backward", function_with(kernels.backward, (
+            ("    _, add, write_dx", "    read, add, write_dx"),
+            ("ask(dy, x, statistics, row, lane, D, next_dy, next_x, following)\n                found",
+             "fetch4(statistics, int64(row) * 4, following, 0)\n                found"),
+            ("                    for k in range(kept):\n                        xhat[k] = (("
+             "next_x[k] * found[3] - found[0]) - found[1]) * found[2]\n"
+             "                        upstream[k] = next_dy[k]\n",
+             "                    for j in range(V):\n"
+             "                        column = (lane + int32(j * threads)) * int32(W)\n"
+             "                        if column < D:\n"
+             "                            read(x, dy, base + column, xhat, upstream, j * W, found)\n"
+             "                            for k in range(j * W, j * W + W):\n"
+             "                                dgamma[k] += upstream[k] * xhat[k]\n"
+             "                                dbeta[k] += upstream[k]\n"),
+            ("                        dgamma[k] += upstream[k] * xhat[k]\n                        dbeta[k] += upstream[k]\n"
+             "                if ahead", "                if ahead")))))
+    return patches
+
+
+def tricks(work):
+    """lnlib's backward pass beside itself without what makes it ask memory early."""
+    for shape in TRICK_SHAPES:
+        case = Case(shape, "float32", "backward")
+        calls = work.calls(case, arrays(case), ("memory", "pytorch", "lnlib"))
+        for name, as_it_reads in (("asks-first", False), ("as-it-reads", True)) if "lnlib" in calls else ():
+            calls[name] = patched(calls["lnlib"], *earlier_backward(as_it_reads))
+        yield [{"section": "tricks", **case._asdict(), **record}
+               for record in compare(calls, AGAINST, work.gpu, rounds=work.rounds)]
 
 
 def tuning(shape, which):
@@ -207,13 +249,15 @@ def tuning(shape, which):
 
 def tune(work):
     """lnlib with other numbers of threads."""
+    from lnlib.gpu import plans
+
     for shape in TUNE_SHAPES:
         for which in PASSES:
             case = Case(shape, "float32", which)
             calls = work.calls(case, arrays(case), ("memory", "lnlib"))
             coordinates = {}
             for name, where, patch, value in tuning(shape, which) if "lnlib" in calls else ():
-                call = patched(patch, value, calls["lnlib"])
+                call = patched(calls["lnlib"], (plans, patch, value))
                 try:
                     call()
                     work.gpu.synchronize()

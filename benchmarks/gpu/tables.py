@@ -95,7 +95,7 @@ def report(result):
     for table in (ceilings, correctness, repeated, launch):
         if table.__name__ in sections:
             lines += table(sections[table.__name__])
-    for name in ("compile", "graphs", "tune", "ladder", "speed"):
+    for name in ("compile", "graphs", "tune", "tricks", "ladder", "speed"):
         for (dtype, which), found in by(sections.get(name, []), "dtype", "which").items():
             lines += times(name, dtype, which, found)
             if any("host_seconds" in r for r in found):

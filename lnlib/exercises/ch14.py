@@ -208,7 +208,7 @@ def _which_mistake(answer):
 
 def choose_partials_solution(N, D, multiprocessors):
     threads = 32
-    while 16 * threads < D:
+    while 8 * threads < D:
         threads *= 2
     groups = multiprocessors * (512 // threads)
     G = groups
@@ -239,7 +239,7 @@ def _few_rows(case, G, share, N, D, multiprocessors):
 def _many_rows(case, G, share, N, D, multiprocessors):
     expect(-(-N // G) <= 64, f"{case}: with {G} partial sums one of them has {-(-N // G)} rows")
     right, _ = choose_partials_solution(N, D, multiprocessors)
-    groups = multiprocessors * (512 // max(32, 1 << (-(-D // 16) - 1).bit_length()))
+    groups = multiprocessors * (512 // max(32, 1 << (-(-D // 8) - 1).bit_length()))
     expect(G % groups == 0, f"{case}: {groups} groups run at once, and some would get more of {G} sums than others")
     expect(G == right, f"{case}: {right} partial sums will do, found {G}")
 
@@ -326,18 +326,18 @@ EXERCISES = (
             ("dgamma_parts[mine + c] = float32(0)", "pass"),
             ("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat"))),)),
     Exercise("choose-partials", 20, "derive", choose_partials_solution,
-             (_partials("few rows", _few_rows, (1, 128, 40), (100, 128, 40), (100, 512, 132)),
+             (_partials("few rows", _few_rows, (1, 128, 40), (100, 128, 40), (100, 256, 132)),
               # More than 512 threads make no group run, and a loop over multiples of none never ends. So a wrong number
-              # has to fail on short rows, where it is no larger than that: with one number for a thread it is 512.
-              # With <= for < a row of 8192 takes 1024 threads: no check of long rows has one.
-              _partials("many rows", _many_rows, (8192, 500, 132), (10**6, 512, 132), (65536, 128, 40),
-                        (135168, 256, 132)),
-              _partials("many long rows", _many_rows, (8192, 1536, 132), (10**6, 1024, 132), (65536, 516, 108),
-                        (16896, 4096, 132), (10**5, 8188, 40), (300000, 4100, 108)),
-              _partials("their share of the bytes", _share, (10**6, 1024, 132), (8192, 4096, 132), (100, 128, 40))),
+              # has to fail on short rows, where it is no larger than that: with one number for a thread it is 256.
+              # With <= for < a row of 4096 takes 1024 threads: no check of long rows has one.
+              _partials("many rows", _many_rows, (8192, 252, 132), (10**6, 256, 132), (65536, 64, 40),
+                        (135168, 128, 132)),
+              _partials("many long rows", _many_rows, (8192, 768, 132), (10**6, 512, 132), (65536, 260, 108),
+                        (16896, 2048, 132), (10**5, 4092, 40), (300000, 2052, 108)),
+              _partials("their share of the bytes", _share, (10**6, 512, 132), (8192, 2048, 132), (100, 128, 40))),
              mistakes=changes(
-        ("16 * threads < D", "16 * threads <= D",
-         "Your number of threads is wrong where D is 16 times a power of two. Are 16 numbers for a thread too many?"),
+        ("8 * threads < D", "8 * threads <= D",
+         "Your number of threads is wrong where D is 8 times a power of two. Are 8 numbers for a thread too many?"),
         ("threads *= 2", "threads += 32",
          "Your number of threads need not be a power of two. Which does the docstring ask for?"),
         ("threads = 32", "threads = 1", "Your number of threads begins below a warp. Which is the least?"),
@@ -373,8 +373,8 @@ EXERCISES = (
         Mistake("", "Your share is that of more partial sums than your G. How many are left where rows are few?",
                 changes=(("    G = min(G, N)\n", ""), ("return G, ", "return min(G, N), "))),
         # Not in a loop: more than 512 threads make no group run.
-        Mistake("", "Your rows have a thread for each 4 numbers. How many numbers may a thread have?", changes=(
-            ("16 * threads < D", "4 * threads < D"),
+        Mistake("", "Your rows have a thread for each 2 numbers. How many numbers may a thread have?", changes=(
+            ("8 * threads < D", "2 * threads < D"),
             ("G = groups\n    while 64 * G < N:\n        G += groups", "G = groups * -(-N // (64 * groups))"))))),
     Exercise("second-stage", 15, "implement", second_stage_solution,
              (_stage("sums", _sums, (1, 64), (5, 128), (6, 72)),

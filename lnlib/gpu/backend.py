@@ -9,7 +9,7 @@ import numpy as np
 from .. import contract
 from ..simt.cuda_access import bfloat16, float16, float32, float64
 from . import kernels, plans
-from .devices import machine_for
+from .devices import is_tensor, machine_for
 from .prepared import Work
 
 _TYPES = {"bfloat16": bfloat16, "float16": float16, "float32": float32, "float64": float64}
@@ -30,10 +30,10 @@ def _forward_kernel(plan, real, storage):
 
 
 def _backward_kernel(plan, real, storage):
-    if plan.rows != 1:
-        return _kernel(kernels.backward_short, *plan[:4], real, storage)
+    if plan.twice:
+        return _kernel(kernels.backward_twice, *plan[:3], real, storage)
     if plan.chunks:
-        return _kernel(kernels.backward_twice if plan.twice else kernels.backward, *plan[:3], real, storage)
+        return _kernel(kernels.backward, *plan[:4], real, storage)
     return _kernel(kernels.backward_long, plan.threads, plan.width, real, storage)
 
 
@@ -66,12 +66,14 @@ _EXPECTED = "float32, float16 or bfloat16 on the GPU (lnlib.layernorm and lnlib.
 
 
 def _on_device(value):
+    if is_tensor(value):
+        return value.is_cuda
     if not hasattr(type(value), "__cuda_array_interface__"):
         return False
     try:
-        return hasattr(value, "__cuda_array_interface__")  # not where it is a PyTorch tensor on the host
+        return hasattr(value, "__cuda_array_interface__")
     except RuntimeError:
-        return True  # PyTorch's, for one that requires its gradient: contract.describe says so
+        return True  # like PyTorch's, of one that requires its gradient: contract.describe says so
 
 
 def _seen(name, value, device):
@@ -80,38 +82,53 @@ def _seen(name, value, device):
         if _on_device(value):
             raise TypeError(f"{name}: found an array on the device, expected one on the host, where x is")
         return value
+    if is_tensor(value) and value.is_cuda and value.is_contiguous() and not value.requires_grad:
+        seen = _described(value)  # at a tenth of what PyTorch needs to describe it
+        if seen.dtype is not None:
+            return seen
     try:
         return contract.describe(name, value, DTYPES, _EXPECTED)
     except AttributeError:
         raise TypeError(f"{name}: found {type(value).__name__}, expected an array on the device, where x is") from None
 
 
+@functools.lru_cache
+def _numpys(dtype):
+    """NumPy's dtype for PyTorch's; None for one that no array here may have."""
+    name = str(dtype).removeprefix("torch.")
+    return np.dtype(name) if name in (*DTYPES, "float64") else None
+
+
 def _dtype(array):
     """NumPy's dtype for that of an array of any library."""
-    dtype = array.dtype
-    return dtype if isinstance(dtype, np.dtype) else np.dtype(str(dtype).removeprefix("torch."))
+    return array.dtype if isinstance(array.dtype, np.dtype) else _numpys(array.dtype)
 
 
 def _described(part):
-    """What lnlib.contract looks at of an array that forward kept."""
+    """What lnlib.contract looks at of an array that forward kept, or of a C-contiguous tensor."""
     return contract.Description(tuple(part.shape), _dtype(part), True)
 
 
 def _require_parts(cache):
-    """The cache, if its fields have the types, shapes and dtypes that forward gave them; their numbers it takes."""
+    """x, statistics and gamma of the cache, or what describes them; their numbers are taken as they are.
+
+    All its fields must have the types, shapes and dtypes that forward gave them.
+    """
+    seen = []
     for name, dtypes in (("x", DTYPES), ("statistics", ("float32", "float64")), ("gamma", DTYPES)):
         part = getattr(cache, name)
-        if not (isinstance(part, np.ndarray) or hasattr(part, "__cuda_array_interface__")):
+        host = isinstance(part, np.ndarray)
+        if not (host or _on_device(part)):
             raise TypeError(f"cache.{name}: found {type(part).__name__}, expected the array that forward made")
-        contract.as_array(f"cache.{name}", part if isinstance(part, np.ndarray) else _described(part), dtypes)
-    x, statistics, gamma = _described(cache.x), _described(cache.statistics), _described(cache.gamma)
+        seen.append(contract.as_array(f"cache.{name}", part if host else _described(part), dtypes))
+    x, statistics, gamma = seen
     contract.require_x(x, "cache.x")
     contract.require_shape("cache.statistics", statistics.shape, (math.prod(x.shape[:-1]), 4))
     contract.require_shape("cache.gamma", gamma.shape, x.shape[-1:])
     contract.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
     contract.require_dtype("cache.dtype", cache.dtype, DTYPES)
     contract.require_bool("cache.device", cache.device)
-    return cache
+    return seen
 
 
 def width_of_access(machine, D, *arrays):
@@ -231,11 +248,12 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
     64 rows and 32 partial sums may cost dgamma and dbeta half as many u, 48, and those of a row's means, of D/1024
     numbers and 32 warps, D/2048 + 16.
     """
-    x, statistics, gamma, parameters, device = _require_parts(contract.require_cache(cache, GpuLayerNormCache))
-    shape, dtype, real = tuple(x.shape), _dtype(x), _dtype(statistics)
+    seen_x, seen_statistics, seen_gamma = _require_parts(contract.require_cache(cache, GpuLayerNormCache))
+    x, statistics, gamma, parameters, device = cache
+    shape, dtype, real = seen_x.shape, seen_x.dtype, seen_statistics.dtype
     seen = contract.require_like_x("dy", _seen("dy", dy, device), shape, dtype)
     if out is not None:
-        contract.require_out(_seen("out", out, True) if device else out, _described(x))
+        contract.require_out(_seen("out", out, True) if device else out, seen_x)
     D, rows = shape[-1], math.prod(shape[:-1])
     with machine_for(device, x, stream, interpreted=isinstance(statistics, np.ndarray)) as machine:
         if device:
@@ -245,7 +263,7 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
         dx = out if device and out is not None else machine.empty(shape, dtype)
         dgamma, dbeta = machine.empty((D,), parameters), machine.empty((D,), parameters)
         width = width_of_access(machine, D, dy, x, gamma, dx)
-        partials, first, adds = backward_work(rows, D, width, real, dtype, seen.dtype, parameters, _dtype(gamma),
+        partials, first, adds = backward_work(rows, D, width, real, dtype, seen.dtype, parameters, seen_gamma.dtype,
                                               machine.multiprocessors)
         sums = [machine.empty((partials, D), real) for _ in range(2)] if adds else (dgamma, dbeta)
         if first:

@@ -401,56 +401,6 @@ def row_of_sums(threads, V, W, real):
     return write
 
 
-def backward(threads, V, W, real=float32, storage=float32):
-    """Make the backward kernel for rows of at most threads * V * W numbers: dx, and rows of partial sums.
-
-    A block, of 64 threads or more, does one row after the other.
-    """
-    slots, kept = threads // 8, V * W
-    read, add, write_dx = chunks_of_backward(W, real, storage)
-    write_sums = row_of_sums(threads, V, W, real)
-    find_means = means_of_g(threads, sums_of_kept(threads, V, W, add, real), real)
-
-    def kernel(dy, x, statistics, gamma, dx, partial_dgamma, partial_dbeta, rows, D, partials):
-        xhat = cuda.local.array(kept, real)
-        upstream = cuda.local.array(kept, real)
-        dgamma = cuda.local.array(kept, real)
-        dbeta = cuda.local.array(kept, real)
-        weights = cuda.local.array(W, real)
-        shared = cuda.shared.array(slots, real)
-        thread = int32(cuda.threadIdx.x)
-        partial = int32(cuda.blockIdx.x)
-        side = int32(0)
-        while partial < partials:
-            for k in range(kept):
-                dgamma[k] = real(0)
-                dbeta[k] = real(0)
-
-            row = partial
-            while row < rows:
-                base = int64(row) * int64(D)
-                found = load4(statistics, int64(row) * 4)
-                for j in range(V):
-                    column = (thread + int32(j * threads)) * int32(W)
-                    if column < D:
-                        read(x, dy, base + column, xhat, upstream, j * W, found)
-                        for k in range(j * W, j * W + W):
-                            dgamma[k] += upstream[k] * xhat[k]
-                            dbeta[k] += upstream[k]
-
-                means, side = find_means(dy, x, gamma, base, xhat, upstream, weights, thread, D, found, shared, side)
-                for j in range(V):
-                    column = (thread + int32(j * threads)) * int32(W)
-                    if column < D:
-                        write_dx(gamma, dx, base, column, xhat, upstream, j * W, weights, found, means)
-                row += partials
-
-            write_sums(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta)
-            partial += int32(cuda.gridDim.x)
-
-    return kernel
-
-
 def part_of_row(threads, V, W):
     """Make the device function that reads V chunks of x and dy, and the statistics, of a row."""
     fetch = ACCESS[W][0]
@@ -468,15 +418,17 @@ def part_of_row(threads, V, W):
     return read
 
 
-def backward_short(threads, V, W, R, real=float32, storage=float32):
-    """Make the backward kernel for rows of at most threads * V * W numbers, where threads are 8, 16 or 32 of a warp.
+def backward(threads, V, W, R=1, real=float32, storage=float32):
+    """Make the backward kernel for rows of at most threads * V * W numbers: dx, and rows of partial sums.
 
-    A block does R neighbouring rows at a time, and all rows of a partial sum. A thread that keeps few numbers asks for
-    those of its next row before it adds up these, so that memory has work meanwhile: ``ahead``.
+    A block does R neighbouring rows at a time (one, where a row has more than a warp), and all rows of a partial sum.
+    A thread asks memory for all its numbers of a row before it uses any. One that keeps few asks for those of its next
+    row before it adds up these, so that memory has work meanwhile: ``ahead``.
     """
     kept, warps = V * W, threads * R // 32
     ahead = kept <= KEPT // (2 if real is float32 else 4)  # else registers would not do for two rows
-    slots, lanes_of_row = max(1, warps - 1) * 2 * kept * threads, threads.bit_length() - 1
+    slots = threads // 8 if R == 1 else max(1, warps - 1) * 2 * kept * threads
+    threads_as_bits = threads.bit_length() - 1
     _, add, write_dx = chunks_of_backward(W, real, storage)
     find_means = means_of_g(threads, sums_of_kept(threads, V, W, add, real), real)
     ask, gather = part_of_row(threads, V, W), sums_of_groups(threads, kept, warps, real)
@@ -491,7 +443,7 @@ def backward_short(threads, V, W, R, real=float32, storage=float32):
         weights, following = cuda.local.array(W, real), cuda.local.array(4, real)
         shared = cuda.shared.array(slots, real)
         thread = int32(cuda.threadIdx.x)
-        lane, step = thread & int32(threads - 1), partials * int32(R)
+        lane, step, side = thread & int32(threads - 1), partials * int32(R), int32(0)
         for k in range(kept):  # dy of what lies behind the end of a row stays 0
             next_x[k], next_dy[k], xhat[k], upstream[k] = real(0), real(0), real(0), real(0)
         for k in range(4):
@@ -501,7 +453,7 @@ def backward_short(threads, V, W, R, real=float32, storage=float32):
             for k in range(kept):
                 dgamma[k], dbeta[k] = real(0), real(0)
             first = partial * int32(R)  # of the block's rows: all its threads leave the loop together
-            row = first + (thread >> int32(lanes_of_row))
+            row = first + (thread >> int32(threads_as_bits))
             if ahead and row < rows:
                 ask(dy, x, statistics, row, lane, D, next_dy, next_x, following)
             while first < rows:
@@ -518,7 +470,7 @@ def backward_short(threads, V, W, R, real=float32, storage=float32):
                         dbeta[k] += upstream[k]
                 if ahead and row + step < rows:
                     ask(dy, x, statistics, row + step, lane, D, next_dy, next_x, following)
-                means, _ = find_means(dy, x, gamma, base, xhat, upstream, weights, lane, D, found, shared, int32(0))
+                means, side = find_means(dy, x, gamma, base, xhat, upstream, weights, lane, D, found, shared, side)
                 for j in range(V):
                     column = (lane + int32(j * threads)) * int32(W)
                     if inside and column < D:
@@ -526,7 +478,8 @@ def backward_short(threads, V, W, R, real=float32, storage=float32):
                 row += step
                 first += step
 
-            gather(dgamma, dbeta, shared, thread)
+            if R > 1:
+                gather(dgamma, dbeta, shared, thread)
             write_sums(partial_dgamma, partial_dbeta, partial, thread, D, dgamma, dbeta)
             partial += int32(cuda.gridDim.x)
 

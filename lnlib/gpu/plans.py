@@ -59,16 +59,16 @@ def plan_forward(rows, D, width, kept=KEPT):
 def plan_backward(rows, D, width, kept=KEPT, multiprocessors=1):
     """The plan for a backward pass: :data:`RESIDENT` threads a multiprocessor, in blocks with many rows each.
 
-    A thread needs four registers for each number it keeps, so 512 threads are the most for a row. A row of up to 256
-    numbers gets 8, 16 or 32 threads which keep half as many, so that those of their next row have room, too. Where a
-    row is in a warp, four warps do several rows at a time. Of a row of more than 8192 numbers, up to twice as many,
-    there is room for the sums only: it is read twice. Few blocks mean few partial sums, 16 bytes of traffic for each
-    of their elements, but no thread may add more than :data:`ROWS_ADDED` rows.
+    A row of up to 4096 numbers (of :data:`KEPT`) gets the fewest threads that keep half of ``kept`` each, so that those
+    of their next row have room, too; where it is in a warp, four warps do several rows at a time. A thread needs four
+    registers for each number it keeps, so 512 threads are the most for a row. Of a row of more than 8192 numbers, up to
+    twice as many, there is room for the sums only: it is read twice. Few blocks mean few partial sums, 16 bytes of
+    traffic for each of their elements, but no thread may add more than :data:`ROWS_ADDED` rows.
     """
     contract.require_count("rows", rows, least=0)
     for name, value in (("width", width), ("kept", kept), ("multiprocessors", multiprocessors)):
         contract.require_count(name, value)
-    threads, chunks = threads_and_chunks(D, width, max(width, kept // 2), 32, 8)
+    threads, chunks = threads_and_chunks(D, width, max(width, kept // 2), 512, 8)
     if not chunks:
         threads, chunks = threads_and_chunks(D, width, kept, 512)
     twice = not chunks

@@ -165,7 +165,7 @@ def test_what_is_tuned_changes_the_plan(shape, which, plan):
 
     before, plans = planned(), []
     for name, where, patch, value in stages.tuning(shape, which):
-        found = stages.patched(patch, value, planned)()
+        found = stages.patched(planned, (lnlib_gpu.plans, patch, value))()
         plans.append(found)
         if "threads" in where:
             assert found.threads == where["threads"] and found.chunks * found.width == where["kept"]
@@ -178,15 +178,37 @@ def test_what_is_tuned_is_launched_so(monkeypatch):
     """Though lnlib.gpu keeps its launches for the next call: other numbers of threads, and then its own again."""
     x, one = np.ones((3, 128), "f4"), np.ones(128, "f4")
     launched = []
+    monkeypatch.setattr(lnlib_gpu.devices, "Gpu", lnlib_gpu.devices.Interpreter)  # also where there is one
     monkeypatch.setattr(lnlib_gpu.devices.Interpreter, "launch", lambda self, work, *arrays: launched.append(work.threads))
 
     def call():
         lnlib_gpu.layer_norm_forward(x, one, one)
 
     call()
-    stages.patched("threads_and_chunks", lambda *_: (256, 1), call)()
+    stages.patched(call, (lnlib_gpu.plans, "threads_and_chunks", lambda *_: (256, 1)))()
     call()
     assert launched[1] == 256 != launched[0] == launched[2]
+
+
+@pytest.mark.parametrize("D, threads", [(1024, 64), (1000, 64), (600, 64), (200, 32)])
+def test_the_tricks_of_backward_change_no_bit(D, threads, monkeypatch):
+    """But with other partial sums: both earlier ways have the same ones, and dx is the library's."""
+    rng = np.random.default_rng(D)
+    x, dy = rng.standard_normal((2, 9, D), np.float32)
+    gamma = rng.standard_normal(D).astype(np.float32)
+    launched = []
+    launch = lnlib_gpu.devices.Interpreter.launch
+    monkeypatch.setattr(lnlib_gpu.devices, "Gpu", lnlib_gpu.devices.Interpreter)
+    monkeypatch.setattr(lnlib_gpu.devices.Interpreter, "launch", lambda self, work, *arrays: (
+        launched.append(work), launch(self, work, *arrays)))
+    cache = lnlib_gpu.layer_norm_forward(x, gamma, gamma)[1]
+    ours = lnlib_gpu.layer_norm_backward(dy, cache)
+    launched.clear()
+    asks_first, as_it_reads = (stages.patched(lambda: lnlib_gpu.layer_norm_backward(dy, cache),
+                                              *stages.earlier_backward(reads))() for reads in (False, True))
+    assert all(map(np.array_equal, asks_first, as_it_reads)) and np.allclose(asks_first[0], ours[0], 1e-5, 1e-6)
+    first, second = (work for work in launched if work.kernel.__qualname__.startswith("backward"))
+    assert first.kernel is not second.kernel and first.threads == second.threads == max(threads, 128 * (threads == 32))
 
 
 # Processes and the file
@@ -299,7 +321,7 @@ def test_conditions(monkeypatch):
 
 def test_arguments(capsys):
     options = command.parse([])
-    assert options.stages == ["correctness", "ceilings", "launch", "speed", "ladder", "graphs", "halves", "compile"]
+    assert options.stages == ["correctness", "ceilings", "launch", "speed", "ladder", "tricks", "graphs", "halves", "compile"]
     assert set(command.SHARE) == set(command.STAGES) and max(command.SHARE.values()) < 0.5
     assert options.families == list(contestants.FAMILIES) and not options.quick and options.out is None
     options = command.parse(["--only", "memory", "ladder", "--stages", "speed", "--tune", "--minutes", "2"])

@@ -121,7 +121,7 @@ def test_a_row_may_have_any_number_of_columns(kernel, words):
 def test_choose_partials_is_the_plan():
     rng = random.Random(12)
     for _ in range(500):
-        N, D = rng.choice((1, 5, 100, 1000, 8192, 65536, 300001)), 4 * rng.randint(129, 2048)
+        N, D = rng.choice((1, 5, 100, 1000, 8192, 65536, 300001)), 4 * rng.randint(65, 1024)
         multiprocessors = rng.choice((1, 40, 108, 132))
         plan = gpu.plans.plan_backward(N, D, 4, multiprocessors=multiprocessors)
         assert ch14.choose_partials_solution(N, D, multiprocessors)[0] == plan.partials
@@ -135,7 +135,7 @@ def with_share(G_of):
 
 
 def threads_of(D):
-    return next(T for T in (32, 64, 128, 256, 512) if 16 * T >= D)
+    return next(T for T in (32, 64, 128, 256, 512) if 8 * T >= D)
 
 
 @pytest.mark.parametrize("share, words", [
@@ -173,7 +173,7 @@ def test_choose_partials_refuses(attempt, check, words):
     assert failed("choose-partials", attempt, words) == check
 
 
-@pytest.mark.parametrize("numbers, strict", [(16, True), (8, False), (4, False), (1, False)])
+@pytest.mark.parametrize("numbers, strict", [(8, True), (4, False), (2, False), (1, False)])
 def test_a_wrong_number_of_threads_fails_before_a_loop_over_no_groups(numbers, strict):
     asked = []
 
@@ -190,8 +190,8 @@ def test_a_wrong_number_of_threads_fails_before_a_loop_over_no_groups(numbers, s
     assert failed("choose-partials", attempt) == "many rows" and max(asked) <= 512
 
 
-def test_sixteen_numbers_are_not_too_many_for_a_thread():
-    attempt = solution_with("choose-partials", ("16 * threads < D", "16 * threads <= D"))
+def test_eight_numbers_are_not_too_many_for_a_thread():
+    attempt = solution_with("choose-partials", ("8 * threads < D", "8 * threads <= D"))
     assert failed("choose-partials", attempt, "Your number of threads is wrong") == "many rows"
 
 
@@ -204,10 +204,10 @@ def choosing(threads_for, at_once=512):
 
 
 @pytest.mark.parametrize("attempt, words", [
-    (choosing(lambda D: max(32, -(-D // 512) * 32)), "need not be a power of two"),
-    (choosing(lambda D: next(T for T in (32, 64, 128, 256, 512, 1024, 2048) if 4 * T >= D)),
-     "a thread for each 4 numbers"),
-    # Rows of up to 512 numbers have 32 threads: 1024 // 32 is 32, too.
+    (choosing(lambda D: max(32, -(-D // 256) * 32)), "need not be a power of two"),
+    (choosing(lambda D: next(T for T in (32, 64, 128, 256, 512, 1024, 2048) if 2 * T >= D)),
+     "a thread for each 2 numbers"),
+    # Rows of up to 256 numbers have 32 threads: 1024 // 32 is 32, too.
     (choosing(threads_of, 1024), "twice as many groups at once"),
     (choosing(lambda D: 512 // threads_of(D)), "twice as many groups at once")])
 def test_a_slip_in_the_groups_is_named(attempt, words):
@@ -215,7 +215,7 @@ def test_a_slip_in_the_groups_is_named(attempt, words):
     assert " Or: " not in str(exercises.check("choose-partials", attempt).diagnosis)
 
 
-@pytest.mark.parametrize("numbers, least", [(8, 32), (12, 32), (16, 64)])
+@pytest.mark.parametrize("numbers, least", [(4, 32), (6, 32), (8, 64)])
 def test_other_numbers_of_threads_are_not_taken_for_a_wrong_comparison(numbers, least):
     report = exercises.check("choose-partials", choosing(
         lambda D: next(T for T in (32, 64, 128, 256, 512, 1024, 2048) if T >= least and numbers * T >= D)))

@@ -249,7 +249,7 @@ def main(arguments=None):
         print("benchmarks.gpu needs an NVIDIA GPU.", *absent, sep="\n  ", file=sys.stderr)
         return 2
     ran = provenance("python -m benchmarks.gpu", PACKAGES) | {
-        "device": found["device"], "eps": EPS, "quick": options.quick, "families": options.families,
+        "device": {name: value for name, value in found["device"].items() if name != "uuid"}, "eps": EPS, "quick": options.quick, "families": options.families,
         "ladder_limit_seconds": LIMIT, "graph_calls": stages.GRAPH}
     result = {"title": "Speed of layer norms on a GPU", "provenance": ran, "stages": {}, "conditions": {},
               "left_out": {}, "failures": [], "records": []}

@@ -2,11 +2,13 @@
 
 Run from the repository's root, where there is an NVIDIA GPU: ``python -m benchmarks.gpu.profile``, alone or behind
 ``ncu`` or ``compute-sanitizer`` (the commands are in benchmarks/README.md). Launches come in the order of the table.
-PyTorch is not needed.
+PyTorch is not needed. ``--read`` puts what ``ncu`` printed beside the interpreter's counts.
 """
 
 import argparse
 import math
+import pathlib
+import re
 import sys
 from unittest import mock
 
@@ -80,25 +82,46 @@ def launch_all(N, D):
     cuda.synchronize()
 
 
+def counters(text):
+    """What ncu printed of each launch, in order: blocks, threads, and requests and sectors of loads from global memory."""
+    metric = r"l1tex__t_{}_pipe_lsu_mem_global_op_ld\.sum +(?:sector +)?([\d,]+)"
+    launch = re.compile(r"\((\d+), 1, 1\)x\((\d+), 1, 1\), Context.*?" + metric.format("requests") + r".*?"
+                        + metric.format("sectors"), re.DOTALL)
+    return [dict(zip(("blocks", "threads", "requests", "sectors"), (int(n.replace(",", "")) for n in found)))
+            for found in launch.findall(text)]
+
+
+def beside(found, counted):
+    """The interpreter's counts and ncu's in one list; ValueError if they are not of the same launches."""
+    if [(r["blocks"], r["threads"]) for r in found] != [(r["blocks"], r["threads"]) for r in counted]:
+        raise ValueError("log: found other launches than the interpreter's, expected those of the same --rows, --length "
+                         "and --multiprocessors")
+    return [line | {f"ncu {name}": r[name] for name in ("requests", "sectors")} for line, r in zip(found, counted)]
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description="One launch of each GPU kernel, for ncu and compute-sanitizer.")
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--length", type=int, default=128, help="of a row; default: 128")
     parser.add_argument("--interpret", action="store_true", help="only count, which needs no GPU")
+    parser.add_argument("--read", type=pathlib.Path, metavar="LOG", help="what ncu printed: shown beside the interpreter's")
+    parser.add_argument("--multiprocessors", type=int, default=132, help="of the GPU that LOG is of; default: 132")
     options = parser.parse_args(arguments)
-    for name in ("rows", "length"):
+    for name in ("rows", "length", "multiprocessors"):
         if getattr(options, name) < 1:
             parser.error(f"--{name}: found {getattr(options, name)}, expected at least 1")
-    multiprocessors = devices.INTERPRETED_MULTIPROCESSORS
-    if not options.interpret:
+    multiprocessors = options.multiprocessors if options.read else devices.INTERPRETED_MULTIPROCESSORS
+    if not (options.interpret or options.read):
         if not cuda.is_available():
             print("benchmarks.gpu.profile: Numba finds no GPU; --interpret counts without one", file=sys.stderr)
             return 2
         multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
         launch_all(options.rows, options.length)
     found = counts(options.rows, options.length, multiprocessors)
+    if options.read:
+        found = beside(found, counters(options.read.read_text(encoding="utf-8")))
     print("\n".join(grid(f"Loads from global memory, as interpreted: {options.rows} rows of {options.length}",
-                         list(FIELDS), [[str(v) for v in line.values()] for line in found])))
+                         list(found[0]), [[str(v) for v in line.values()] for line in found])))
     return 0
 
 

@@ -237,6 +237,27 @@ def partial_traffic(predicted, counted, others):
     return with_key(fig)
 
 
+def times_on_gpu(seconds, floor):
+    """Times of kernels as multiples of the floor's, a line for each shape and a mark for each of up to five kernels.
+
+    seconds: name -> {(rows, D): seconds}, which may lack shapes. floor: the name in it whose time is 1; it lacks none.
+    """
+    shapes = list(seconds[floor])
+    height = 0.32 * len(shapes) + 1.4
+    fig, ax = figure(6.4, height, narrow=(1, height + 0.4), xscale="log")
+    others = {name: times for name, times in seconds.items() if name != floor}
+    for (name, times), colour, marker in zip(others.items(), COLOURS.values(), "osD^vPX"):
+        found = [(times[shape] / seconds[floor][shape], k) for k, shape in enumerate(shapes) if shape in times]
+        ax.plot(*zip(*found), marker, color=colour, markersize=6, label=name)
+    ax.axvline(1, color="black", linewidth=1)
+    ax.set_yticks(range(len(shapes)), [f"{rows} x {D}" for rows, D in shapes])
+    ax.set(xlabel=f"time / time of {floor}", ylim=(len(shapes) - 0.5, -0.5))
+    ticks = [n for n in (1, 2, 5, 10, 20, 50, 100) if n <= 1.2 * ax.get_xlim()[1]]
+    ax.set_xticks(ticks, [str(n) for n in ticks])
+    ax.grid(axis="y", visible=True, alpha=0.3)
+    return with_key(fig, columns=3)
+
+
 def errors_by_ratio(ratios, errors):
     """Error of xhat over the ratio of the rows; errors: name of a way to the statistics -> error for each, maybe inf."""
     fig, ax = figure(5.2, 4.4, xscale="log", yscale="log")

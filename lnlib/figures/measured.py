@@ -41,6 +41,25 @@ def copy_seconds(records, **case):
     return np.fmin(seconds(records, "copyto", **case), seconds(records, "copy-loop", **case))
 
 
+def on_gpu(records, which, sections=("speed", "ladder")):
+    """{implementation: {shape: median seconds}} of a GPU's records in float32; of several for a shape, the first."""
+    found = {}
+    for r in records:
+        if r["section"] in sections and (r["which"], r["dtype"]) == (which, "float32"):
+            found.setdefault(r["implementation"], {}).setdefault(tuple(r["shape"]), r["seconds"][0])
+    return found
+
+
+def ratios(times, name, to):
+    """{shape: time over that of ``to``} of an implementation, of :func:`on_gpu`'s times."""
+    return {shape: seconds / times[to][shape] for shape, seconds in times[name].items()}
+
+
+def span(values):
+    """The least and the largest of these numbers, as text of two digits each."""
+    return f"{min(values):.2g} to {max(values):.2g}"
+
+
 def machine(records, name, shape):
     """A core as a prediction sees it: a copy and a triad of arrays of this shape, and the median of its FLOP/s."""
     nbytes = 4 * math.prod(shape)

@@ -10,7 +10,9 @@ r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA.
 * **Parameter gradients.** A thread goes through many rows and adds their dgamma and dbeta in registers, at most
   :data:`~lnlib.gpu.plans.ROWS_ADDED` of them. The sums of a block go to one row of partial sums, and another kernel
   adds these. No atomic operation takes part: the results are the same bit for bit in every run.
-* **Short rows.** In backward a row of up to 512 numbers (384 where they are read one by one) is in one warp or in a
+* **Asking early.** A thread waits for memory where it uses what it has asked for. So it asks for all its numbers of a
+  row first, and in backward, up to 4096 numbers (a quarter less as above), for those of its next row.
+* **Short rows.** In backward a row of up to 256 numbers (192 where they are read one by one) is in one warp or in a
   part of one, and a block does several.
 * **Range.** A row whose variance leaves the range is done again, scaled by a power of two, and so is an upstream
   gradient whose sums are near the largest number. A row that varies little at a huge mean is scaled only until its mean

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 from attempts import failed, solution_with
-from pages import BOOK, read
 from questions import of, percent, plain, says
 
-from lnlib import gpu, results, simt
+from lnlib import gpu, simt
 from lnlib.simt.cuda_access import FULL, cuda, float32
 from lnlib.exercises import ch13, check
-from lnlib.figures import COLOURS, fusing, table
+from lnlib.figures import COLOURS, fusing, measured
 from lnlib.gpu.ladder import warp_sum
 
 
@@ -274,28 +273,27 @@ def test_butterfly_marks_the_lanes_that_know():
         ((1, 19), (2, 27))}
 
 
-# The table of times, which no run of the page has had data for
+# Times on a GPU
 
-def the_cell(monkeypatch, records):
-    """The rows of the table, and what the text says of them."""
-    source = next(c.source for c in read(BOOK / "13-gpu-forward.md").cells if 'results.read("gpu"' in c.source)
-    monkeypatch.setattr(results, "read", lambda kind, missing=None: {"records": records} if records else missing)
-    said = {}
-    names = {"results": results, "table": table, "glue": said.update}
-    exec(source, names)
-    return names["times"], said["who_measured"]
-
-
-def test_times_are_shown_where_there_are_any(monkeypatch):
-    assert the_cell(monkeypatch, None) == ([], "the first")
+def test_times_on_a_gpu():
     case = {"section": "speed", "shape": [64, 128], "which": "forward", "dtype": "float32"}
-    times, said = the_cell(monkeypatch, [
+    times = measured.on_gpu([
         {"section": "launch", "implementation": "numba", "host_seconds": 1e-5},
+        case | {"implementation": "copy", "seconds": [1e-6, 1e-6, 3e-6]},
         case | {"implementation": "lnlib", "seconds": [2e-6, 1e-6, 3e-6]},
         case | {"implementation": "lnlib", "seconds": [5e-6, 1e-6, 3e-6], "which": "backward"},
+        case | {"implementation": "lnlib", "seconds": [6e-6, 1e-6, 3e-6], "dtype": "float16"},
+        case | {"implementation": "lnlib", "seconds": [7e-6, 1e-6, 3e-6], "section": "ladder"},
+        case | {"implementation": "copy", "seconds": [2e-6, 1e-6, 3e-6], "shape": [1, 8]},
         case | {"implementation": "warp-per-row", "seconds": [3e-6, 1e-6, 3e-6], "section": "ladder"},
-    ])
-    assert times == [(64, 128, "float32", "lnlib", 2e-6), (64, 128, "float32", "warp-per-row", 3e-6)] and said == "another"
+    ], "forward")
+    assert times == {"copy": {(64, 128): 1e-6, (1, 8): 2e-6}, "lnlib": {(64, 128): 2e-6}, "warp-per-row": {(64, 128): 3e-6}}
+    assert measured.ratios(times, "lnlib", "copy") == {(64, 128): 2.0} and measured.span([3.14159, 20]) == "3.1 to 20"
+    ax, = fusing.times_on_gpu(times, "copy").axes
+    one, *marks = sorted(ax.lines, key=lambda line: line.get_label() == "lnlib" or 2 * (line.get_label() == "warp-per-row"))
+    assert [(line.get_label(), *map(tuple, line.get_data())) for line in marks] == [
+        ("lnlib", (2.0,), (0,)), ("warp-per-row", (pytest.approx(3),), (0,))]
+    assert set(one.get_xdata()) == {1} and [t.get_text() for t in ax.get_yticklabels()] == ["64 x 128", "1 x 8"]
 
 
 # Questions: the numbers in the answers are computed, then looked for in their text

@@ -248,7 +248,7 @@ def times_on_gpu(seconds, floor):
     others = {name: times for name, times in seconds.items() if name != floor}
     for (name, times), colour, marker in zip(others.items(), COLOURS.values(), "osD^vPX"):
         found = [(times[shape] / seconds[floor][shape], k) for k, shape in enumerate(shapes) if shape in times]
-        ax.plot(*zip(*found), marker, color=colour, markersize=6, label=name)
+        ax.plot(*zip(*found), marker, color=colour, markersize=6, label=name, zorder=9 - len(ax.lines))  # the first on top
     ax.axvline(1, color="black", linewidth=1)
     ax.set_yticks(range(len(shapes)), [f"{rows} x {D}" for rows, D in shapes])
     ax.set(xlabel=f"time / time of {floor}", ylim=(len(shapes) - 0.5, -0.5))

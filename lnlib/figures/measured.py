@@ -56,8 +56,8 @@ def ratios(times, name, to):
 
 
 def span(values):
-    """The least and the largest of these numbers, as text of two digits each."""
-    return f"{min(values):.2g} to {max(values):.2g}"
+    """The least and the largest of these numbers, as text of two digits, or of as many as stand before the point."""
+    return " to ".join(f"{value:.2g}" if value < 10 else f"{value:.0f}" for value in (min(values), max(values)))
 
 
 def machine(records, name, shape):

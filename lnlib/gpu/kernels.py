@@ -454,11 +454,11 @@ def backward(threads, V, W, R=1, real=float32, storage=float32):
         while partial < partials:
             for k in range(kept):
                 dgamma[k], dbeta[k] = real(0), real(0)
-            first = partial * int32(R)  # of the block's rows: all its threads leave the loop together
-            row = first + (thread >> int32(threads_as_bits))
+            block_row = partial * int32(R)  # the first of the block's rows: all its threads leave the loop together
+            row = block_row + (thread >> int32(threads_as_bits))
             if ahead and row < rows:
                 ask(dy, x, statistics, row, lane, D, next_dy, next_x, following)
-            while first < rows:
+            while block_row < rows:
                 base, inside = int64(0), row < rows  # of a group without a row, nothing is used
                 if not ahead and inside:
                     ask(dy, x, statistics, row, lane, D, next_dy, next_x, following)
@@ -478,7 +478,7 @@ def backward(threads, V, W, R=1, real=float32, storage=float32):
                     if inside and column < D:
                         write_dx(gamma, dx, base, column, xhat, upstream, j * W, weights, found, means)
                 row += step
-                first += step
+                block_row += step
 
             if R > 1:
                 gather(dgamma, dbeta, shared, thread)

@@ -820,7 +820,7 @@ MUTANTS = {
     "a sum over the row beside": ("range(threads.bit_length() - 1)", "range(threads.bit_length())", "wrong"),
     "a row leaves the others of its warp": (
         "not (cuda.any_sync(FULL, again) if threads < 32 else again)", "not again", simt.DivergentBarrier),
-    "a row leaves its block": ("while first < rows:", "while row < rows:", simt.DivergentBarrier),
+    "a row leaves its block": ("while block_row < rows:", "while row < rows:", simt.DivergentBarrier),
     "short rows beyond the end": ("int64(0), row < rows", "int64(0), row <= rows", simt.OutOfBounds),
     "one row too many is asked for": ("row + step < rows", "row + step <= rows", simt.OutOfBounds),
     "the row before the next is asked for": (
@@ -1472,6 +1472,29 @@ def test_a_gpu_and_the_library_of_x(monkeypatch):
         name = prepared.in_kernels(cases.HALVES[-1])
         assert said == [("to", name, True, expected), ("from", name, expected), *["waited"] * bool(stream)]
         assert bits([found]) == bits([a])
+
+
+def test_a_tensor_is_asked_itself():
+    """PyTorch's on a GPU is described without its interface, which is asked only for what is wrong with it."""
+    def tensor(**more):
+        return type("Tensor", (), {
+            "__module__": "torch", "is_cuda": True, "is_contiguous": lambda self: True, "requires_grad": False,
+            "shape": (2, 8), "dtype": "torch.float32", **more})()
+
+    assert backend._on_device(tensor()) and not backend._on_device(tensor(is_cuda=False))
+    assert backend._seen("out", tensor(), True) == ((2, 8), np.dtype("f4"), True)
+    assert backend._seen("x", tensor(dtype="torch.bfloat16"), True).dtype == cases.HALVES[-1]
+    wrong = {"strides": {"is_contiguous": lambda self: False}, "graph": {"requires_grad": True},
+             "float8": {"dtype": "torch.float8_e4m3fn"}}
+    for which, more in wrong.items():
+        def interface(self, which=which):
+            if which == "graph":
+                raise RuntimeError("use detach()")
+            return {"typestr": "|u1" if which == "float8" else "<f4", "shape": (2, 8), "strides": (64, 8), "data": (0, False)}
+
+        bad = tensor(__cuda_array_interface__=property(interface), **more)
+        with pytest.raises((TypeError, ValueError), match=f"^x: found .*{'without a ' * (which == 'graph')}{which}"):
+            backend._seen("x", bad, True)
 
 
 @pytest.mark.parametrize("device, available, interpreted, expected", [

@@ -57,7 +57,8 @@ def ratios(times, name, to):
 
 def span(values):
     """The least and the largest of these numbers, as text of two digits, or of as many as stand before the point."""
-    return " to ".join(f"{value:.2g}" if value < 10 else f"{value:.0f}" for value in (min(values), max(values)))
+    ends = (f"{value:.2g}" if value < 10 else f"{value:.0f}" for value in (min(values), max(values)))
+    return " to ".join(dict.fromkeys(ends))
 
 
 def machine(records, name, shape):

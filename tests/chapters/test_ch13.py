@@ -289,6 +289,7 @@ def test_times_on_a_gpu():
     ], "forward")
     assert times == {"copy": {(64, 128): 1e-6, (1, 8): 2e-6}, "lnlib": {(64, 128): 2e-6}, "warp-per-row": {(64, 128): 3e-6}}
     assert measured.ratios(times, "lnlib", "copy") == {(64, 128): 2.0} and measured.span([3.14159, 121.6]) == "3.1 to 122"
+    assert measured.span([1.36, 1.41]) == "1.4"
     ax, = fusing.times_on_gpu(times, "copy").axes
     one, *marks = sorted(ax.lines, key=lambda line: line.get_label() == "lnlib" or 2 * (line.get_label() == "warp-per-row"))
     assert [(line.get_label(), *map(tuple, line.get_data())) for line in marks] == [

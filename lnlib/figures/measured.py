@@ -41,11 +41,11 @@ def copy_seconds(records, **case):
     return np.fmin(seconds(records, "copyto", **case), seconds(records, "copy-loop", **case))
 
 
-def on_gpu(records, which, sections=("speed", "ladder")):
-    """{implementation: {shape: median seconds}} of a GPU's records in float32; of several for a shape, the first."""
+def on_gpu(records, which, sections=("speed", "ladder"), dtype="float32"):
+    """{implementation: {shape: median seconds}} of a GPU's records; of several for a shape, the first."""
     found = {}
     for r in records:
-        if r["section"] in sections and (r["which"], r["dtype"]) == (which, "float32"):
+        if r["section"] in sections and (r["which"], r["dtype"]) == (which, dtype):
             found.setdefault(r["implementation"], {}).setdefault(tuple(r["shape"]), r["seconds"][0])
     return found
 

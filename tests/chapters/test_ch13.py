@@ -277,7 +277,7 @@ def test_butterfly_marks_the_lanes_that_know():
 
 def test_times_on_a_gpu():
     case = {"section": "speed", "shape": [64, 128], "which": "forward", "dtype": "float32"}
-    times = measured.on_gpu([
+    records = [
         {"section": "launch", "implementation": "numba", "host_seconds": 1e-5},
         case | {"implementation": "copy", "seconds": [1e-6, 1e-6, 3e-6]},
         case | {"implementation": "lnlib", "seconds": [2e-6, 1e-6, 3e-6]},
@@ -286,7 +286,9 @@ def test_times_on_a_gpu():
         case | {"implementation": "lnlib", "seconds": [7e-6, 1e-6, 3e-6], "section": "ladder"},
         case | {"implementation": "copy", "seconds": [2e-6, 1e-6, 3e-6], "shape": [1, 8]},
         case | {"implementation": "warp-per-row", "seconds": [3e-6, 1e-6, 3e-6], "section": "ladder"},
-    ], "forward")
+    ]
+    assert measured.on_gpu(records, "forward", dtype="float16") == {"lnlib": {(64, 128): 6e-6}}
+    times = measured.on_gpu(records, "forward")
     assert times == {"copy": {(64, 128): 1e-6, (1, 8): 2e-6}, "lnlib": {(64, 128): 2e-6}, "warp-per-row": {(64, 128): 3e-6}}
     assert measured.ratios(times, "lnlib", "copy") == {(64, 128): 2.0} and measured.span([3.14159, 121.6]) == "3.1 to 122"
     assert measured.span([1.36, 1.41]) == "1.4"

@@ -31,8 +31,8 @@ STAGES = {"correctness": correctness, "ceilings": stages.ceilings, "launch": sta
           "halves": stages.halves, "compile": stages.compiled, "tune": stages.tune}
 
 #: The part of the time that a stage may take, so that one that hangs leaves time for the others.
-SHARE = {"correctness": 0.15, "ceilings": 0.05, "launch": 0.05, "speed": 0.25, "ladder": 0.2, "tricks": 0.1, "graphs": 0.1,
-         "halves": 0.2, "compile": 0.3, "tune": 0.3}
+SHARE = {"correctness": 0.15, "ceilings": 0.05, "launch": 0.05, "speed": 0.25, "ladder": 0.2, "tricks": 0.1,
+         "graphs": 0.1, "halves": 0.2, "compile": 0.3, "tune": 0.3}
 
 
 # Environment
@@ -248,15 +248,16 @@ def main(arguments=None):
         absent = absent or ["the GPU did not say its name"]
         print("benchmarks.gpu needs an NVIDIA GPU.", *absent, sep="\n  ", file=sys.stderr)
         return 2
+    uuid = found["device"].pop("uuid", None)  # it names this one GPU, and is nobody's business
     ran = provenance("python -m benchmarks.gpu", PACKAGES) | {
-        "device": {name: value for name, value in found["device"].items() if name != "uuid"}, "eps": EPS, "quick": options.quick, "families": options.families,
+        "device": found["device"], "eps": EPS, "quick": options.quick, "families": options.families,
         "ladder_limit_seconds": LIMIT, "graph_calls": stages.GRAPH}
     result = {"title": "Speed of layer norms on a GPU", "provenance": ran, "stages": {}, "conditions": {},
               "left_out": {}, "failures": [], "records": []}
     folder = options.out or (None if options.quick else FOLDER / "gpu")
     path = folder and folder / f"{slug(found['device']['name'])}.json"
     perform(options.stages, start, result, write_to(path) if path else lambda result: None,
-            found["device"].get("uuid"))
+            uuid)
     print("\n".join(tables.report(result)))
     wrong = any(r["implementation"] in OURS and not r["ok"] for r in result["records"] if "ok" in r)
     return int(wrong or bool(result["failures"]))

@@ -96,6 +96,11 @@ def _seen(name, value, device):
 def _numpys(dtype):
     """NumPy's dtype for PyTorch's; None for one that no array here may have."""
     name = str(dtype).removeprefix("torch.")
+    if name == "bfloat16":  # NumPy knows it once this package has been imported; contract.describe says that it is missing
+        try:
+            import ml_dtypes  # noqa: F401
+        except ImportError:
+            return None
     return np.dtype(name) if name in (*DTYPES, "float64") else None
 
 

@@ -1497,6 +1497,21 @@ def test_a_tensor_is_asked_itself():
             backend._seen("x", bad, True)
 
 
+@pytest.mark.parametrize("there, expected", [(True, "bfloat16"), (False, "x: found bfloat16, which NumPy knows only where")])
+def test_a_tensor_of_bfloat16_before_anybody_imported_ml_dtypes(there, expected):
+    """In a process of its own: NumPy knows the name only after that import."""
+    code = ("import sys; from lnlib.gpu import backend\n"
+            "assert 'ml_dtypes' not in sys.modules\n"
+            f"if not {there}: sys.modules['ml_dtypes'] = None\n"
+            "interface = {'typestr': '<V2', 'shape': (2, 8), 'data': (0, False)}\n"
+            "Tensor = type('Tensor', (), {'__module__': 'torch', 'is_cuda': True, 'is_contiguous': lambda self: True, "
+            "'requires_grad': False, 'shape': (2, 8), 'dtype': 'torch.bfloat16', '__cuda_array_interface__': interface})\n"
+            "try: print(backend._seen('x', Tensor(), True).dtype)\n"
+            "except TypeError as error: print(error)")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.startswith(expected), done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("device, available, interpreted, expected", [
     (True, False, True, "gpu"), (False, True, False, "gpu"), (False, True, True, None), (False, False, False, None)])
 def test_where_kernels_run(device, available, interpreted, expected, monkeypatch):

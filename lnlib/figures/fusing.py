@@ -238,11 +238,12 @@ def partial_traffic(predicted, counted, others):
 
 
 def times_on_gpu(seconds, floor):
-    """Times of kernels as multiples of the floor's, a line for each shape and a mark for each of up to five kernels.
+    """Times of kernels as multiples of the floor's, a line for each shape, long rows last, and a mark for each of up to
+    five kernels.
 
     seconds: name -> {(rows, D): seconds}, which may lack shapes. floor: the name in it whose time is 1; it lacks none.
     """
-    shapes = list(seconds[floor])
+    shapes = sorted(seconds[floor], key=lambda shape: shape[::-1])
     height = 0.32 * len(shapes) + 1.4
     fig, ax = figure(6.4, height, narrow=(1, height + 0.4), xscale="log")
     others = {name: times for name, times in seconds.items() if name != floor}

@@ -119,7 +119,7 @@ def pytest_collection_finish():
 def pytest_collection_modifyitems(items):
     """Marks what reads the site or needs a browser, and most cases of long tables as slow; what takes long comes first.
 
-    The first file that reads the site builds it, in one process. The other is meanwhile busy with lnlib.cpu.
+    The first file that reads the site builds it, in one process. Another is meanwhile busy with lnlib.cpu.
     """
     for item in items:
         if {"site", "browser"} & {*item.fixturenames}:
@@ -135,7 +135,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Two processes share the tests file by file, for a file's fixtures. All that compile lnlib.cpu go to one of them,
+    """Processes share the tests file by file, for a file's fixtures. All that compile lnlib.cpu go to one of them,
     and so do those that need the notebooks built for a browser."""
     from xdist.scheduler import LoadScopeScheduling
 

@@ -106,10 +106,11 @@ def test_out(dtype, precise):
         assert guarded.intact() and bits(results) == bits(run(*a, precise=precise))
 
 
-def test_out_may_be_a_memory_map_or_a_matrix(tmp_path):
-    a = arrays((5, 300))
-    out = [np.memmap(tmp_path / name, "f4", "w+", shape=(5, 300)) for name in ("y", "dx")]
-    for out in (out, [np.empty((5, 300), "f4").view(np.matrix) for _ in range(2)]):
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_out_may_be_a_memory_map_or_a_matrix(dtype, tmp_path):
+    a = arrays((5, 300), dtype)
+    out = [np.memmap(tmp_path / name, dtype, "w+", shape=(5, 300)) for name in ("y", "dx")]
+    for out in (out, [np.empty((5, 300), dtype).view(np.matrix) for _ in range(2)]):
         results = run(*a, out=out)
         assert results[0] is out[0] and results[1] is out[1] and bits(results) == bits(run(*a))
 

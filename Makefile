@@ -41,7 +41,7 @@ check: .venv/installed
 	$(BIN)/python -m pytest -n 2 -m "not site and not slow"
 
 # With a browser, two chapters are run in it. What that needs is fetched; where it cannot be, these tests are skipped.
-# Three processes: with as many as there are cores, two, one waits for a browser or a build a tenth of the time.
+# Three processes: one more than two cores, for some tests wait for a browser or for other processes.
 BROWSER := $(shell command -v chromium || command -v google-chrome || command -v chromium-browser || command -v chrome)
 test: .venv/installed .venv/installed-mpi
 	@test -z '$(BROWSER)' || $(MAKE) --no-print-directory pyodide || echo 'No chapter will be run in the browser.'

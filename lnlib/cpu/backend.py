@@ -70,8 +70,15 @@ def _checked(x, gamma, beta, eps):
     return x, gamma, beta, contract.require_eps(eps)
 
 
-def _plain_out(out, x):
-    """``out`` as an array that is nothing but that: an np.matrix has two axes, however it is cut."""
+def _result(out, x, shape, dtype):
+    """Where a result of x's shape and dtype goes: a new array, or ``out``, as an array that is nothing but that.
+
+    (An np.matrix has two axes, however it is cut.)
+    """
+    if out is None:
+        return _empty(shape, dtype)
+    if type(out) is _ndarray and out.dtype is dtype and out.shape == shape and out.flags.carray:
+        return out
     contract.require_out(out, x, rows_in_order=True)
     return np.asarray(out)
 
@@ -148,12 +155,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
         shape, dtype = x.shape, x.dtype
     if precise is not False:
         contract.require_precise(precise, x)
-    if out is None:
-        y = _empty(shape, dtype)
-    elif type(out) is _ndarray and out.dtype is dtype and out.shape == shape and out.flags.carray:
-        y = out
-    else:
-        y = _plain_out(out, x)
+    y = _result(out, x, shape, dtype)
     if dtype not in _FLOATS:
         cache = _half_forward(x, gamma, beta, eps, precise, y)
         return y if out is None else out, cache
@@ -199,12 +201,7 @@ def layer_norm_backward(dy, cache, *, out=None):
         _require_parts(cache)
         dy = contract.require_like_x("dy", dy, shape, dtype)
         contract.require_dtype("dy", dy.dtype, _REAL, f"{dtype.name}, the dtype of x")
-    if out is None:
-        dx = _empty(shape, dtype)
-    elif type(out) is _ndarray and out.dtype is dtype and out.shape == shape and out.flags.carray:
-        dx = out
-    else:
-        dx = _plain_out(out, x)
+    dx = _result(out, x, shape, dtype)
     if dtype not in _FLOATS:
         dgamma, dbeta = _half_backward(dy, cache, dx)
         return dx if out is None else out, dgamma, dbeta

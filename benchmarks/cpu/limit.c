@@ -25,8 +25,8 @@ typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alia
 INLINE vector load(const float *p) { return *(const vector *)p; }
 INLINE double sum(vector a) { float s = 0; for (int k = 0; k < LANES; k++) s += a[k]; return s; }
 
-/* Means of g and of g * xhat over a row; 1 if the mean of xhat is not about 0. */
-INLINE int means(const float *dy, const float *x, const float *gamma, float mean, float residual, float rstd, long D,
+/* Means of g and of g * xhat over a row, xhat = (x - mean) * rstd - shift; 1 if the mean of xhat is not about 0. */
+INLINE int means(const float *dy, const float *x, const float *gamma, float mean, float shift, float rstd, long D,
                  float *g_mean, float *gx_mean)
 {
     float first = dy[0] * gamma[0];
@@ -39,7 +39,7 @@ INLINE int means(const float *dy, const float *x, const float *gamma, float mean
                 long i = j + k * LANES;
                 vector w = load(dy + i) * load(gamma + i), h = load(x + i) - mean;
                 w -= first;
-                h = (h - residual) * rstd;
+                h = h * rstd - shift;
                 a[k] += w;
                 b[k] += w * h;
                 c[k] += h;
@@ -48,7 +48,7 @@ INLINE int means(const float *dy, const float *x, const float *gamma, float mean
         wx_sum += sum(b[0] + b[1]);
         x_sum += sum(c[0] + c[1]);
         for (; j < stop; j++) {
-            float w = dy[j] * gamma[j], h = ((x[j] - mean) - residual) * rstd;
+            float w = dy[j] * gamma[j], h = (x[j] - mean) * rstd - shift;
             w -= first;
             w_sum += w;
             wx_sum += w * h;
@@ -61,7 +61,7 @@ INLINE int means(const float *dy, const float *x, const float *gamma, float mean
 }
 
 INLINE void write(int rows, const float *restrict dy, const float *restrict x, const float *restrict gamma,
-                  const float *restrict mean, const float *restrict residual, const float *restrict rstd,
+                  const float *restrict mean, const float *restrict shift, const float *restrict rstd,
                   const float *g_mean, const float *gx_mean, long D, long start, long stop,
                   float *restrict dx, float *restrict dgamma, float *restrict dbeta)
 {
@@ -69,7 +69,7 @@ INLINE void write(int rows, const float *restrict dy, const float *restrict x, c
     for (long j = start; j < stop; j++) {
         float a = dgamma[j], b = dbeta[j];
         for (int k = 0; k < rows; k++) {
-            float u = dy[k * D + j], h = ((x[k * D + j] - mean[k]) - residual[k]) * rstd[k];
+            float u = dy[k * D + j], h = (x[k * D + j] - mean[k]) * rstd[k] - shift[k];
             dx[k * D + j] = rstd[k] * (u * gamma[j] - g_mean[k] - h * gx_mean[k]);
             a += u * h;
             b += u;
@@ -86,7 +86,7 @@ INLINE long backward(int together, long rows, long D, const float *dy, const flo
                      double *sums)
 {
     const float *mean = statistics, *residual = statistics + rows, *rstd = statistics + 2 * rows;
-    float *gamma = scratch, *dgamma = gamma + D, *dbeta = dgamma + D, g[BLOCK], gx[BLOCK];
+    float *gamma = scratch, *dgamma = gamma + D, *dbeta = dgamma + D, g[BLOCK], gx[BLOCK], shift[BLOCK];
     long changed = 0;
     memcpy(gamma, gamma_of_caller, 4 * D);
     memset(dgamma, 0, 8 * D);
@@ -95,20 +95,22 @@ INLINE long backward(int together, long rows, long D, const float *dy, const flo
         long end = block + BLOCK < rows ? block + BLOCK : rows;
         for (long i = block; i < end;) {
             int n = i + together <= end ? together : 1;
-            for (int k = 0; k < n; k++)
-                changed += means(dy + (i + k) * D, x + (i + k) * D, gamma, mean[i + k], residual[i + k],
-                                 rstd[i + k], D, g + k, gx + k);
+            for (int k = 0; k < n; k++) {
+                shift[k] = residual[i + k] * rstd[i + k];
+                changed += means(dy + (i + k) * D, x + (i + k) * D, gamma, mean[i + k], shift[k], rstd[i + k], D,
+                                 g + k, gx + k);
+            }
             long head = -(uintptr_t)(dx + i * D) % 64 / 4;
             head = head < D ? head : D;
             if (n == 4) {
-                write(4, dy + i * D, x + i * D, gamma, mean + i, residual + i, rstd + i, g, gx, D, 0, head,
+                write(4, dy + i * D, x + i * D, gamma, mean + i, shift, rstd + i, g, gx, D, 0, head,
                       dx + i * D, dgamma, dbeta);
-                write(4, dy + i * D, x + i * D, gamma, mean + i, residual + i, rstd + i, g, gx, D, head, D,
+                write(4, dy + i * D, x + i * D, gamma, mean + i, shift, rstd + i, g, gx, D, head, D,
                       dx + i * D, dgamma, dbeta);
             } else {
-                write(1, dy + i * D, x + i * D, gamma, mean + i, residual + i, rstd + i, g, gx, D, 0, head,
+                write(1, dy + i * D, x + i * D, gamma, mean + i, shift, rstd + i, g, gx, D, 0, head,
                       dx + i * D, dgamma, dbeta);
-                write(1, dy + i * D, x + i * D, gamma, mean + i, residual + i, rstd + i, g, gx, D, head, D,
+                write(1, dy + i * D, x + i * D, gamma, mean + i, shift, rstd + i, g, gx, D, head, D,
                       dx + i * D, dgamma, dbeta);
             }
             i += n;

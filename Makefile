@@ -9,7 +9,7 @@ PORT ?= 8000
 help:
 	@echo 'make book    install the environment, execute the chapters, build the site'
 	@echo 'make check   while working: without the site and the slow tests, six cases of every table'
-	@echo 'make test    all tests, with a strict build of the book and checks of the site'
+	@echo 'make test    the tests, with a strict build of the book and checks of the site; with ALL=1 the long ones, too'
 	@echo 'make measure  the times of chapters 10 and 11 on your machine, with figures; under three minutes'
 	@echo 'make differential  10,000 random cases against exact arithmetic (CASES=..., SEED=...)'
 	@echo 'make site    the book, and its notebooks running in the browser'
@@ -40,12 +40,13 @@ book: .venv/installed .venv/installed-mpi
 check: .venv/installed
 	$(BIN)/python -m pytest -n 2 -m "not site and not slow"
 
-# With a browser, two chapters are run in it. What that needs is fetched; where it cannot be, these tests are skipped.
 # Three processes: one more than two cores, for some tests wait for a browser or for other processes.
+# With a browser, ALL=1 runs two chapters in it. What that needs is fetched; where it cannot be, these tests are skipped.
 BROWSER := $(shell command -v chromium || command -v google-chrome || command -v chromium-browser || command -v chrome)
 test: .venv/installed .venv/installed-mpi
-	@test -z '$(BROWSER)' || $(MAKE) --no-print-directory pyodide || echo 'No chapter will be run in the browser.'
-	$(BIN)/python -m pytest -n 3
+	@test -z '$(ALL)' || test -z '$(BROWSER)' || $(MAKE) --no-print-directory pyodide \
+	  || echo 'No chapter will be run in the browser.'
+	$(BIN)/python -m pytest -n 3 $(if $(ALL),,-m "not long")
 
 CASES ?= 10000
 SEED ?= 0

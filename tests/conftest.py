@@ -117,17 +117,25 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(items):
-    """Marks what reads the site or needs a browser, and most cases of long tables as slow; what takes long comes first.
+    """Marks what reads the site or needs a browser, and what make check and make test leave out; what takes long comes first.
 
     The first file that reads the site builds it, in one process. Another is meanwhile busy with lnlib.cpu.
     """
     for item in items:
         if {"site", "browser"} & {*item.fixturenames}:
             item.add_marker(pytest.mark.site)
-    left = sweeps(item.nodeid for item in items if not {"site", "slow"} & {mark.name for mark in item.iter_markers()})
-    for item in items:
-        if item.nodeid in left:
+        if "lite" in item.fixturenames:
+            item.add_marker(pytest.mark.long)
+        if item.get_closest_marker("long"):
             item.add_marker(pytest.mark.slow)
+    marks = {item.nodeid: {mark.name for mark in item.iter_markers()} for item in items}
+    slow = sweeps(name for name, of in marks.items() if not {"site", "slow"} & of)
+    long = sweeps(name for name, of in marks.items() if {"sweep", "slow"} <= of)
+    for item in items:
+        if item.nodeid in slow:
+            item.add_marker(pytest.mark.slow)
+        if item.nodeid in long:
+            item.add_marker(pytest.mark.long)
     builder = next((item.path for item in items if shared(item.path) == "site"), None)
     order = [builder, *SHARED, None]
     items.sort(key=lambda item: order.index(builder if item.path == builder else shared(item.path)))

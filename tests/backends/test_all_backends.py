@@ -173,6 +173,7 @@ ROWS = [pytest.param(implementation, case, id=f"{name} | {case.name}", marks=mar
         for name, implementation in IMPLEMENTATIONS.items() for case in cases.CASES if implementation.claims(case)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("implementation, case", ROWS)
 def test_gradients(implementation, case):
     judged = cases.judge(case)
@@ -191,6 +192,7 @@ LONG = {"NumPy": (layernorm, 1, {}), "CPU": (cpu, 1, {}), "CPU, threads": (cpu, 
         "CPU, precise": (cpu, 1, {"precise": True})}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rows, distinct", [(100_000, 1), (100_000, 1000),
                                             *(pytest.param(10**6, n, marks=pytest.mark.slow) for n in (1, 1000))])
 @pytest.mark.parametrize("kind", ["either sign", "one sign", "constant"])
@@ -214,6 +216,7 @@ def test_sums_do_not_lose_more_over_more_rows(name, dtype, kind, rows, distinct)
 INFINITE = {"x": lambda a: a.x[2, 1:2], "dy": lambda a: a.dy[2, 1:2], "gamma": lambda a: a.gamma[1:2]}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("where", INFINITE)
 @pytest.mark.parametrize("D", [5, pytest.param(300, marks=pytest.mark.slow)])

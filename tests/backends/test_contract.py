@@ -465,6 +465,7 @@ def constant_rows(run, dtype):
         yield np.array(CONSTANTS[dtype]).astype(dtype)[:, None] * np.ones(D, dtype)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("precise", [False, True])
 @plain_backends_and_dtypes
@@ -495,6 +496,7 @@ def test_constant_upstream_gives_no_dx(dtype, run):
 TINY = {"float64": (1e-200, 5e-324), "float32": (1e-30, 1e-45), "float16": (1e-7, 6e-8), "bfloat16": (1e-30, 1e-40)}
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", ["warn", "raise"])
 @every_backend_and_dtype

@@ -576,6 +576,7 @@ def compiled(tmp_path_factory):
     return folder, child(COMPILED, folder)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_kernels_are_kept_on_disk(compiled):
     """The second process compiles nothing: 1 to 3 s a kernel in the first, milliseconds in the second."""
@@ -604,6 +605,7 @@ TARGETS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_narrower_vectors_are_as_accurate(target, tmp_path):
@@ -666,6 +668,7 @@ def several_widths():
     return [a.tobytes().hex() for D in (3, 64, 255, 300, 2500) for a in run(*arrays((20, D)))]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
     """``flags.noalias`` is Numba's private option: it must exist, reach LLVM, and change no bit of any result.

@@ -83,6 +83,7 @@ def judge(case, precise):
     test_all_backends.test_gradients(test_all_backends.IMPLEMENTATIONS[f"GPU backend{', precise' * precise}"], case)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("N, D, far, dtype, precise", EVERY)
 def test_agrees_with_exact_arithmetic(N, D, far, dtype, precise):
@@ -930,6 +931,7 @@ def test_the_kernels_themselves_are_right():
     assert verdict(kernels) is None
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mistakes_are_caught(name):

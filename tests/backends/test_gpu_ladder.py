@@ -177,6 +177,7 @@ def check_sectors(name, runs, N, D):
         assert abs(t.sectors_per_request - prediction.sectors_per_request) < (1e-12 if exact else 1)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("N, D", [(7, 1), (7, 33), (32, 3), (32, 31), (32, 36), (33, 40), (32, 128), (3, 1000)])

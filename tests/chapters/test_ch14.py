@@ -54,6 +54,7 @@ LAST = "no atomics, two readings, neighbours"
 ONE_MORE = f"{MEAN}\n        for c in range(t, D, T):\n            total += dy[base + c]"
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("changes, check, words", [
     ([("range(cuda.blockIdx.x, N, cuda.gridDim.x)", "range(0)")], "dx", "numbers of dx were not written"),

@@ -132,6 +132,7 @@ def test_the_order_of_the_words_asked_for_is_drawn():
     assert len({order.index("scale") for order in orders}) > 2
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @each
 def test_every_mistake_fails_and_is_named(id):

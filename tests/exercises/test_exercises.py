@@ -36,6 +36,7 @@ def interpreted(exercise):
 ODD = {}, "text", (), True, np.ones((2, 2, 2, 2)), np.array(["a"])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("exercise", [pytest.param(e, marks=interpreted(e), id=e.id) for e in ALL])
 @pytest.mark.parametrize("odd", [None, *(pytest.param(odd, marks=pytest.mark.slow) for odd in ODD)], ids=repr)
 def test_an_odd_result_fails(exercise, odd):
@@ -63,6 +64,7 @@ def with_mistake(exercise, mistake):
     return check(exercise.id, mistake.of(exercise.solution))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("exercise, mistake", [
     pytest.param(e, m, marks=interpreted(e) if k else ()) for e in ALL for k, m in enumerate(e.mistakes)],
                          ids=lambda v: getattr(v, "id", None) or re.sub(r"\s+", " ", v.changes[0][1])[:40])

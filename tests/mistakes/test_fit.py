@@ -188,6 +188,7 @@ _IN_FLOAT32 = [pytest.param(*pair, np.float32, marks=pytest.mark.slow) for pair 
                if not {"centred-for-xhat", "statistics-of-xhat", "eps-outside-root", "rstd-cubed-in-projection"} & pair[1]]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dx, names, dtype", [(*pair, np.float64) for pair in PAIRS] + _IN_FLOAT32,
                          ids=lambda v: " and ".join(sorted(v)) if isinstance(v, set) else getattr(v, "__name__", ""))
 def test_mistakes_that_come_together_are_read_off_the_terms(dx, names, dtype):

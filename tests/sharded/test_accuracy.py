@@ -79,6 +79,7 @@ def test_fixed_blocks_are_as_exact(how, block, norm):
         hold(how, 12, 1000, 10, ranks, norm, block)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["rows", "features"])
 @pytest.mark.parametrize("ratio", [0, 1, 10, 100, 1e3, 1e4, 1e5, 1e6])

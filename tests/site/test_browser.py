@@ -41,6 +41,8 @@ NO_FORMULA_IS_RAW = "document.querySelectorAll('.math:not(:has(mjx-container)), 
 IMAGES_ARE_THERE = "[...document.images].every(i => i.complete && i.naturalWidth > 0)"
 
 
+@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_page_from_disk(visits, site, name):
     """One visit a page, for loading it takes seconds. Every other page is dark, and axe sees it on a phone; the others are

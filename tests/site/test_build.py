@@ -149,6 +149,7 @@ def test_a_page_says_what_its_build_offers(plain, full):
     assert [cell.get_text() for cell in box.select("div.cell .cell_input pre")][1] == "def easy(): ...\n"
 
 
+@pytest.mark.long
 def test_a_change_in_lnlib_executes_the_page_again(book, plain, full):
     said, before = plain
     assert b"version 0.1.0" in before["book/one.html"] and "index.html" in said.rsplit("The book is built", 1)[1]
@@ -167,6 +168,7 @@ def test_a_change_in_lnlib_executes_the_page_again(book, plain, full):
     assert "version 0.1.0" in output(book)
 
 
+@pytest.mark.long
 def test_a_change_in_an_extension_writes_the_notebooks_again(book, plain):
     extension, notebook = book / "book/_ext/ln_notebook.py", book / "_build/html/notebooks/one.ipynb"
     assert b"In the browser, what you change" in plain[1]["notebooks/one.ipynb"]
@@ -188,6 +190,7 @@ def test_what_is_wrong_fails_every_build(book, code, more, words):
         assert run.returncode != 0 and all(word in run.stdout + run.stderr for word in words)
 
 
+@pytest.mark.long
 def test_a_reference_whose_aim_has_gone_fails_the_build(book):
     """On a page that has not changed itself."""
     toc, other = book / "_toc.yml", book / "book/two.md"
@@ -230,12 +233,14 @@ def differing(one, other):
     return [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
 
 
+@pytest.mark.long
 def test_two_builds_are_byte_equal(book, full):
     """With live cells, a figure and a table: nothing depends on the clock, the order of a set or an earlier build."""
     (_, first), (_, second) = full, full_build(book)
     assert differing(first, second) == [] and any(name.endswith(".svg") for name in first)
 
 
+@pytest.mark.long
 def test_a_build_over_another_is_byte_equal(book, full):
     """Over one of a page with other words: nothing of it stays, in no page and not in the search's index."""
     for more in ("\nOther words, unheard of.\n", ""):

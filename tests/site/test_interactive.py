@@ -313,6 +313,7 @@ RANDOM_STATES = """([seed, always]) => {
 ALWAYS = {"forward": ["x", "c", "x\u0302", "y"], "split": ["x", "c", "x\u0302"]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PAGES)
 def test_names_are_crossed_by_nothing_and_stay_in_the_picture(scripts, name):
     """Over 200 random states of a figure, and where its buttons lead."""

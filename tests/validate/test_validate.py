@@ -139,6 +139,7 @@ def test_bugs_from_the_wild_are_found_named_and_shrunk_by_default():
     assert any(note.startswith("float32 loses digits") for note in report.notes)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", WILD, ids=lambda bug: bug.name)
 def test_every_bug_from_the_wild_is_found(bug):

@@ -90,11 +90,12 @@ def address(site):
         yield address
 
 
-#: What takes long and files of tests share: the compiled functions of lnlib.cpu, the notebooks that run in a browser,
-#: and the built site.
+#: What takes long and files of tests share: the compiled functions of lnlib.cpu, interpreted kernels, the notebooks that
+#: run in a browser, and the built site.
 SHARED = {"cpu": r"^from lnlib(\.cpu)? import .*\b(cpu|kernels)\b|^import differential|skip..lnlib\.cpu",
+          "gpu": r"^from lnlib import (\w+, )*gpu\b",
           "lite": r"^def \w+\((.*\b)?lite\b",
-          "site": r"^def (test_\w+\(.*\b|\w+\()(site|address)\b"}
+          "site": r"^def (test_\w+\(.*\b|\w+\()(site|address|book)\b"}
 
 
 @functools.cache
@@ -119,7 +120,7 @@ def pytest_collection_finish():
 def pytest_collection_modifyitems(items):
     """Marks what reads the site or needs a browser, and what make check and make test leave out; what takes long comes first.
 
-    The first file that reads the site builds it, in one process. Another is meanwhile busy with lnlib.cpu.
+    The first file that reads the site builds it, in one process. Others are meanwhile busy with lnlib.cpu and kernels.
     """
     for item in items:
         if {"site", "browser"} & {*item.fixturenames}:

@@ -712,6 +712,7 @@ def test_every_function_has_its_flags():
     assert {key: " ".join(names) for key, names in found.items()} == FLAGS
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_bits_do_not_depend_on_what_is_compiled_first(compiled):
     """``times`` must be fused neither here nor in COMPILED, whose order is another."""

@@ -72,6 +72,7 @@ with forked() as pool:
     assert number == 1 and same == [True] * 6 and rows_same
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @needs_fork
 @LAYERS
@@ -96,6 +97,7 @@ with forked() as pool:
 """) == [True, "found a process forked after Num"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @needs_fork
 @LAYERS

@@ -259,6 +259,7 @@ def test_rows_of_a_warp_are_asked_each_for_itself_whether_g_is_constant(name):
     assert launch_all(kind, x, gamma, beta, dy)[1].any(axis=1).all()
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("sigma, eps, exponent", [(3e19, 1e-5, 64), (5e37, 1e-5, 125), (1e-36, 0.0, -120),
                                                   (1e-22, 1e-44, -73), (1.0, 1e42, 70)])
@@ -307,6 +308,7 @@ def test_every_kernel_keeps_large_upstreams(kind):
         assert np.array_equal(large, np.ldexp(ordinary, 122)) and np.isfinite(large).all()
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("bad", [np.nan, pytest.param(np.inf, marks=pytest.mark.slow)])
 @every_kind

@@ -131,6 +131,7 @@ def plain(book, full):
     return run.stdout + run.stderr, site_of(book)
 
 
+@pytest.mark.long
 def test_a_page_says_what_its_build_offers(plain, full):
     """A repository's address brings links, a preview picture and the address to cite; Python brings cells that run."""
     (_, before), (_, after) = plain, full

@@ -736,6 +736,7 @@ def test_what_the_processor_is_asked():
     assert re.search(r"store .*, align 64, !nontemporal", text) and "fence seq_cst" in text
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(not HOST, reason="the text looked for is of x86-64")
 def test_loops_are_vectors(compiled):

@@ -48,6 +48,7 @@ def test_every_trick_takes_something_away():
         tricks.changed_files([("no such text", "")])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_trick_less_is_the_same_function():
     pytest.importorskip("numba")

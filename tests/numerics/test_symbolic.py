@@ -169,6 +169,7 @@ def normalised(r, c, var, s_):
     return r._replace(var=var, s=s_, xhat=c / s_)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_spectrum_is_not_proved_for_another_normalisation():
     """Each claim is refuted by one of: no mean subtracted, one feature weighed more, eps outside the root."""
@@ -294,6 +295,7 @@ def double():
     assert equal(symbolic.differentiate_backward(r), symbolic.compact_double_backward(r), r)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("thousand, work", [
     (400, symbolic.jacobian), (400, symbolic.vjp), (400, symbolic.spectrum), (1000, symbolic.double_backward),

@@ -181,6 +181,7 @@ def test_a_change_in_an_extension_writes_the_notebooks_again(book, plain):
     assert "What you change here" in notebook.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code, more, words", [
     ("raise RuntimeError('planted')", "", ("book/one.md", "planted", "Traceback", "NOT built")),
     (CODE, "\n{ref}`no-such-label`\n", ("no-such-label",)),

@@ -90,8 +90,8 @@ def address(site):
         yield address
 
 
-#: What takes long and files of tests share: the compiled functions of lnlib.cpu, interpreted kernels, the notebooks that
-#: run in a browser, and the built site.
+#: What takes long and files of tests share: the compiled functions of lnlib.cpu, interpreted kernels, the notebooks
+#: that run in a browser, and the built site.
 SHARED = {"cpu": r"^from lnlib(\.cpu)? import .*\b(cpu|kernels)\b|^import differential|skip..lnlib\.cpu",
           "gpu": r"^from lnlib import (\w+, )*gpu\b",
           "lite": r"^def \w+\((.*\b)?lite\b",
@@ -118,7 +118,7 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(items):
-    """Marks what reads the site or needs a browser, and what make check and make test leave out; what takes long comes first.
+    """Marks what reads the site, and what make check and make test leave out. What takes long comes first.
 
     The first file that reads the site builds it, in one process. Others are meanwhile busy with lnlib.cpu and kernels.
     """

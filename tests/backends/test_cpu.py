@@ -577,7 +577,6 @@ def compiled(tmp_path_factory):
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_kernels_are_kept_on_disk(compiled):
     """The second process compiles nothing: 1 to 3 s a kernel in the first, milliseconds in the second."""
     folder, (marks, results, counts, _) = compiled
@@ -606,7 +605,6 @@ TARGETS = {
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_narrower_vectors_are_as_accurate(target, tmp_path):
     """Compiled for older processors, the bars are the same. (NUMBA_CPU_NAME alone would keep the host's vectors.)"""
@@ -669,7 +667,6 @@ def several_widths():
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
     """``flags.noalias`` is Numba's private option: it must exist, reach LLVM, and change no bit of any result.
 
@@ -713,7 +710,6 @@ def test_every_function_has_its_flags():
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_bits_do_not_depend_on_what_is_compiled_first(compiled):
     """``times`` must be fused neither here nor in COMPILED, whose order is another."""
     assert compiled[1][1] == several_widths()
@@ -737,7 +733,6 @@ def test_what_the_processor_is_asked():
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.skipif(not HOST, reason="the text looked for is of x86-64")
 def test_loops_are_vectors(compiled):
     """A streaming store that is not part of a vector loop would be slower than none. Forward's loop has one, and

@@ -73,7 +73,6 @@ with forked() as pool:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @needs_fork
 @LAYERS
 def test_other_parallel_functions(layer):
@@ -98,7 +97,6 @@ with forked() as pool:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @needs_fork
 @LAYERS
 def test_a_child_of_a_child_while_the_parent_calls(layer):

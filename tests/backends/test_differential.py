@@ -39,7 +39,6 @@ WRONG = {
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("module, name, wrong", WRONG.values(), ids=WRONG)
 def test_what_is_wrong_is_seen(module, name, wrong, monkeypatch):
     monkeypatch.setattr(module, name, wrong)
@@ -66,7 +65,6 @@ def above_twice(peer, numbers, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_an_error_is_compared_with_what_a_peers_is_typically(monkeypatch):
     """One peer is as poor, one much better, one better by luck, one time in four, and one where dy begins with much."""
     def by_luck(arrays, eps):

@@ -465,7 +465,6 @@ def test_counts_of_the_interpreter():
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_the_interpreter_counts_what_the_hardware_counted(tmp_path, capsys):
     """Of the stored run: to the last sector, but for one load in nine that the compiler left out of the atomic kernel."""
     stored = results.read("gpu-counters")

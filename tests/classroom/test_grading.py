@@ -245,7 +245,6 @@ def test_feedback_says_what_happened_and_is_text_only(classroom):
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_finished_results_are_kept_and_grading_again_gives_the_same_bytes(classroom):
     place, _, _ = classroom
     first = (place / "out" / "points.csv").read_bytes()
@@ -452,7 +451,6 @@ for cost in beside.costs(drawn, kinds, rounds=2):
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two submissions side by side need two cores")
 def test_who_is_graded_beside_harm_loses_neither_points_nor_time(sandbox):
     """Sixty threads on both cores would take 30 times as long. A tenth, the bar, needs a quiet machine and

@@ -170,7 +170,6 @@ def normalised(r, c, var, s_):
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_spectrum_is_not_proved_for_another_normalisation():
     """Each claim is refuted by one of: no mean subtracted, one feature weighed more, eps outside the root."""
     r = symbolic.row(3)
@@ -296,7 +295,6 @@ def double():
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("thousand, work", [
     (400, symbolic.jacobian), (400, symbolic.vjp), (400, symbolic.spectrum), (1000, symbolic.double_backward),
     (7500, meet), (9000, lambda: symbolic.prove_spectrum(symbolic.row(3))), (20_000, double),

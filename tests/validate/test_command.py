@@ -72,7 +72,6 @@ def test_options_have_one_spelling():
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_default_run_needs_little_memory():
     """All dtypes, a right target and a wrong one: with Python and NumPy far below a gigabyte, and within a minute."""
     if not Path("/proc/self/status").exists():

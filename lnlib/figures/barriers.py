@@ -52,7 +52,7 @@ def halves(names, sums):
                                    edgecolor="white"))
         ax.text(left + 0.5, -0.75, names[place % count], ha="center", va="center", fontsize=SIZE)
     for at in range(sums):
-        ax.text(-0.2, at - 0.08, f"sum {at + 1}", ha="right", va="center", fontsize=SIZE)
+        ax.text(-0.2, at - 0.08, f"call {at + 1}", ha="right", va="center", fontsize=SIZE)
         ax.plot((0, 2 * count + 0.4), (at + 0.36, at + 0.36), color="black", linewidth=3)
     ax.text(count + 0.2, sums - 0.35, "barriers", ha="center", va="top", fontsize=SIZE)
     _bare(ax, (-2.2, 2 * count + 0.5), (sums + 0.05, -1.1))

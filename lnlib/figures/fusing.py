@@ -190,9 +190,11 @@ def butterfly(events, distances):
 def writers(panels):
     """Which block writes to which address: a row for each block, a bar for what it stores or adds to.
 
-    panels: title -> accesses to one array (:class:`lnlib.simt.Access`). All panels have the same axis of addresses.
+    panels: title -> accesses to one array (:class:`lnlib.simt.Access`). All panels have the same axis of addresses,
+    in steps of the first array.
     """
-    end = max(a.address + a.size for accesses in panels.values() for a in accesses)
+    first, *_ = ends = [max(a.address + a.size for a in accesses) for accesses in panels.values()]
+    end = max(ends)
     fig, axes = figure(5.4, 2.1 * len(panels), 1, len(panels))
     apart(fig)
     colours = COLOURS["orange"], COLOURS["blue"]
@@ -203,8 +205,9 @@ def writers(panels):
                               for byte in range(a.address, a.address + a.size)})
             pieces = np.split(touched, np.flatnonzero(np.diff(touched) > 1) + 1)
             bars = [(piece[0], len(piece)) for piece in pieces if len(piece)]
-            ax.broken_barh(bars, (block - 0.375, 0.75), color=colour)
-        ax.set(ylim=(count - 0.4, -0.6), yticks=(0, count - 1), ylabel="block", xlim=(0, end))
+            ax.broken_barh(bars, (block - 0.375, 0.75), color=colour, linewidth=0)
+        ax.set(ylim=(count - 0.4, -0.6), yticks=(0, count - 1), ylabel="block", xlim=(0, end),
+               xticks=range(0, end + 1, first))
         ax.set_title(title, fontsize=SIZE)
         ax.grid(False, axis="y")
     np.atleast_1d(axes)[-1].set_xlabel("bytes from the start of the array")

@@ -61,6 +61,18 @@ def span(values):
     return " to ".join(dict.fromkeys(ends))
 
 
+def half_precision(records, which, floor):
+    """What the asides of chapters 13 and 14 glue: a GPU's times in bfloat16 as ratios, over all shapes.
+
+    ``floor``: the contestant that moves as many bytes and does nothing else.
+    """
+    times = on_gpu(records, which, dtype="bfloat16")
+    to_triton = ratios(times, "triton", "lnlib").values()
+    return {"half_lnlib": span(ratios(times, "lnlib", floor).values()),
+            "half_pytorch": span(ratios(times, "pytorch", "lnlib").values()), "half_triton": span(to_triton),
+            "half_lost": sum(ratio < 1 for ratio in to_triton), "half_shapes": len(to_triton)}
+
+
 def machine(records, name, shape):
     """A core as a prediction sees it: a copy and a triad of arrays of this shape, and the median of its FLOP/s."""
     nbytes = 4 * math.prod(shape)

@@ -165,6 +165,8 @@ IMPLEMENTATIONS = {
 
 def marks(name, case):
     """Large cases are not for ``make check``; for the GPU's kernels, interpreted, and SymPy already small ones."""
+    if name.startswith("GPU") and case.size >= 2**16:
+        return pytest.mark.long
     most = 2**8 if name.startswith("GPU") else 2**16
     return pytest.mark.slow if case.size >= most or name == "SymPy" and case.shape[-1] > 3 else ()
 

@@ -143,7 +143,7 @@ def live():
     return [record for case in live_cases() for record in accuracy.records_of(case, ours)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_promises_hold_now(live):
     assert len(live) > 100
     check_bars(live)

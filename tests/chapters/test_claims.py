@@ -61,7 +61,7 @@ def test_every_row_tests_itself(rows):
             f"claim {number}: its number is typed")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_cells_run_and_every_verdict_holds(monkeypatch):
     pytest.importorskip("IPython")
     glued, names = {}, {}

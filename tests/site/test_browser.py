@@ -41,9 +41,12 @@ NO_FORMULA_IS_RAW = "document.querySelectorAll('.math:not(:has(mjx-container)), 
 IMAGES_ARE_THERE = "[...document.images].every(i => i.complete && i.naturalWidth > 0)"
 
 
-@pytest.mark.sweep
+#: The pages that make test visits from disk: a dark chapter, a light one, and the first page. With ALL=1 it visits all.
+VISITED = {CHAPTERS[0].stem, "10-cost-and-roofline", "index"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in VISITED else pytest.mark.long) for name in PAGES])
 def test_page_from_disk(visits, site, name):
     """One visit a page, for loading it takes seconds. Every other page is dark, and axe sees it on a phone; the others are
     light, and axe sees them on a wide screen. What is missing or elsewhere fails from disk first."""

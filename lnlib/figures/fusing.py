@@ -132,7 +132,7 @@ def lanes(requests):
         ax.grid(False)
         ax.tick_params(labelbottom=ax is axes[-1])
     axes[-1].set_xlabel("bytes, sectors side by side")
-    return key_below(fig, (moved, asked), ("sector moved", "asked for"))
+    return key_below(fig, (moved, asked), ("sector moved", "used"))
 
 
 def timeline(run):

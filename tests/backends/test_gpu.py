@@ -394,7 +394,8 @@ def chunks_only(ran, width):
 # D, width, rows. Whole warps have whole chunks, so that each request is a full one. 128 is a row of half a warp in
 # backward, 512 of one, 1024 of two, 4096 of eight. Rows are as many as a block does at a time, or a multiple.
 TRAFFIC = [(512, 4, 20, "float32"), (128, 4, 40, "float32"), (1024, 4, 10, "float32"), (1024, 4, 10, "float16"),
-           *(pytest.param(*case, marks=pytest.mark.long) for case in ((1024, 1, 10, "float32"), (4096, 4, 4, "float32")))]
+           *(pytest.param(*case, marks=pytest.mark.long)
+             for case in ((1024, 1, 10, "float32"), (4096, 4, 4, "float32")))]
 
 
 @functools.lru_cache(maxsize=None)
@@ -450,7 +451,8 @@ def test_every_element_moves_once(D, width, N, dtype):
 @pytest.mark.parametrize("D, width, N, dtype, long", [
     (512, 4, 20, "float32", False), (128, 4, 40, "float32", False), (1024, 4, 10, "float32", False),
     (1024, 4, 10, "float16", False), (512, 4, 4, "float32", True), (512, 1, 4, "float32", True),
-    *(pytest.param(*case, False, marks=pytest.mark.long) for case in ((1024, 1, 10, "float32"), (4096, 4, 4, "float32")))])
+    *(pytest.param(*case, False, marks=pytest.mark.long)
+      for case in ((1024, 1, 10, "float32"), (4096, 4, 4, "float32")))])
 def test_full_requests(D, width, N, dtype, long):
     """A warp asks for 32 * 16 bytes at once, 16 sectors, where it can; else for 32 * 4, 4 sectors; half of half."""
     forward, backward, add, _, _ = logged(D, width, N, dtype, long)

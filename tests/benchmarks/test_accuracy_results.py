@@ -149,7 +149,7 @@ def test_promises_hold_now(live):
     check_bars(live)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_file_can_be_reproduced(results, live):
     """Same inputs, so the same errors but for another NumPy's order of summation: within a factor 2 (and 1 u)."""
     known = {(cell(r), r["framework"]): r for r in results["records"]}

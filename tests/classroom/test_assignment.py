@@ -118,7 +118,8 @@ def counts(*answers):
 @pytest.mark.parametrize("id, make", [
     ("ch04-gradient-check", remembers), ("ch04-gradient-check", counts(True, False)),
     ("ch04-gradient-check", counts(*[True] * 4, *[False] * 4)),
-    ("ch13-warp-sums", lambda: lambda value: value), ("ch13-warp-sums", lambda: np.ones_like)])
+    *(pytest.param("ch13-warp-sums", make, marks=pytest.mark.long)
+      for make in (lambda: lambda value: value, lambda: np.ones_like))])
 def test_what_does_not_look_at_its_data_fails_every_check(id, make):
     for seed in range(6 if id > "ch1" else 1):  # every kind of partner
         task = drawn(id, seed)

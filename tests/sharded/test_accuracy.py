@@ -83,7 +83,7 @@ def test_fixed_blocks_are_as_exact(how, block, norm):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["rows", "features"])
 @pytest.mark.parametrize("ratio", [0, 1, 10, 100, 1e3, 1e4, 1e5, 1e6])
-@pytest.mark.parametrize("D", [1000, 65536])
+@pytest.mark.parametrize("D", [1000, pytest.param(65536, marks=pytest.mark.long)])
 def test_at_every_ratio_for_every_number_of_ranks(how, ratio, D):
     for ranks in (1, 2, 3, 4, 7, 8):
         hold(how, SHAPES[D], D, ratio, ranks)

@@ -46,7 +46,8 @@ VISITED = {CHAPTERS[0].stem, "10-cost-and-roofline", "index"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in VISITED else pytest.mark.long) for name in PAGES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in VISITED else pytest.mark.long)
+                                  for name in PAGES])
 def test_page_from_disk(visits, site, name):
     """One visit a page, for loading it takes seconds. Every other page is dark, and axe sees it on a phone; the others are
     light, and axe sees them on a wide screen. What is missing or elsewhere fails from disk first."""
@@ -164,7 +165,7 @@ CODE_COLOURS = """() => {
     }); }"""
 
 
-@pytest.mark.parametrize("theme", ("light", "dark"))
+@pytest.mark.parametrize("theme", (pytest.param("light", marks=pytest.mark.long), "dark"))
 def test_code_can_be_read(browser, address, theme):
     with Visit(browser, f"{address}/book/{CHAPTERS[2].stem}.html", theme=theme) as visit:
         found = visit.page.evaluate(CODE_COLOURS)
@@ -172,6 +173,7 @@ def test_code_can_be_read(browser, address, theme):
         assert [kind for kind in found if contrast(*kind[1:]) < 4.5] == []  # WCAG 2.1, 1.4.3
 
 
+@pytest.mark.long
 def test_dark_theme_inverts_line_figures_only(browser, site):
     url = (site / f"book/{CHAPTERS[0].stem}.html").as_uri()
     for theme, expected in (("dark", "invert(0.92) hue-rotate(180deg)"), ("light", "none")):
@@ -195,6 +197,7 @@ def test_answers_are_folded_and_open_by_keyboard(browser, site):
         assert answer.locator("p").first.is_visible()
 
 
+@pytest.mark.long
 def test_an_aside_is_folded_and_opens_by_keyboard_by_link_and_by_search(browser, site):
     url = (site / f"book/{CHAPTERS[1].stem}.html").as_uri()
     seen = "() => document.querySelector('details.ln-aside > p').checkVisibility({contentVisibilityAuto: true})"
@@ -213,7 +216,7 @@ def test_an_aside_is_folded_and_opens_by_keyboard_by_link_and_by_search(browser,
         visit.page.wait_for_function(seen)
 
 
-@pytest.mark.parametrize("javascript", (True, False))
+@pytest.mark.parametrize("javascript", (pytest.param(True, marks=pytest.mark.long), False))
 def test_paper_shows_what_is_folded(browser, site, tmp_path, javascript):
     from bs4 import BeautifulSoup
 
@@ -254,6 +257,7 @@ def test_paper_shows_folded_output_and_no_folded_code(browser, site):
             assert set(visit.page.eval_on_selector_all("details.above-input pre", seen)) == {False}
 
 
+@pytest.mark.long
 def test_paper_is_light(browser, site):
     """Printed from the dark theme, text is as dark as from the light one; the screen is dark again afterwards."""
     colour = "getComputedStyle(document.querySelector('article section > p:not([class])')).color"

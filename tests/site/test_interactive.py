@@ -385,6 +385,7 @@ def test_a_button_moves_the_picture_and_the_last_state_stays_as_a_ghost(browser,
     page.close()
 
 
+@pytest.mark.long
 def test_variance_says_the_spacing_and_draws_it(scripts):
     page = scripts("variance")
     offsets = page.evaluate("LnVariance.OFFSETS")
@@ -479,7 +480,8 @@ COLOURS = """() => [...document.querySelectorAll('.ln-live, .ln-live *')].filter
 })"""
 
 
-@figures
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "split" else pytest.mark.long)
+                                  for name in PAGES])
 def test_figure_on_its_page(visits, address, name):
     with Visit(visits, f"{address}/book/{PAGES[name]}.html", width=360) as visit:
         page = visit.page

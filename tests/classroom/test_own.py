@@ -90,8 +90,15 @@ def roster(tmp_path):
     return path
 
 
+def test_without_a_seed_one_is_drawn(tmp_path, roster):
+    seeds = {json.loads((assignment.write((1,), tmp_path / name, per_student=roster)
+                         / "instructor/assignment.json").read_text())["seed"] for name in "ab"}
+    assert len(seeds) == 2 and max(map(int, seeds)) > 2**64  # of 128 bits
+
+
 def test_every_student_has_a_variant(tmp_path, roster):
-    out = assignment.write((1, 9), tmp_path / "a", per_student=roster)
+    # Of a few dozen variants two may be the same: these seeds draw three for three students, and others for others.
+    out = assignment.write((1, 9), tmp_path / "a", seed=5, per_student=roster)
     assert not (out / "nbgrader").exists()
     assert "nbgrader hands one notebook to all" in (out / "README.txt").read_text()
     assert len(list((out / "students").iterdir())) == len(list((out / "instructor/solutions").iterdir())) == 3
@@ -106,7 +113,7 @@ def test_every_student_has_a_variant(tmp_path, roster):
         assert sheet.tasks[0].statement.strip() in text[1]
     with pytest.raises(KeyError):
         loaded.of("s3")
-    other = assignment.write((1, 9), tmp_path / "b", per_student=roster)
+    other = assignment.write((1, 9), tmp_path / "b", seed=6, per_student=roster)
     assert key.load(other / "instructor/assignment.json").of("s1").tasks[0].text != sheets["s1"].tasks[0].text
     path = out / "instructor/assignment.json"
     path.write_text(path.read_text().replace('"s2": "', '"s2": "0'))

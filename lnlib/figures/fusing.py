@@ -125,14 +125,14 @@ def lanes(requests):
         for a in accesses:
             left = 32 * sectors.index(a.address // 32) + a.address % 32
             # The edge has the colour of the face: four bytes would be too thin to be seen on a phone.
-            asked = ax.barh(a.thread % 32, a.size, 1, left, color=COLOURS["blue"], edgecolor=COLOURS["blue"],
-                            linewidth=2)
+            used = ax.barh(a.thread % 32, a.size, 1, left, color=COLOURS["blue"], edgecolor=COLOURS["blue"],
+                           linewidth=2)
         ax.set(xlim=(0, 32 * max(map(len, touched))), ylim=(31.5, -0.5), yticks=(0, 31), ylabel="lane")
         ax.set_title(title, fontsize=SIZE)
         ax.grid(False)
         ax.tick_params(labelbottom=ax is axes[-1])
     axes[-1].set_xlabel("bytes, sectors side by side")
-    return key_below(fig, (moved, asked), ("sector moved", "used"))
+    return key_below(fig, (moved, used), ("sector moved", "used"))
 
 
 def timeline(run):
@@ -193,8 +193,7 @@ def writers(panels):
     panels: title -> accesses to one array (:class:`lnlib.simt.Access`). All panels have the same axis of addresses,
     in steps of the first array.
     """
-    first, *_ = ends = [max(a.address + a.size for a in accesses) for accesses in panels.values()]
-    end = max(ends)
+    ends = [max(a.address + a.size for a in accesses) for accesses in panels.values()]
     fig, axes = figure(5.4, 2.1 * len(panels), 1, len(panels))
     apart(fig)
     colours = COLOURS["orange"], COLOURS["blue"]
@@ -206,8 +205,8 @@ def writers(panels):
             pieces = np.split(touched, np.flatnonzero(np.diff(touched) > 1) + 1)
             bars = [(piece[0], len(piece)) for piece in pieces if len(piece)]
             ax.broken_barh(bars, (block - 0.375, 0.75), color=colour, linewidth=0)
-        ax.set(ylim=(count - 0.4, -0.6), yticks=(0, count - 1), ylabel="block", xlim=(0, end),
-               xticks=range(0, end + 1, first))
+        ax.set(ylim=(count - 0.4, -0.6), yticks=(0, count - 1), ylabel="block", xlim=(0, max(ends)),
+               xticks=range(0, max(ends) + 1, ends[0]))
         ax.set_title(title, fontsize=SIZE)
         ax.grid(False, axis="y")
     np.atleast_1d(axes)[-1].set_xlabel("bytes from the start of the array")

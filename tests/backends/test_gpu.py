@@ -393,9 +393,11 @@ def chunks_only(ran, width):
 
 # D, width, rows. Whole warps have whole chunks, so that each request is a full one. 128 is a row of half a warp in
 # backward, 512 of one, 1024 of two, 4096 of eight. Rows are as many as a block does at a time, or a multiple.
-TRAFFIC = [(512, 4, 20, "float32"), (128, 4, 40, "float32"), (1024, 4, 10, "float32"), (1024, 4, 10, "float16"),
-           *(pytest.param(*case, marks=pytest.mark.long)
-             for case in ((1024, 1, 10, "float32"), (4096, 4, 4, "float32")))]
+def traffic(*more):
+    """Rows whose launches are counted, D, width, N and dtype, and what a test adds to each."""
+    few = [(512, 4, 20, "float32"), (128, 4, 40, "float32"), (1024, 4, 10, "float32"), (1024, 4, 10, "float16")]
+    return [*((*case, *more) for case in few), *(pytest.param(*case, *more, marks=pytest.mark.long)
+                                                 for case in ((1024, 1, 10, "float32"), (4096, 4, 4, "float32")))]
 
 
 @functools.lru_cache(maxsize=None)
@@ -414,7 +416,7 @@ def logged(D, width, N, dtype="float32", long=False):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("D, width, N, dtype", TRAFFIC)
+@pytest.mark.parametrize("D, width, N, dtype", traffic())
 def test_compulsory_traffic(D, width, N, dtype):
     """Forward 8 bytes an element, backward 12 and 16 for each element of a partial sum: to the byte; of half x half.
 
@@ -433,7 +435,7 @@ def test_compulsory_traffic(D, width, N, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("D, width, N, dtype", TRAFFIC)
+@pytest.mark.parametrize("D, width, N, dtype", traffic())
 def test_every_element_moves_once(D, width, N, dtype):
     """x, y, dy and dx; but every thread has the first element of a row of dy, which is in the first cache."""
     forward, backward, _, plan, (x, y, dy, dx) = logged(D, width, N, dtype)
@@ -449,10 +451,7 @@ def test_every_element_moves_once(D, width, N, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("D, width, N, dtype, long", [
-    (512, 4, 20, "float32", False), (128, 4, 40, "float32", False), (1024, 4, 10, "float32", False),
-    (1024, 4, 10, "float16", False), (512, 4, 4, "float32", True), (512, 1, 4, "float32", True),
-    *(pytest.param(*case, False, marks=pytest.mark.long)
-      for case in ((1024, 1, 10, "float32"), (4096, 4, 4, "float32")))])
+    *traffic(False), (512, 4, 4, "float32", True), (512, 1, 4, "float32", True)])
 def test_full_requests(D, width, N, dtype, long):
     """A warp asks for 32 * 16 bytes at once, 16 sectors, where it can; else for 32 * 4, 4 sectors; half of half."""
     forward, backward, add, _, _ = logged(D, width, N, dtype, long)

@@ -97,7 +97,7 @@ def test_without_a_seed_one_is_drawn(tmp_path, roster):
 
 
 def test_every_student_has_a_variant(tmp_path, roster):
-    # Of a few dozen variants two may be the same: these seeds draw three for three students, and others for others.
+    # Two draws may give the same variant: these seeds give three students three, and the first another one each time.
     out = assignment.write((1, 9), tmp_path / "a", seed=5, per_student=roster)
     assert not (out / "nbgrader").exists()
     assert "nbgrader hands one notebook to all" in (out / "README.txt").read_text()

@@ -149,10 +149,10 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
     # Shape and dtype are asked for once: an answer takes 50 ns.
     if not (type(x) is type(gamma) is type(beta) is _ndarray
             and (dtype := x.dtype) is gamma.dtype is beta.dtype in _FLOATS
-            and (shape := x.shape) and x.size and gamma.shape == beta.shape == shape[-1:]
+            and (shape := x.shape) and (size := x.size) and gamma.shape == beta.shape == (D := shape[-1],)
             and type(eps) is float and 0 <= eps < math.inf):
         x, gamma, beta, eps = _checked(x, gamma, beta, eps)
-        shape, dtype = x.shape, x.dtype
+        shape, dtype, size, D = x.shape, x.dtype, x.size, x.shape[-1]
     if precise is not False:
         contract.require_precise(precise, x)
     y = _result(out, x, shape, dtype)
@@ -165,7 +165,6 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
     if not (gamma.flags.carray and beta.flags.carray):
         _refuse_overlap(y, gamma, beta)
         gamma, beta = gamma.copy(), beta.copy()
-    D, size = shape[-1], x.size
     saved = _empty(3 * (size // D) + D, _FLOAT64 if precise else dtype)
     if size < PARALLEL_SIZE or (threads := usable_threads()) == 1:
         out_of_range = forward_serial(x.ravel(), gamma, beta, eps, y.ravel(), saved)

@@ -682,15 +682,15 @@ def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
 
 # fastmath, forceinline, _nrt, and whether NoAlias compiles it.
 FLAGS = {
-    ((), True, False, False): "_backward_rows _ends_of_lines _fetch _guess_of_g _harmless _lost _means_of_g _plan "
-                              "_rounding_of_a_mean _store times",
+    ((), True, False, False): "_backward_rows _ends_of_lines _fetch _guess_of_g _harmless _is_plain _lost _means_of_g "
+                              "_moments_of_row _plan _rounding_of_a_mean _rstd _store times",
     (("contract",), True, False, False): "_gradient _xhat",
     (("contract",), True, False, True): "_fold _overflown _two_sum _upstream_sums write_gradients",
     (("contract", "nsz", "reassoc"), True, False, False): "_add",
-    ((), True, True, False): "_add_threads _backward_part _filled_parts _long_moments _overlap _parts "
-                             "_refused _rows _zero_sums copy_for head_of",
-    ((), False, True, False): "_forward_part _forward_rows backward_serial backward_threads forward_serial "
-                              "forward_threads",
+    ((), True, True, False): "_add_threads _backward _backward_part _filled_parts _forward _long_moments _overlap "
+                             "_parts _refused _rows _zero_sums copy_for head_of",
+    ((), False, False, False): "backward_serial forward_serial",
+    ((), False, True, False): "_forward_blocks _forward_part _forward_rows backward_threads forward_threads",
     (("contract",), False, True, True): "_first_sum _moments _write_y",
 }
 
@@ -749,7 +749,7 @@ import numpy as np
 import test_cpu
 from lnlib.cpu import kernels
 test_cpu.check_small_functions()
-heard = {name: [] for name in ("prefetch", "copy_for", "_write_y", "write_gradients", "_plan", "fence")}
+heard = {name: [] for name in ("prefetch", "copy_for", "_write_y", "write_gradients", "_is_plain", "_plan", "fence")}
 def listen(name, first, last, known=""):
     function = getattr(kernels, name)
     setattr(kernels, name, lambda *a: heard[name].append(
@@ -757,7 +757,7 @@ def listen(name, first, last, known=""):
         + list(a[14 if name == "write_gradients" else 10:])) or function(*a))
 listen("prefetch", 1, 3, "x dy y dx"), listen("copy_for", 1, 2)
 listen("_write_y", 1, 4), listen("write_gradients", 2, 5)
-listen("_plan", 0, 3), listen("fence", 0, 0)
+listen("_is_plain", 1, 2), listen("_plan", 0, 3), listen("fence", 0, 0)
 found = []
 for kernels.FAR in (kernels.FAR, 0):
     for shape in test_cpu.LISTENED:
@@ -777,9 +777,10 @@ def to_be_heard(rows, D, far):
     Long rows are cut at the first line that begins in them. Where they are far, they are also cut every 1024 bytes from
     there and at the last line, and what lies between the first and the last passes the caches. With each part of a far
     row, the lines of that part are asked for of a row 2 KB ahead, or of the next, and those of results that do not pass
-    the caches too. Rows of less than four lines are left alone.
+    the caches too. Rows of less than four lines are left alone. Nor does forward ask how, if near rows of one chunk go
+    in blocks.
     """
-    long = D >= 256
+    long, blocks = D >= 256, not far and rows > 8 and D < 256 and 8 * D <= kernels.CHUNK
     past, ahead = far and long, max(1, 256 // D)
     far = far and D >= 32
     pieces = []
@@ -793,7 +794,9 @@ def to_be_heard(rows, D, far):
     asked = [[name, i + ahead, j] for passed in names for i, start, stop, _ in pieces if far and i + ahead < rows
              for name in passed for j in range(start, stop, 8)]
     copies = [[2], [1]] * (long and rows > 8) + [[1], [2], [3]] * (long and rows > 16)
-    return [asked, copies, pieces, pieces, [[D, arrays * 8 * rows * D, 8] for arrays in (2, 3)], [[]] * 2 * far]
+    return [asked, copies, pieces, pieces, [[arrays * 8 * rows * D] for arrays in (2, 3)[rows <= 8:]],
+            [[D, arrays * 8 * rows * D, 8] for arrays in (2, 3)[blocks:]],
+            [[]] * 2 * far]
 
 
 @pytest.mark.slow
@@ -842,6 +845,10 @@ def check_small_functions():
     near, far = kernels.FAR - 1, kernels.FAR
     assert [kernels._plan(*a) for a in ((256, near, 4), (256, far, 4), (300, far, 8), (64, far, 4), (63, far, 4))] == [
         (False, 2, 256), (True, 2, 256), (True, 1, 128), (True, 8, 256), (False, 8, 256)]
+    chunk = min(kernels.CHUNK // 8, 255)
+    assert [kernels._is_plain(np.empty((300, D), dtype), nbytes) for D, dtype, nbytes in (
+        (chunk, "f8", near), (chunk + 1, "f8", near), (chunk, "f8", far), (255, "i1", near), (256, "i1", near))
+    ] == [True, False, False, True, False]
     assert kernels._rounding_of_a_mean(4) == 2**-16 and kernels._rounding_of_a_mean(8) == 2**-32
     for dtype in ("float32", "float64"):
         half_ulp = float(np.finfo(dtype).max) * cases.U[dtype] / 2

@@ -133,3 +133,38 @@ def test_some_cases_of_every_table_are_left():
     assert left < {*table} and len(left) == 40 - CASES
     assert sweeps(reversed(table)) == left  # every process asks for the same
     assert all(len(sweeps(table[:case] + table[case + 1:]) ^ left) <= 2 for case in range(40))
+
+
+class Item:
+    """A collected test as tests/conftest.py looks at it; pytest's own would need files."""
+
+    path, fixturenames = ROOT / "tests" / "test_house.py", ()
+
+    def __init__(self, nodeid, *marks):
+        self.nodeid, self.marks = nodeid, [getattr(pytest.mark, mark) for mark in marks]
+
+    def iter_markers(self):
+        return (mark.mark for mark in self.marks)
+
+    def get_closest_marker(self, name):
+        return next((mark for mark in self.iter_markers() if mark.name == name), None)
+
+    def add_marker(self, mark):
+        self.marks.append(mark)
+
+
+def test_what_the_marks_leave_out(request):
+    """make check leaves out slow, make test long. Of a sweep, all slow cases but a few become long; of other tables none.
+
+    A long test is slow, and of quick cases beyond the first few so are all.
+    """
+    conftest = next(p for p in request.config.pluginmanager.get_plugins()
+                    if getattr(p, "__file__", None) == str(ROOT / "tests" / "conftest.py"))
+    items = [*(Item(f"t::sweep[{k}]", "sweep", "slow") for k in range(20)), *(Item(f"t::slow[{k}]", "slow") for k in range(20)),
+             *(Item(f"t::quick_sweep[{k}]", "sweep") for k in range(20)), Item("t::alone", "long")]
+    conftest.pytest_collection_modifyitems(items)
+    marked = {mark: [item.nodeid for item in items if item.get_closest_marker(mark)] for mark in ("slow", "long")}
+    counts = {mark: {table: sum(name.startswith(f"t::{table}") for name in names)
+                     for table in ("sweep", "slow", "quick_sweep", "alone")} for mark, names in marked.items()}
+    assert counts == {"slow": {"sweep": 20, "slow": 20, "quick_sweep": 20 - CASES, "alone": 1},
+                      "long": {"sweep": 20 - CASES, "slow": 0, "quick_sweep": 0, "alone": 1}}

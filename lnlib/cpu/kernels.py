@@ -424,16 +424,19 @@ def _means_of_g(dy, x, i, mean, shift, rstd, gamma, chunk, tolerance, root, harm
     """
     D, real = x.shape[1], gamma.dtype.type
     first = _guess_of_g(dy, i, gamma)
-    stop = D if chunk is None else min(chunk, D)
-    w, wx, xhat = _upstream_sums(dy, x, i, 0, stop, gamma, mean, shift, rstd, first)
-    w_sum, wx_sum, x_sum = np.float64(w), np.float64(wx), np.float64(xhat)
-    if chunk is not None:
-        while stop < D:
-            start, stop = stop, min(stop + chunk, D)
+    if chunk is None:
+        w, wx, xhat = _upstream_sums(dy, x, i, 0, D, gamma, mean, shift, rstd, first)
+        w_sum, wx_sum, x_sum = np.float64(w), np.float64(wx), np.float64(xhat)
+    else:
+        w_sum = wx_sum = x_sum = 0.0
+        start = 0
+        while start < D:
+            stop = min(start + chunk, D)
             w, wx, xhat = _upstream_sums(dy, x, i, start, stop, gamma, mean, shift, rstd, first)
             w_sum += w
             wx_sum += wx
             x_sum += xhat
+            start = stop
     changed = abs(x_sum) > tolerance * D
     w_mean, x_mean = w_sum / D, x_sum / D
     g_mean = real(first + w_mean)

@@ -156,15 +156,16 @@ class Item:
 def test_what_the_marks_leave_out(request):
     """make check leaves out slow, make test long. Of a sweep, all slow cases but a few become long; of other tables none.
 
-    A long test is slow, and of quick cases beyond the first few so are all.
+    A long test is slow, and of quick cases so are all but a few, however many slow ones stand beside them.
     """
     conftest = next(p for p in request.config.pluginmanager.get_plugins()
                     if getattr(p, "__file__", None) == str(ROOT / "tests" / "conftest.py"))
     items = [*(Item(f"t::sweep[{k}]", "sweep", "slow") for k in range(20)), *(Item(f"t::slow[{k}]", "slow") for k in range(20)),
-             *(Item(f"t::quick_sweep[{k}]", "sweep") for k in range(20)), Item("t::alone", "long")]
+             *(Item(f"t::quick_sweep[{k}]", "sweep") for k in range(20)), Item("t::alone", "long"),
+             *(Item(f"t::mixed[{k}]", *["slow"] * (k % 2)) for k in range(20))]
     conftest.pytest_collection_modifyitems(items)
     marked = {mark: [item.nodeid for item in items if item.get_closest_marker(mark)] for mark in ("slow", "long")}
     counts = {mark: {table: sum(name.startswith(f"t::{table}") for name in names)
-                     for table in ("sweep", "slow", "quick_sweep", "alone")} for mark, names in marked.items()}
-    assert counts == {"slow": {"sweep": 20, "slow": 20, "quick_sweep": 20 - CASES, "alone": 1},
-                      "long": {"sweep": 20 - CASES, "slow": 0, "quick_sweep": 0, "alone": 1}}
+                     for table in ("sweep", "slow", "quick_sweep", "alone", "mixed")} for mark, names in marked.items()}
+    assert counts == {"slow": {"sweep": 20, "slow": 20, "quick_sweep": 20 - CASES, "alone": 1, "mixed": 20 - CASES},
+                      "long": {"sweep": 20 - CASES, "slow": 0, "quick_sweep": 0, "alone": 1, "mixed": 0}}

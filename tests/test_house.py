@@ -154,13 +154,14 @@ class Item:
 
 
 def test_what_the_marks_leave_out(request):
-    """make check leaves out slow, make test long. Of a sweep, all slow cases but a few become long; of other tables none.
+    """make check leaves out slow, make test long. Of a sweep all slow cases but a few become long, of other tables none.
 
     A long test is slow, and of quick cases so are all but a few, however many slow ones stand beside them.
     """
     conftest = next(p for p in request.config.pluginmanager.get_plugins()
                     if getattr(p, "__file__", None) == str(ROOT / "tests" / "conftest.py"))
-    items = [*(Item(f"t::sweep[{k}]", "sweep", "slow") for k in range(20)), *(Item(f"t::slow[{k}]", "slow") for k in range(20)),
+    items = [*(Item(f"t::sweep[{k}]", "sweep", "slow") for k in range(20)),
+             *(Item(f"t::slow[{k}]", "slow") for k in range(20)),
              *(Item(f"t::quick_sweep[{k}]", "sweep") for k in range(20)), Item("t::alone", "long"),
              *(Item(f"t::mixed[{k}]", *["slow"] * (k % 2)) for k in range(20))]
     conftest.pytest_collection_modifyitems(items)

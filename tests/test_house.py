@@ -154,7 +154,7 @@ class Item:
 
 
 def test_what_the_marks_leave_out(request):
-    """make check leaves out slow, make test long. Of a sweep all slow cases but a few become long, of other tables none.
+    """make check leaves out slow, make test long. Of a sweep all slow cases but a few become long, of others none.
 
     A long test is slow, and of quick cases so are all but a few, however many slow ones stand beside them.
     """

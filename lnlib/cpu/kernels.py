@@ -456,9 +456,9 @@ def _backward_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end
     what is never reached. Without loops over chunks and pieces, and requests, rows of 8 take a sixth less, and of 64 a
     twelfth.
 
-    Row by row, each still in the nearest cache when it is read again. Four at a time, with gamma, dgamma and dbeta in
-    registers, save stores: in C, rows of 64 in a cache gain a quarter, but rows of 512 from memory take 1.7 times as
-    long. Here, in one loop for four rows, the first gained 3 % and rows of 128 from memory took 1.4 times as long.
+    Row by row, each still in the nearest cache when it is read again. Four at a time save stores of dgamma and dbeta,
+    and yet take longer in C (benchmarks/cpu/limit.c): rows of 64 in a cache 1.2 times, of 1024 twice, of 512 from
+    memory 1.4 times as long. Here two at a time gain nothing for rows of 64, and rows of 8 take a tenth longer.
     """
     D, line = x.shape[1], LINE // x.itemsize
     tolerance, root, harmless = _rounding_of_a_mean(gamma.itemsize), math.sqrt(D), _harmless(gamma)

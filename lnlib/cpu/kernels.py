@@ -453,7 +453,7 @@ def _backward_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end
     (their dx is NaN), and of rows whose mean is not that recorded.
 
     ``chunk``, in elements, is None for plain rows. Numba compiles a function of its own for None, and leaves out of it
-    what is never reached. Without loops over chunks and pieces, and requests, rows of 8 take a seventh less, and of 64 a
+    what is never reached. Without loops over chunks and pieces, and requests, rows of 8 take a seventh less, of 64 a
     twelfth.
 
     Row by row, each still in the nearest cache when it is read again. Four at a time save stores of dgamma and dbeta,

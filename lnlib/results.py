@@ -18,8 +18,8 @@ def folder():
 def read(kind, missing=_REQUIRED):
     """The newest results of one kind: those with the latest ``provenance["date"]``.
 
-    kind: "accuracy", "validate", "cpu", "cpu-avx2", "machine", "gpu", "gpu-code", "gpu-counters" or
-    "sharded", a folder of ``benchmarks/results``.
+    kind: "accuracy", "validate", "cpu", "machine", "gpu", "gpu-code", "gpu-counters" or "sharded",
+    a folder of ``benchmarks/results``.
     missing: returned if there is no such file; without it, FileNotFoundError.
     """
     contract.require_kind("kind", kind, str, "the name of a folder")

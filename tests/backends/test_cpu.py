@@ -842,6 +842,7 @@ def check_small_functions():
         ("znver4", "+avx,+avx512f"), ("skylake-avx512", "+avx,+avx512f"), ("znver2", "+avx"), ("x86-64", "+sse2"))
     ] == [2048, 1024, 1024, 256]
     assert (kernels.ROW_BLOCK, kernels.PIECE, kernels.LINE, kernels.PAGE) == (16, 1024, 64, 4096)
+    assert kernels.BACKWARD_CHUNK == 2 * kernels.CHUNK  # as _rounding_of_a_mean has it
     near, far = kernels.FAR - 1, kernels.FAR
     assert [kernels._plan(*a) for a in ((256, near, 4), (256, far, 4), (300, far, 8), (64, far, 4), (63, far, 4))] == [
         (False, 2, 256), (True, 2, 256), (True, 1, 128), (True, 8, 256), (False, 8, 256)]

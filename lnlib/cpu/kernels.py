@@ -35,7 +35,7 @@ def _chunk(processor, features):
 #: outlier it swallows the same of every square that follows: these errors have one sign.
 CHUNK = _chunk(*cpu_target.target_context.codegen().magic_tuple()[1:])
 
-#: The same for backward, which adds no squares, and to two vectors a sum: after 32 numbers in a row dx is as exact as
+#: The same for backward. It adds no squares, and to two vectors a sum; after 32 numbers in a row dx is as exact as
 #: after 16. Rows of 512 to 4096 take 1 to 6 % less.
 BACKWARD_CHUNK = 2 * CHUNK
 

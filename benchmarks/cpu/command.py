@@ -19,7 +19,7 @@ import tempfile
 
 import numpy as np
 
-from lnlib.measure import stopwatch
+from lnlib.measure import stopwatch, suite
 from lnlib.measure.contestants import ALIGNMENTS, EPS, Case, arrays, ladder_calls, thread_calls, trick_calls
 from lnlib.measure.provenance import ROOT, machine_file, provenance, save
 
@@ -89,6 +89,12 @@ def thread_cases(threads, state):
         yield Case(shape, "float32", "backward", threads, state, "ordinary")
 
 
+def pass_cases(threads, state):
+    """(shape, pass) of which one process times one thread and two, in the same rounds."""
+    return [(shape, which) for shape in suite.THREAD_SHAPES if threads > 1 and state == "recycled"
+            for which in ("forward", "backward")]
+
+
 # The process that measures
 
 def pin(threads):
@@ -121,6 +127,10 @@ def work(threads, state, shapes, dtypes, rounds):
         for case in thread_cases(threads, state):
             records = records_of(case, dict(thread_calls(case, arrays(case))), rounds, "threads")
             print(json.dumps({"records": records}), file=results, flush=True)
+        for case in pass_cases(threads, state):
+            with stopwatch.watch(os.sched_getaffinity(0)) as shared:
+                records = suite.two_threads(*case, rounds)
+            print(json.dumps({"records": [record | shared for record in records]}), file=results, flush=True)
         kernels = assembly.report("lnlib.cpu.kernels") + assembly.report("lnlib.cpu.ladder")
         print(json.dumps({"left_out": left_out, "kernels": kernels}), file=results)
 
@@ -195,7 +205,7 @@ def main(arguments=None):
     shapes, dtypes, rounds = ((QUICK_SHAPES, ("float32",), 5) if options.quick
                               else (SHAPES, ("float32", "float64"), 11))
     jobs = [(threads, state) for threads in numbers for state in STATES if state == "recycled" or threads == 1]
-    total = sum(1 for job in jobs for _ in (*cases(shapes, dtypes, *job), *thread_cases(*job)))
+    total = sum(1 for job in jobs for _ in (*cases(shapes, dtypes, *job), *thread_cases(*job), *pass_cases(*job)))
     ran = provenance("python -m benchmarks.cpu", PACKAGES) | {
         "cores": os.cpu_count(), "huge_pages": huge_pages(), "libc": " ".join(platform.libc_ver()), "eps": EPS,
         "rounds": rounds, "block_seconds": BLOCK,

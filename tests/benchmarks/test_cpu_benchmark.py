@@ -21,6 +21,7 @@ def test_every_case_once(threads, state, number):
     assert len(set(found)) == len(found) == number * len(command.SHAPES)
     sums = list(command.thread_cases(threads, state))
     assert bool(sums) == (threads == 2) and len({math.prod(case.shape) for case in sums}) == bool(sums)
+    assert len({*command.pass_cases(threads, state)}) == 8 * (threads == 2)
 
 
 def small(which, dtype="float32", **changes):

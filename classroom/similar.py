@@ -11,7 +11,6 @@ import io
 import itertools
 import json
 import keyword
-import os
 import tokenize
 from collections import Counter
 from pathlib import Path
@@ -98,13 +97,11 @@ def _shared(one, other):
 
 def _sources(submissions):
     """Name -> cells of what can be read in the folder."""
-    folder, sources = open_folder(submissions), {}
-    try:
+    sources = {}
+    with open_folder(submissions) as folder:
         for submission in find_submissions(folder):
             with contextlib.suppress(ValueError):
                 sources[submission.student] = cells_of(read(folder, submission))
-    finally:
-        os.close(folder)
     return sources
 
 

@@ -72,13 +72,18 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
         if not has_sandbox():
             return 2
         judge = lambda grading: here(grading, jobs)  # noqa: E731  it is handed on
-    with place.held(out, f".lock-{shard[0]}-of-{shard[1]}" if shard else ".lock"):
+    lock = f".lock-{shard[0]}-of-{shard[1]}" if shard else ".lock"
+    with place.held(out, lock), open_folder(submissions) as folder:
         assignment = assignment._replace(seed=place.inputs(out))
-        found = _Found(submissions, who, shard, rule is not None)
+        found = _Found(folder, who, shard, rule is not None)
         agreed = matches.read(out / "matches.csv")
         changed = overrides.read(out / overrides.FILE, [task.id for task in assignment.tasks], who, found.joined)
+        (out / "results").mkdir(exist_ok=True)
+        limits = Limits(cpu=max(Limits().cpu, wall))  # who allows more time means time to compute
+        grading = Grading(folder, found.submissions, assignment, out / "results", again, Seconds(wall, call), limits,
+                          progress, agreed, found.joined.student)
         try:
-            grading = found.graded(assignment, out, again, Seconds(wall, call), agreed, judge)
+            judge(grading)
         except KeyboardInterrupt:
             print(f"\nstopped; the same command goes on from here. Finished results are in {out / 'results'}",
                   file=sys.stderr)
@@ -110,38 +115,19 @@ def merge(shards, out, **options):
 
 
 class _Found:
-    """The submissions of a folder: whose they are, when they were handed in, and their results."""
+    """The submissions of a folder: whose they are, and when they were handed in."""
 
-    def __init__(self, submissions, who, shard, timed):
-        self._submissions, (i, n) = submissions, shard or (1, 1)
-        folder = open_folder(submissions)
-        try:
-            found = find_submissions(folder)
-            self.joined = rosters.join([submission.student for submission in found], who)
-            self._found = [one for one in found if one.student in self.joined.student][i - 1::n]
-            self.times = {one.student: _time(one, folder) for one in self._found if one.path}
-        finally:
-            os.close(folder)
+    def __init__(self, folder, who, shard, timed):
+        found, (i, n) = find_submissions(folder), shard or (1, 1)
+        self.joined = rosters.join([submission.student for submission in found], who)
+        self.submissions = [one for one in found if one.student in self.joined.student][i - 1::n]
+        self.times = {one.student: _time(one, folder) for one in self.submissions if one.path}
         self.called = {student.id: student.name for student in who.students} if who else {}
         if timed and who:
             rows = {student.id: student.row for student in who.students}
             for entry in self.times:  # Moodle knows better than the clock of a download
                 id = self.joined.student[entry]
                 self.times[entry] = _by_worksheet(id, rows.get(id, {})) or self.times[entry]
-
-    def graded(self, assignment, out, again, seconds, agreed, judge):
-        """The :class:`Grading`, done."""
-        results = out / "results"
-        results.mkdir(exist_ok=True)
-        folder = open_folder(self._submissions)
-        try:
-            limits = Limits(cpu=max(Limits().cpu, seconds.wall))  # who allows more time means time to compute
-            grading = Grading(folder, self._found, assignment, results, again, seconds, limits, progress, agreed,
-                              self.joined.student)
-            judge(grading)
-        finally:
-            os.close(folder)
-        return grading
 
 
 def _by_worksheet(student, row):
@@ -170,16 +156,15 @@ def _sheet(assignment, student):
 
 def _write(out, marks, assignment, grading, agreed, changed, found, who, title, late):
     """All files but the results; how many names need a look."""
+    names = {mark.student: f"{file_name(mark.student)}.html" for mark in marks}
     for folder in "feedback", "instructor":
         (out / folder).mkdir(exist_ok=True)
-    names = {mark.student: f"{file_name(mark.student)}.html" for mark in marks}
+        place.keep_only(out / folder, set(names.values()))
     for mark in marks:
         name, sheet = names[mark.student], _sheet(assignment, mark.student)
         called = found.called.get(mark.student, mark.student)
         write(out / "feedback" / name, feedback(called, mark.result, sheet))
         write(out / "instructor" / name, details(called, mark.result, sheet))
-    for folder in "feedback", "instructor":
-        place.keep_only(out / folder, set(names.values()))
     write(out / "points.csv", points_csv(marks, assignment, late, found.called))
     look = needs_a_look(marks, found.joined, looks, grading.identical, changed)
     write(out / "needs-a-look.csv", looks_csv(look))

@@ -190,16 +190,11 @@ def _wait(pids):
             select.select(ends, [], [], 1)
 
 
-def grade(submissions, assignment, out, jobs=None, again=False, seconds=Seconds(), limits=Limits(), report=print,
-          agreed=None):
+def grade(submissions, assignment, out, jobs=None, again=False, seconds=Seconds(), limits=Limits(), report=print):
     """Grade a folder of submissions on this machine; a list of (entry, result), sorted by entry."""
     results = Path(out, "results")
     results.mkdir(parents=True, exist_ok=True)
-    folder = open_folder(submissions)
-    try:
-        found = find_submissions(folder)
-        grading = Grading(folder, found, assignment, results, again, seconds, limits, report, agreed)
-        run(grading.jobs(), grading.end, grading.seconds, grading.limits, jobs)
-    finally:
-        os.close(folder)
+    with open_folder(submissions) as folder:
+        grading = Grading(folder, find_submissions(folder), assignment, results, again, seconds, limits, report)
+        run(grading.jobs(), grading.end, seconds, limits, jobs)
     return sorted(grading.graded.items())

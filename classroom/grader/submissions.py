@@ -28,9 +28,19 @@ class Submission(NamedTuple):
     problem: str | None
 
 
+@contextlib.contextmanager
+def _opened(path, flags, parent=None):
+    """A descriptor, closed in the end."""
+    fd = os.open(path, flags, dir_fd=parent)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def open_folder(path):
-    """A descriptor of the folder of submissions: what is put in its place later is not looked at."""
-    return os.open(path, os.O_RDONLY | _DIRECTORY)
+    """A descriptor of the folder of submissions, for ``with``: what is put in its place later is not looked at."""
+    return _opened(path, os.O_RDONLY | _DIRECTORY)
 
 
 def find_submissions(fd):
@@ -80,21 +90,17 @@ def _walk(parent, name, above, seen):
     """(path, inode) of the files in a folder that are not hidden."""
     if len(above) > _DEPTH:
         raise ValueError("folders in folders, too deep")
-    fd = os.open(name, _FOLDER, dir_fd=parent)
-    try:
-        with os.scandir(fd) as entries:
-            for entry in entries:
-                seen[0] += 1
-                if seen[0] > _ENTRIES:
-                    raise ValueError(f"a folder of more than {_ENTRIES} files")
-                if entry.name.startswith((".", "__MACOSX")):  # what macOS and Jupyter add by themselves
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    yield from _walk(fd, entry.name, (*above, name), seen)
-                else:
-                    yield (*above, name, entry.name), entry.inode()
-    finally:
-        os.close(fd)
+    with _opened(name, _FOLDER, parent) as fd, os.scandir(fd) as entries:
+        for entry in entries:
+            seen[0] += 1
+            if seen[0] > _ENTRIES:
+                raise ValueError(f"a folder of more than {_ENTRIES} files")
+            if entry.name.startswith((".", "__MACOSX")):  # what macOS and Jupyter add by themselves
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(fd, entry.name, (*above, name), seen)
+            else:
+                yield (*above, name, entry.name), entry.inode()
 
 
 def read(fd, submission):
@@ -104,8 +110,7 @@ def read(fd, submission):
     try:
         with contextlib.ExitStack() as stack:
             for name in submission.path[:-1]:
-                fd = os.open(name, _FOLDER, dir_fd=fd)
-                stack.callback(os.close, fd)
+                fd = stack.enter_context(_opened(name, _FOLDER, fd))
             # A link to somebody's file is not followed, a pipe is not waited for.
             found = os.open(submission.path[-1], _READ | os.O_NONBLOCK, dir_fd=fd)
     except OSError as error:

@@ -36,24 +36,26 @@ class Student(NamedTuple):
 
 
 class Roster(NamedTuple):
-    """columns : of the file.  students : in its order.  others : rows that are no student, such as Canvas' second."""
+    """columns : of the file.  students : in its order."""
 
     columns: tuple
     students: tuple
-    others: tuple = ()
 
 
 class Entry(NamedTuple):
     """A submission's name, taken apart.
 
-    keys : that may be in a roster, the surest first.  system : "moodle", "canvas" or "".  late : whether Canvas
-    marked it.  ignored : why it is no submission, or None.
+    keys : that may be in a roster, the surest first.  says : who it is, in its own words.  system : "moodle", "canvas"
+    or "".  ignored : why it is no submission, or None.  late : whether Canvas marked it.  upload : Canvas' number of
+    the file, or None.
     """
 
     keys: tuple
-    system: str
-    late: bool
-    ignored: str | None
+    says: str
+    system: str = ""
+    ignored: str | None = None
+    late: bool = False
+    upload: str | None = None
 
 
 class Joined(NamedTuple):
@@ -99,13 +101,12 @@ def read(path):
     if not ids:
         raise ValueError(f"roster: {path} has the columns {', '.join(columns) or '(none)'}; expected one of "
                          f"{', '.join((*_IDS, *_NAMES))}")
-    students, others, seen = [], [], {}
+    students, seen = [], {}
     for number, row in enumerate(table, 2):
         row = {column: (row[column] or "").strip() for column in columns}
         id = next((row[column] for column in ids if row[column]), "")
         if not id or row.get(by_name.get("student", ""), "").casefold() == "points possible":
-            others.append(row)
-            continue
+            continue  # no student, such as Canvas' second row
         id = unicodedata.normalize("NFC", id)
         if plain(id) in seen:
             raise ValueError(f"roster: {path}, line {number}: {id} stands in line {seen[plain(id)]} as well")
@@ -113,7 +114,7 @@ def read(path):
         students.append(_student(id, row, by_name, ids))
     if not students:
         raise ValueError(f"roster: {path} has no students")
-    return Roster(columns, tuple(students), tuple(others))
+    return Roster(columns, tuple(students))
 
 
 def _dialect(text):
@@ -142,13 +143,17 @@ def entry(name):
     if moodle:
         ignored = None if moodle["kind"] == "file" else f"Moodle's folder of {moodle['kind']}"
         keys = f"participant{moodle['number']}", plain(_as_typed(moodle["name"]))
-        return Entry(keys, "moodle", False, ignored)
+        return Entry(keys, _said(moodle), "moodle", ignored)
     whole = _as_typed(name)
     exact = plain(whole), plain(whole.removesuffix(suffix(whole)))
     if canvas:  # or an id that looks like it
         keys = *exact, canvas["number"], plain(_as_typed(canvas["name"]))
-        return Entry(keys, "canvas", bool(canvas["late"]), None)
-    return Entry((*exact, _letters(whole.removesuffix(suffix(whole)))), "", False, None)
+        return Entry(keys, _said(canvas), "canvas", late=bool(canvas["late"]), upload=canvas["upload"])
+    return Entry((*exact, _letters(whole.removesuffix(suffix(whole)))), unicodedata.normalize("NFC", name))
+
+
+def _said(match):
+    return unicodedata.normalize("NFC", f"{match['name']}_{match['number']}")
 
 
 def join(names, roster=None):
@@ -172,9 +177,9 @@ def join(names, roster=None):
         owner = next((id for key in found.keys if len(owners.get(key, ())) == 1 for id in owners[key]), None)
         if roster and owner is None:
             joined.unknown.append(name)
-        joined.student[name] = owner or _said(name, found)
-        if owner is None and found.system == "canvas":
-            said.setdefault((joined.student[name], _CANVAS.match(name)["upload"]), []).append(name)
+        joined.student[name] = owner or found.says
+        if owner is None and found.upload:
+            said.setdefault((found.says, found.upload), []).append(name)
     for several in said.values():
         if len({name.removesuffix(suffix(name)) for name in several}) > 1:
             joined.student.update((name, unicodedata.normalize("NFC", name)) for name in several)
@@ -194,14 +199,3 @@ def whose(name, roster=None, joined=None):
     if roster and name in {student.id for student in roster.students}:
         return name
     return join([name], roster).student.get(name, name)
-
-
-def _said(name, found):
-    """Who a name says that it is."""
-    if found.system == "moodle":
-        match = _MOODLE.match(name)
-        return unicodedata.normalize("NFC", f"{match['name']}_{match['number']}")
-    if found.system == "canvas":
-        match = _CANVAS.match(name)
-        return unicodedata.normalize("NFC", f"{match['name']}_{match['number']}")
-    return unicodedata.normalize("NFC", name)

@@ -187,7 +187,6 @@ class _Process:
         return answer
 
     def close(self):
-        """End it."""
         if self._notebook is not None:
             self._notebook.close()
 

@@ -32,13 +32,13 @@ def settle(graded, joined, overrides=None, late=None, times=None):
         override = (overrides or {}).get(student, NONE)
         marks = [_mark(student, entry, result, override, late, (times or {}).get(entry)) for entry, result in entries]
         best = max(marks, key=lambda mark: mark.total)  # of equals the first
+        told = [*best.told]
         if len(marks) > 1:
             others = ", ".join(mark.entry for mark in marks if mark is not best)
-            best = best._replace(told=(*best.told, f"the best of {len(marks)}; the others: {others}"))
+            told.append(f"the best of {len(marks)}; the others: {others}")
         if best.entry in joined.late and not best.days:
-            best = best._replace(told=(
-                *best.told, "Canvas marks it as late; its time does not, or no deadline is given"))
-        found.append(best)
+            told.append("Canvas marks it as late; its time does not, or no deadline is given")
+        found.append(best._replace(told=tuple(told)))
     return found
 
 

@@ -92,7 +92,6 @@ class Notebook:
         return self._sandbox.output, self._sandbox.printed
 
     def close(self):
-        """End it."""
         self._sandbox.close()
 
     @contextlib.contextmanager

@@ -13,7 +13,12 @@ _ORDINARY, _SMALL = "ordinary rows", "rows so small that eps counts"
 
 
 class _OfGradient(Task):
-    """A task on a gradient dx that somebody's backward returned for a normalisation."""
+    """A task on a gradient dx that somebody's backward returned for a normalisation.
+
+    divided_by : what the right gradient is divided by in the public example.
+    """
+
+    divided_by = 1
 
     def choose(self, random):
         """The variant, its parameters and the signature; no lower bound: a difference across its kink is no
@@ -23,11 +28,12 @@ class _OfGradient(Task):
         self.names = "dy", "x", *given, "eps", "dx"
         return self.variant, given, ", ".join(self.names)
 
-    def example_of(self, divisor):
-        """The public example: two rows, and the right gradient over ``divisor``."""
+    @functools.cached_property
+    def example(self):
+        """As of every task: two rows, and the gradient."""
         sources = norms.example(self.variant, 2)
         dy, x, gamma, beta = (eval(source, {"np": np}) for source in sources)
-        dx = np.round(norms.gradient(self.variant, dy, x, gamma, beta, 0.5) / divisor, 12)
+        dx = np.round(norms.gradient(self.variant, dy, x, gamma, beta, 0.5) / self.divided_by, 12)
         return f"({', '.join(sources[:len(self.names) - 2])}, 0.5, np.array({dx.tolist()}))"
 
     def problem(self, rng, rows):
@@ -48,11 +54,6 @@ class GradientCheck(_OfGradient):
     """Is this gradient right?"""
 
     id, minutes, points = "ch04-gradient-check", 30, 6
-
-    @functools.cached_property
-    def example(self):
-        """As of every task."""
-        return self.example_of(1)
 
     def draw(self, random):
         norm, given, signature = self.choose(random)
@@ -100,7 +101,6 @@ class GradientCheck(_OfGradient):
             yield self.call(named, dx=made[k % len(made)], right=k < 4, what=what)
 
     def wrong(self, what, dx_of, dy, rng):
-        """Wrong gradients of this kind."""
         dx = dx_of()
         if what == "a factor":
             return 1.05 * dx, -dx, dx / len(dx)
@@ -134,12 +134,7 @@ class GradientCheck(_OfGradient):
 class ReadTheMistake(_OfGradient):
     """Read the mistake off the gradient."""
 
-    id, minutes, points = "ch05-read-the-mistake", 35, 5
-
-    @functools.cached_property
-    def example(self):
-        """As of every task."""
-        return self.example_of(2)
+    id, minutes, points, divided_by = "ch05-read-the-mistake", 35, 5, 2
 
     def draw(self, random):
         norm, given, signature = self.choose(random)

@@ -211,9 +211,7 @@ def forward(norm, x, gamma, beta, eps, hold=()):
     mean = (weights(norm, n) * parts).sum(axis=-1, keepdims=True)
     c = parts - (mean.real if "mean" in hold else mean)
     q = (c * c).sum(axis=-1, keepdims=True) / (n + norm.more)
-    s = {"inside": lambda: np.sqrt(q + eps), "outside": lambda: np.sqrt(q) + eps,
-         "floor": lambda: np.sqrt(np.where(q.real > eps, q, eps)), "squared": lambda: np.sqrt(q + eps**2),
-         "least": lambda: np.sqrt(np.where(q.real > eps**2, q, eps**2))}[norm.eps]()
+    s = eval(_ROOTS[norm.eps], {"np": np, "q": q, "eps": eps})  # of complex numbers, the maximum goes by the real parts
     xhat = c / (s.real if "s" in hold else s)
     if norm.affine != "none":
         gamma, beta = (a[:, None] if norm.affine == "group" else in_parts(a) for a in (gamma, beta))

@@ -192,17 +192,15 @@ class Writer:
             self.caption(node)
         elif isinstance(node, nodes.container) and node.get("literal_block"):
             title = "".join(self.inline(c) for c in node.findall(nodes.caption))
-            self.text.append(f"*{title}*")
-            self.blocks(node, skip=nodes.caption)
+            self.text += [f"*{title}*", self.inside(node, skip=(nodes.caption,))]
         elif isinstance(node, (nodes.container, nodes.compound)):
             self.blocks(node)
         else:
             self.text.append(self.markdown(node))
 
-    def blocks(self, node, skip=()):
+    def blocks(self, node):
         for child in node.children:
-            if not (skip and isinstance(child, skip)):
-                self.block(child)
+            self.block(child)
 
     def markdown(self, node):
         """A block that holds no code cells."""

@@ -1,12 +1,11 @@
 """A class from assignment to files for upload: variants, shards, a cluster, likeness, what the code gives away."""
 
-import csv
 import importlib.util
 import json
 import os
 
 import pytest
-from test_grading import ROOT, python, sandbox  # noqa: F401  sandbox is a fixture
+from test_grading import ROOT, python, sandbox, table  # noqa: F401  sandbox is a fixture
 
 from classroom import assignment, guess, key, rehearse, similar
 from classroom.grader import points
@@ -41,10 +40,6 @@ KEY = "--assignment", "hw/instructor/assignment.json"
 def graded(sandbox, made):  # noqa: F811
     command(made, "grade", "in", *KEY, "--out", "graded")
     return made / "graded"
-
-
-def table(path):
-    return list(csv.DictReader(path.read_text().splitlines()))
 
 
 @pytest.mark.slow

@@ -196,6 +196,12 @@ def _contents(folder):
             if path.is_file() and not path.is_symlink()}
 
 
+def table(path):
+    """The rows of a CSV file, by column."""
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def arguments(place):
     """Of the command that grades a class into the folder out."""
     key = place / "made" / "instructor" / "assignment.json"
@@ -210,10 +216,9 @@ def _grade(place, *more):
 def test_nobody_is_lost_and_points_and_states_are_as_expected(classroom):
     place, expected, unchanged = classroom
     full = sum(task.points for task in tasks.draw(_CHAPTERS, _SEED))
-    with open(place / "out" / "points.csv", newline="", encoding="utf-8") as file:
-        graded = [(row["student"], {"state": row["state"], "note": "", "output": "",
-                                    "tasks": [{"points": float(row["total"]), "of": full}]})
-                  for row in csv.DictReader(file)]
+    graded = [(row["student"], {"state": row["state"], "note": "", "output": "",
+                                "tasks": [{"points": float(row["total"]), "of": full}]})
+              for row in table(place / "out" / "points.csv")]
     assert [student for student, _ in graded] == sorted(expected)
     assert rehearse.surprises(graded, expected) == []
     assert unchanged, "files outside the results changed"
@@ -295,44 +300,46 @@ def _members(session):
     return found
 
 
-_HANG = """
-import os
-from classroom import rehearse, tasks
+_JUDGE = """
+import json, os, sys, time
+from classroom import tasks
 from classroom.grader import judge
-drawn = tasks.draw((1,), 7)
-code = ("import signal\\ndef {}(*args):\\n    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\\n"
-        "    while True: pass")
-data = rehearse.notebook(*(code.format(task.name) for task in drawn))
-result = judge.judge(data, judge.Assignment(tuple(drawn), 7, ""), judge.Seconds(20, 1))
-try:
-    print(result["state"], os.waitpid(-1, os.WNOHANG))
-except ChildProcessError:
-    print(result["state"], "and no child left")
+chapters, seconds, notebooks = json.load(sys.stdin)
+key = judge.Assignment(tasks.draw(chapters, 7), 7, "")
+for notebook in notebooks:
+    start = time.monotonic()
+    result = judge.judge(notebook.encode(), key, judge.Seconds(*seconds))
+    print(json.dumps(result | {"seconds": time.monotonic() - start}))
+    try:
+        sys.exit(f"a child is left: {os.waitpid(-1, os.WNOHANG)}")
+    except ChildProcessError:
+        pass
 """
+
+
+def judged(chapters, notebooks, *seconds):
+    """Results of notebooks for the tasks of these chapters, with the ``seconds`` each took; none leaves a process."""
+    given = json.dumps([chapters, seconds, [notebook.decode() for notebook in notebooks]])
+    run = python("-c", _JUDGE, cwd=ROOT, input=given)
+    assert run.returncode == 0, run.stderr
+    return [json.loads(line) for line in run.stdout.splitlines()]
 
 
 @pytest.mark.slow
 def test_a_process_that_hangs_ends_with_its_task(sandbox):
-    run = python("-c", _HANG, cwd=ROOT)
-    assert run.stdout == "too slow and no child left\n", run.stdout + run.stderr
-
-
-_CELL = """
-import sys, time
-from classroom import rehearse, tasks
-from classroom.grader import judge
-drawn, start = tasks.draw((1,), 7), time.monotonic()
-result = judge.judge(rehearse.hostile_cells(drawn, sys.argv[1]), judge.Assignment(tuple(drawn), 7, ""),
-                     judge.Seconds(60, 1))
-print(result["state"], time.monotonic() - start < 30)
-"""
+    task, = tasks.draw((1,), _SEED)
+    result, = judged((1,), [rehearse.notebook(f"""import signal
+def {task.name}(*args):
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    while True: pass""")], 20, 1)
+    assert result["state"] == "too slow"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hangs and cannot be interrupted", "sleeps through alarms", "another program"])
 def test_a_cell_that_stops_the_alarm_costs_no_more_than_a_cell(sandbox, kind):
-    run = python("-c", _CELL, kind, cwd=ROOT)
-    assert run.stdout == "too slow True\n", run.stdout + run.stderr
+    result, = judged((1,), [rehearse.hostile_cells(tasks.draw((1,), _SEED), kind)], 60, 1)
+    assert result["state"] == "too slow" and result["seconds"] < 30
 
 
 def test_a_control_group_is_made_where_it_can_be(tmp_path, monkeypatch):
@@ -378,20 +385,9 @@ except EOFError:
 """
 
 
-def _no_memory_group():
-    """Why no group of version 2 can limit memory here, or None."""
-    own = cgroup.own_group()
-    if own is None:
-        return "control groups of version 2 are not mounted"
-    controllers = (own / "cgroup.controllers").read_text().split()
-    if "memory" not in controllers:
-        return f"version 2 of control groups has the controllers {controllers}, without memory"
-    return None if os.access(own, os.W_OK) else f"{own} is not ours"
-
-
 def test_a_control_group_of_this_system_ends_what_uses_too_much_memory(sandbox, tmp_path):
-    if _no_memory_group():
-        pytest.skip(_no_memory_group())
+    if cgroup.own_group() is None:
+        pytest.skip("control groups of version 2 are not mounted")
     (tmp_path / "eat.py").write_text("import os\nos.write(4, b'x')\nkept = bytearray(b'x') * 2**29\nos.write(4, b'x')\n")
     group = cgroup.own_group() / f"test-{os.getpid()}"
     try:
@@ -487,21 +483,13 @@ _LIBRARIES = {
     "python": "import concurrent.futures, pathlib, tempfile, time, zipfile\nwith tempfile.TemporaryDirectory() as d:\n"
               "    pathlib.Path(d, 'x').write_text('a')\nwith concurrent.futures.ThreadPoolExecutor(4) as pool:\n"
               "    assert sum(pool.map(abs, range(9))) == 36\ntime.sleep(0.01)"}
-_ERRORS = """
-import sys
-from classroom import rehearse, tasks
-from classroom.grader import judge
-drawn = tasks.draw((1,), 7)
-for source in sys.argv[1:]:
-    result = judge.judge(rehearse.honest(drawn, source), judge.Assignment(tuple(drawn), 7, ""))
-    print(result["state"], result["errors"], result["tasks"][0]["points"])
-"""
 
 
 @pytest.mark.slow
 def test_libraries_get_what_they_ask_of_the_kernel(sandbox):
-    run = python("-c", _ERRORS, *_LIBRARIES.values(), cwd=ROOT)
-    assert run.stdout.splitlines() == ["graded [] 4.0"] * len(_LIBRARIES), run.stdout + run.stderr
+    drawn = tasks.draw((1,), _SEED)
+    for name, result in zip(_LIBRARIES, judged((1,), [rehearse.honest(drawn, s) for s in _LIBRARIES.values()])):
+        assert (result["state"], result["errors"], result["tasks"][0]["points"]) == ("graded", [], 4), (name, result)
 
 
 # ---- Without a sandbox ------------------------------------------------------------------------------------------
@@ -605,6 +593,7 @@ def _task(name, *judges, calls=1):
 @pytest.mark.parametrize("answer, changed, wanted", [
     ("yes", [], (None, True, None)), ("no", [0], ("found 'no', expected 'yes'", True, None)),
     ("yes", [0], ("your function changed its arguments; work on new arrays", True, None)),
+    (type("a\x1b", (int,), {})(), [], (r"found a\x1b, expected a word", True, None)),
     (NotImplementedError(), [], ("not written yet", True, None)),
     (runner.Raised("E", "", "a\x1b"), [], (r"a\x1b", True, None)),
     (judge.Slow(), [], ("a call of your function took too long and was stopped", False, None)),
@@ -612,11 +601,6 @@ def _task(name, *judges, calls=1):
 def test_what_is_said_of_the_public_example(answer, changed, wanted):
     answers = Answers(lambda args: _raise(answer) if isinstance(answer, Exception) else answer, changed)
     assert judge.judge_example(_task("f"), lambda args: answers.call("f", args)) == wanted
-
-
-def test_what_is_said_is_made_fit_for_a_page(monkeypatch):
-    monkeypatch.setattr(judge, "difference", lambda *args: "a\x1b")
-    assert judge.judge_example(_task("f"), lambda args: ("yes", [])) == (r"a\x1b", True, None)
 
 
 def test_the_first_diagnosis_counts_and_what_ends_a_check_ends_the_task():
@@ -705,6 +689,7 @@ def test_who_needs_a_look():
 
 def test_what_is_no_text_is_not_written_out():
     assert text.plain(["<b>"]) == text.plain(np.zeros(3)) == "" and text.plain("a\n\x1bb") == r"a \x1bb"
+    assert text.printable("a\x1b[2J\u202ebc\r") == r"a\x1b[2J\u202ebc\r"
 
 
 def test_an_argument_that_was_changed_fails_the_check_and_changes_nothing_here():
@@ -735,22 +720,21 @@ def test_submissions_of_every_form_are_found_and_links_are_not_followed(tmp_path
     assert submissions.LIMIT == 10**8
     monkeypatch.setattr(submissions, "LIMIT", 2)
     opened = os.listdir("/proc/self/fd")
-    fd = submissions.open_folder(folder)
-    found = {s.student: s for s in submissions.find_submissions(fd)}
-    assert list(found) == sorted(["ann", "both", "both.ipynb", "two", "none", "linked", "essay.pdf", "hidden-inside",
-                                  "link", "folder-link", "pipe", "long"])
-    assert {name for name, s in found.items() if s.problem} == {"two", "none", "link", "folder-link"}
-    assert submissions.read(fd, found["ann"]) == submissions.read(fd, found["hidden-inside"]) == b"{}"
-    for name, words in {"linked": "it cannot be read", "pipe": "no ordinary file", "long": "3 bytes; more than 2",
-                        "two": "a folder with 2 files", "none": "a folder without a file"}.items():
-        with pytest.raises(ValueError, match=words):
-            submissions.read(fd, found[name])
-    monkeypatch.setattr(submissions, "_walk", lambda *args: _raise(PermissionError(13, "Permission denied")))
-    assert {s.problem for s in submissions.find_submissions(fd) if s.student in ("both", "none")} == {
-        "its folder cannot be read: Permission denied"}
-    os.close(fd)
-    with pytest.raises(NotADirectoryError):
-        submissions.open_folder(folder / "ann.ipynb")
+    with submissions.open_folder(folder) as fd:
+        found = {s.student: s for s in submissions.find_submissions(fd)}
+        assert list(found) == sorted(["ann", "both", "both.ipynb", "two", "none", "linked", "essay.pdf",
+                                      "hidden-inside", "link", "folder-link", "pipe", "long"])
+        assert {name for name, s in found.items() if s.problem} == {"two", "none", "link", "folder-link"}
+        assert submissions.read(fd, found["ann"]) == submissions.read(fd, found["hidden-inside"]) == b"{}"
+        for name, words in {"linked": "it cannot be read", "pipe": "no ordinary file", "long": "3 bytes; more than 2",
+                            "two": "a folder with 2 files", "none": "a folder without a file"}.items():
+            with pytest.raises(ValueError, match=words):
+                submissions.read(fd, found[name])
+        monkeypatch.setattr(submissions, "_walk", lambda *args: _raise(PermissionError(13, "Permission denied")))
+        assert {s.problem for s in submissions.find_submissions(fd) if s.student in ("both", "none")} == {
+            "its folder cannot be read: Permission denied"}
+    with pytest.raises(NotADirectoryError), submissions.open_folder(folder / "ann.ipynb"):
+        pass
     assert os.listdir("/proc/self/fd") == opened
 
 
@@ -763,9 +747,8 @@ def test_how_large_a_folder_may_be(files, depth, problem, tmp_path, monkeypatch)
     inner.mkdir(parents=True)
     for k in range(files):
         (inner / (f"{k}.txt" if k else "x.ipynb")).touch()
-    fd = submissions.open_folder(tmp_path)
-    assert [found.problem for found in submissions.find_submissions(fd)] == [problem]
-    os.close(fd)
+    with submissions.open_folder(tmp_path) as fd:
+        assert [found.problem for found in submissions.find_submissions(fd)] == [problem]
 
 
 @pytest.mark.parametrize("place", ["class", "class/ann", "class/ann/work", "class/ann/work/x.ipynb"])
@@ -775,20 +758,18 @@ def test_what_is_exchanged_while_submissions_are_graded_is_not_read(place, link,
     for folder in work, tmp_path / "other" / "ann" / "work":
         folder.mkdir(parents=True)
         (folder / "x.ipynb").write_text("mine" if folder == work else "somebody else's")
-    fd = submissions.open_folder(tmp_path / "class")
-    found, = submissions.find_submissions(fd)
-    other = tmp_path / place.replace("class", "other")
-    (tmp_path / place).rename(tmp_path / "away")
-    other.rename(tmp_path / place)
-    if link:
-        (tmp_path / place).rename(tmp_path / "theirs")
-        (tmp_path / place).symlink_to(tmp_path / "away")  # a link is not followed, not even to what was there
-    if place == "class":  # it stays open
-        assert submissions.read(fd, found) == b"mine"
-    else:
-        with pytest.raises(ValueError):
-            submissions.read(fd, found)
-    os.close(fd)
+    with submissions.open_folder(tmp_path / "class") as fd:
+        found, = submissions.find_submissions(fd)
+        (tmp_path / place).rename(tmp_path / "away")
+        if link:
+            (tmp_path / place).symlink_to(tmp_path / "away")  # a link is not followed, not even to what was there
+        else:
+            (tmp_path / place.replace("class", "other")).rename(tmp_path / place)
+        if place == "class":  # it stays open
+            assert submissions.read(fd, found) == b"mine"
+        else:
+            with pytest.raises(ValueError):
+                submissions.read(fd, found)
 
 
 def test_names_chosen_to_collide_or_to_break_the_search_lose_nobody(tmp_path):
@@ -802,11 +783,10 @@ def test_names_chosen_to_collide_or_to_break_the_search_lose_nobody(tmp_path):
         os.close(deep)
         deep = below
     os.close(deep)
-    fd = submissions.open_folder(tmp_path)
     try:
-        found = submissions.find_submissions(fd)
+        with submissions.open_folder(tmp_path) as fd:
+            found = submissions.find_submissions(fd)
     finally:  # as long a path, taken away in one step, would end the removal of old folders
-        os.close(fd)
         subprocess.run(["rm", "-r", tmp_path / "d"], check=True)
     assert [s.student for s in found] == sorted(["ann", "ann.ipynb", "ann.ipynb.ipynb", "d", r"u\xff", r"u\\xff",
                                                  r"two\nlines"])
@@ -818,15 +798,16 @@ def test_names_and_texts_of_submissions_are_text_in_table_and_page():
     drawn = tasks.draw((3,), _SEED)
     key = judge.Assignment(drawn, _SEED, "")
     result = judge.nothing_ran(key, "crashed", "<script>a</script>") | {
-        "errors": [(1, "<img src=x>")], "output": "<b>\x1b[2J", "printed": 4}
+        "errors": [(1, "<img src=x>")], "output": "<b>\x1b[2J\u202eb\nc", "printed": 9}
+    result["public"] = result
     names = ["=cmd|' /C calc'!A0", "-1", "+1", "@x", " =x", "x; =y", "＝x", "Anne-Marie",
              "a,b\n\"c", "../../up", "<i>", "é" * 200, "x" * 250]
     table = points.points_csv(settled([(name, result) for name in names]), key)
     read = [row[0] for row in csv.reader(table.splitlines(True))][1:]
     assert read == ["'" + name for name in names[:4]] + [" '=x", "x; '=y", "'＝x"] + names[7:]
-    page = feedback.feedback("<i>", result, key)
-    assert not any(bad in page for bad in ("<script", "<img", "<i>", "<b>", "\x1b"))
-    assert "default-src 'none'" in page
+    for page in (feedback.feedback("<i>", result, key), feedback.details("<i>", result, key)):
+        assert not any(bad in page for bad in ("<script", "<img", "<i>", "<b>", "\x1b", "\u202e"))
+        assert r"\x1b[2J\u202eb" in page and "default-src 'none'" in page
     files = [feedback.file_name(name) for name in names]
     assert len(set(files)) == len(names) and all(len(file) < 100 and "/" not in file for file in files)
     assert feedback.file_name("ann") == "ann"
@@ -980,9 +961,8 @@ def test_each_file_is_judged_once_and_nobody_is_lost(tmp_path):
         (tmp_path / "in" / f"{name}.ipynb").write_text(data)
     sheet = judge.Assignment((), _SEED, "key")
     sheets = SimpleNamespace(tasks=(), of=dict.fromkeys(["A", *"bcdef"], sheet).__getitem__)
-    fd = submissions.open_folder(tmp_path / "in")
 
-    def graded(again, dies):
+    def graded(fd, again, dies):
         said, jobs = [], []
         grading = schedule.Grading(fd, submissions.find_submissions(fd), sheets, tmp_path, again, judge.Seconds(),
                                    launch.Limits(), lambda *args: said.append(args), {"'=a": {"f": "g"}}, {"=a": "A"})
@@ -1000,23 +980,24 @@ def test_each_file_is_judged_once_and_nobody_is_lost(tmp_path):
         return [(job.student, job.data, job.renamed) for job in jobs[:-1]]
 
     each = [("A", b"three", {"f": "g"}), ("b", b"two", {}), ("c", b"one", {}), ("e", b"three", {})]
-    assert [graded(False, "b"), graded(False, "b"), graded(True, "e")] == [each, each[1:2], each]
-    os.close(fd)
+    with submissions.open_folder(tmp_path / "in") as fd:
+        assert [graded(fd, *how) for how in ((False, "b"), (False, "b"), (True, "e"))] == [each, each[1:2], each]
 
 
 def test_merging_keeps_what_is_stored_and_says_what_is_not(tmp_path):
     """A match agreed to, or another limit of time, asks for another result than the stored one."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "ann.ipynb").write_text("one")
-    sheet, fd = judge.Assignment((), _SEED, "key"), submissions.open_folder(tmp_path / "in")
+    sheet = judge.Assignment((), _SEED, "key")
 
     def merged(agreed, write=None):
-        grading = schedule.Grading(fd, submissions.find_submissions(fd), sheet, tmp_path, False, judge.Seconds(),
-                                   launch.Limits(), lambda *args: None, {"ann": agreed})
-        if write:
-            next(grading.jobs()).path.write_text(json.dumps(write))
-        else:
-            grade.nowhere(grading)
+        with submissions.open_folder(tmp_path / "in") as fd:
+            grading = schedule.Grading(fd, submissions.find_submissions(fd), sheet, tmp_path, False, judge.Seconds(),
+                                       launch.Limits(), lambda *args: None, {"ann": agreed})
+            if write:
+                next(grading.jobs()).path.write_text(json.dumps(write))
+            else:
+                grade.nowhere(grading)
         return grading.graded.get("ann")
 
     found = merged({})
@@ -1029,7 +1010,6 @@ def test_merging_keeps_what_is_stored_and_says_what_is_not(tmp_path):
                               "the points of before a match was agreed to"}
     merged({"f": "g"}, stored | {"tasks": [{"points": 4}]})
     assert merged({"f": "g", "h": "i"})["tasks"] == [{"points": 4}]  # the more agreed to, the nearer
-    os.close(fd)
 
 
 def test_bad_folders_are_named(tmp_path):

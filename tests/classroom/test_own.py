@@ -1,10 +1,9 @@
 """Tasks of your own, a variant for each student, and new inputs for each grading."""
 
-import json
-
 import pytest
 from answers import failed
 from pages import ROOT
+from test_assignment import cells
 
 from classroom import assignment, hidden, key
 from classroom.tasks import TASKS, drawn, own
@@ -18,10 +17,6 @@ def no_task_stays():
     yield
     TASKS.clear()
     TASKS.update(before)
-
-
-def cells(path, kind="code"):
-    return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == kind]
 
 
 def test_a_task_of_your_own(tmp_path):
@@ -88,12 +83,6 @@ def roster(tmp_path):
     path = tmp_path / "roster.csv"
     path.write_text("Student ID,Name\ns1,Ann\ns2,Ben\nJose\u0301,Jos\u00e9\n", encoding="utf-8")
     return path
-
-
-def test_without_a_seed_one_is_drawn(tmp_path, roster):
-    seeds = {json.loads((assignment.write((1,), tmp_path / name, per_student=roster)
-                         / "instructor/assignment.json").read_text())["seed"] for name in "ab"}
-    assert len(seeds) == 2 and max(map(int, seeds)) > 2**64  # of 128 bits
 
 
 def test_every_student_has_a_variant(tmp_path, roster):

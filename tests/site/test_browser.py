@@ -261,27 +261,22 @@ def test_paper_shows_folded_output_and_no_folded_code(browser, site):
 def test_paper_is_light(browser, site):
     """Printed from the dark theme, text is as dark as from the light one; the screen is dark again afterwards."""
     colour = "getComputedStyle(document.querySelector('article section > p:not([class])')).color"
-    context = browser.new_context(color_scheme="dark")
-    page = context.new_page()
-    page.goto((site / f"book/{CHAPTERS[1].stem}.html").as_uri())
-    on_screen = page.evaluate(colour)
-    page.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = {colour}; }})")
-    page.pdf()
-    printed, after = page.evaluate("window.printed"), page.evaluate(colour)
-    context.close()
+    with Visit(browser, (site / f"book/{CHAPTERS[1].stem}.html").as_uri(), theme="dark") as visit:
+        on_screen = visit.page.evaluate(colour)
+        visit.page.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = {colour}; }})")
+        visit.page.pdf()
+        printed, after = visit.page.evaluate("window.printed"), visit.page.evaluate(colour)
     assert max(map(int, re.findall(r"\d+", printed))) < 64 < min(map(int, re.findall(r"\d+", on_screen)))
     assert after == on_screen
 
 
 def test_long_code_is_divided_between_sheets(browser, site):
     """Chromium keeps whole what scrolls and what is a flex box, and leaves the rest of the sheet empty."""
-    page = browser.new_page()
-    page.goto((site / "book/validate-your-own.html").as_uri())
-    page.emulate_media(media="print")
-    found = page.evaluate("""() => [...document.querySelectorAll('.ln-long')]
-        .flatMap(e => [e, e.parentElement, e.querySelector('pre')]).map(getComputedStyle)
-        .map(s => [s.breakInside, s.overflow, s.display].join(' '))""")
-    page.close()
+    with Visit(browser, (site / "book/validate-your-own.html").as_uri()) as visit:
+        visit.page.emulate_media(media="print")
+        found = visit.page.evaluate("""() => [...document.querySelectorAll('.ln-long')]
+            .flatMap(e => [e, e.parentElement, e.querySelector('pre')]).map(getComputedStyle)
+            .map(s => [s.breakInside, s.overflow, s.display].join(' '))""")
     assert found and {*found} == {"auto visible block"}
 
 

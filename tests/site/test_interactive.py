@@ -35,17 +35,18 @@ def test_every_figure_has_a_page_and_an_alternative():
 def scripts(browser):
     """A page that holds one figure and nothing else, each time anew."""
     page = browser.new_page(reduced_motion="reduce")  # no movement of 200 ms to wait for
-
-    def load(name):
-        page.goto("about:blank")  # where no script has run
-        page.set_content(f'<div data-ln-figure="{name}" data-ln-label="x"></div>')
-        page.add_style_tag(path=STATIC / "ln.css")
-        for script in SCRIPTS[name]:
-            page.add_script_tag(path=STATIC / script)
-        return page
-
-    yield load
+    yield lambda name: load(page, name)
     page.close()
+
+
+def load(page, name):
+    """The page with this figure alone."""
+    page.goto("about:blank")  # where no script has run
+    page.set_content(f'<div data-ln-figure="{name}" data-ln-label="x"></div>')
+    page.add_style_tag(path=STATIC / "ln.css")
+    for script in SCRIPTS[name]:
+        page.add_script_tag(path=STATIC / script)
+    return page
 
 
 def test_static_pictures_are_what_the_scripts_draw(browser):
@@ -114,6 +115,14 @@ def click(page, name):
     page.get_by_role("button", name=name, exact=True).click()
 
 
+def drag(page, x, y, right, down):
+    """From a place by so many pixels."""
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + right, y + down, steps=4)
+    page.mouse.up()
+
+
 def lengths(v, xhat):
     up = np.ones(3) / np.sqrt(3)
     size = np.linalg.norm(xhat)
@@ -150,10 +159,7 @@ def test_split_by_keyboard_and_mouse(scripts):
     for handle, moved in ((0, 0), (1, 1)):
         old = state(page)
         box = page.locator(".ln-handles circle").nth(handle).bounding_box()
-        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-        page.mouse.down()
-        page.mouse.move(box["x"] + box["width"] / 2 - 45, box["y"] + box["height"] / 2 - 10, steps=4)
-        page.mouse.up()
+        drag(page, box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, -45, -10)
         # The point is under the pointer, up to the rounding: 0.025 in two numbers and their sum, 0.05 at most, in
         # the third, and at most 70 pixels a unit.
         after = page.locator(".ln-handles circle").nth(handle).bounding_box()
@@ -330,10 +336,7 @@ def test_dragging_beside_the_handles_turns_the_view(scripts):
     page = scripts("split")
     drawn = page.locator(".ln-picture svg").inner_html()
     box = page.locator(".ln-picture svg").bounding_box()
-    page.mouse.move(box["x"] + 15, box["y"] + box["height"] - 15)
-    page.mouse.down()
-    page.mouse.move(box["x"] + 95, box["y"] + box["height"] - 45, steps=3)
-    page.mouse.up()
+    drag(page, box["x"] + 15, box["y"] + box["height"] - 15, 80, -30)
     assert page.locator(".ln-picture svg").inner_html() != drawn
     # 30 pixels up: half a degree for each of the picture's units.
     tilt, turn = (float(page.locator("output").nth(i).inner_text().rstrip("\u00b0")) for i in (6, 7))
@@ -355,10 +358,7 @@ def test_the_keyboard_turns_the_view(scripts, name):
     # A drag of 150 units to the left is 75 degrees: from 21 to below 0, so to 306, also on the slider.
     box = page.locator(".ln-picture svg").bounding_box()
     far = 150 * box["width"] / 380
-    page.mouse.move(box["x"] + 15 + far, box["y"] + box["height"] - 15)
-    page.mouse.down()
-    page.mouse.move(box["x"] + 15, box["y"] + box["height"] - 15, steps=3)
-    page.mouse.up()
+    drag(page, box["x"] + 15 + far, box["y"] + box["height"] - 15, -far, 0)
     assert float(turn.input_value()) == pytest.approx(306, abs=1)
     turn.focus()
     page.keyboard.press("End")
@@ -367,10 +367,7 @@ def test_the_keyboard_turns_the_view(scripts, name):
 
 @pytest.mark.parametrize("motion", ("no-preference", "reduce"))
 def test_a_button_moves_the_picture_and_the_last_state_stays_as_a_ghost(browser, motion):
-    page = browser.new_page(reduced_motion=motion)
-    page.set_content('<div data-ln-figure="split" data-ln-label="x"></div>')
-    for script in SCRIPTS["split"]:
-        page.add_script_tag(path=STATIC / script)
+    page = load(browser.new_page(reduced_motion=motion), "split")
     ghosts = "document.querySelectorAll('.ln-picture polyline[stroke-opacity]').length"
     assert page.evaluate(ghosts) == 0
     drawn = page.evaluate("""() => new Promise(done => {

@@ -105,9 +105,10 @@ def test_what_does_not_print_is_dropped_on_both_sides(tmp_path, name):
 
 def test_names_that_are_typed(tmp_path):
     who = roster(tmp_path, "Name;Student ID\nJosé;s1\nAnn Smith;s2\nAnn Smith;s3\n")
-    names = ["Jose\u0301", "S2", "ann  smith", "s3"]
+    names = ["Jose\u0301", "S2", "ann  smith", "s3.ipynb", "s3.py"]  # of two kinds, two submissions of one student
     joined = rosters.join(names, who)
-    assert joined.student == {"Jose\u0301": "s1", "S2": "s2", "ann  smith": "ann  smith", "s3": "s3"}
+    assert joined.student == {"Jose\u0301": "s1", "S2": "s2", "ann  smith": "ann  smith",
+                              "s3.ipynb": "s3", "s3.py": "s3"}
     assert joined.unknown == ["ann  smith"]  # there are two
     # Without a roster, the two ways to write an accent are one student.
     assert len(set(rosters.join(["Jose\u0301", "José"]).student.values())) == 1

@@ -49,20 +49,20 @@ def read(path, ids, roster=None, joined=None):
 
 
 def _take(found, row, ids, where, roster, joined):
-    student, task, points, comment = (row[column] for column in COLUMNS)
+    student, task, text, comment = (row[column] for column in COLUMNS)
     if not student:
         raise ValueError(f"{where}: no student")
     if task and task != DAYS and task not in ids:
         raise ValueError(f"{where}: found the task {task!r}, expected {', '.join(ids)}, {DAYS!r} or nothing")
     student = whose(unicodedata.normalize("NFC", student), roster, joined)
-    old = found.get(student, NONE)
-    new = Override(dict(old.points), [*old.comments, *([comment] if comment else [])], old.days)
-    if points:
-        new = _with_points(new, task, points, where)
-    found[student] = new
+    points, comments, days = found.get(student, NONE)
+    if text:
+        number = _number(task, text, where)
+        points, days = (points, int(number)) if task == DAYS else (points | {task: number}, days)
+    found[student] = Override(points, comments + [comment] * bool(comment), days)
 
 
-def _with_points(override, task, text, where):
+def _number(task, text, where):
     try:
         number = float(text)
     except ValueError:
@@ -70,6 +70,4 @@ def _with_points(override, task, text, where):
     if not task or not math.isfinite(number) or number < 0 or (task == DAYS and number % 1):
         raise ValueError(f"{where}: found the points {text!r} for {task or 'no task'}, expected a number from 0 on, "
                          "and the id of a task")
-    if task == DAYS:
-        return override._replace(days=int(number))
-    return override._replace(points=override.points | {task: number})
+    return number

@@ -36,10 +36,6 @@ def tags(html):
     return {name: Tags(text).tags for name, text in html.items()}
 
 
-def test_every_page_is_there(html):
-    assert {"index.html", "search.html", *(f"book/{path.stem}.html" for path in PAGES)} <= set(html)
-
-
 def test_the_front_page_offers_what_the_build_has(html, site):
     live = (site / "_static/live").exists()
     front = html["book/index.html"]

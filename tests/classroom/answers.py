@@ -5,8 +5,8 @@ ones are the same.
 """
 
 import copy
-import functools
 import math
+from functools import partial, reduce
 
 import numpy as np
 
@@ -83,15 +83,13 @@ def _xhat(norm, x, eps):
     return _joined(norm, _statistics(norm, x, eps)[0])
 
 
-def _forward(norm):
-    def candidate(x, *rest):
-        *parameters, eps = rest
-        y = _xhat(norm, x, eps)
-        if parameters:
-            gamma, beta = (_spread(norm, p, x.shape[-1]) for p in parameters)
-            y = y * gamma + beta
-        return y
-    return candidate
+def _forward(norm, x, *rest):
+    *parameters, eps = rest
+    y = _xhat(norm, x, eps)
+    if parameters:
+        gamma, beta = (_spread(norm, p, x.shape[-1]) for p in parameters)
+        y = y * gamma + beta
+    return y
 
 
 def _two_means(norm, g, x, eps, mean=None, scale=True):
@@ -111,56 +109,42 @@ def _by_complex_step(norm, g, x, eps):
     return complex_step(lambda x: _xhat(norm, x, eps), x, dy=g)
 
 
-def _jacobian(dx_of):
-    def of(norm):
-        def candidate(x, eps):
-            J = np.array([dx_of(norm, unit, x, eps) for unit in np.eye(len(x))])
-            return [J, np.sort(np.linalg.eigvals(J).real)]
-        return candidate
-    return of
+def _jacobian(dx_of, norm, x, eps):
+    J = np.array([dx_of(norm, unit, x, eps) for unit in np.eye(len(x))])
+    return [J, np.sort(np.linalg.eigvals(J).real)]
 
 
-def _backward(dx_of):
-    def of(norm):
-        def candidate(dy, x, *rest):
-            *gamma, eps = rest
-            if not gamma:
-                return dx_of(norm, dy, x, eps)
-            D = x.shape[-1]
-            xhat = _xhat(norm, x, eps)
-            per_feature = [np.einsum("ri->i", (dy * a).reshape(-1, D)) for a in (xhat, 1.0)]
-            if norm.affine == "group":
-                per_feature = [np.bincount(_part(norm, D), a) for a in per_feature]
-            return (dx_of(norm, dy * _spread(norm, gamma[0], D), x, eps), *per_feature)
-        return candidate
-    return of
+def _backward(dx_of, norm, dy, x, *rest):
+    *gamma, eps = rest
+    if not gamma:
+        return dx_of(norm, dy, x, eps)
+    D = x.shape[-1]
+    xhat = _xhat(norm, x, eps)
+    per_feature = [np.einsum("ri->i", (dy * a).reshape(-1, D)) for a in (xhat, 1.0)]
+    if norm.affine == "group":
+        per_feature = [np.bincount(_part(norm, D), a) for a in per_feature]
+    return (dx_of(norm, _g(norm, dy, gamma), x, eps), *per_feature)
 
 
 def _g(norm, dy, gamma):
     return dy * _spread(norm, gamma[0], dy.shape[-1]) if gamma else dy
 
 
-def _check(dx_of):
-    def of(norm):
-        def candidate(dy, x, *rest):
-            *gamma, eps, dx = rest
-            return bool(np.allclose(dx, dx_of(norm, _g(norm, dy, gamma), x, eps), rtol=1e-6, atol=1e-9))
-        return candidate
-    return of
+def _check(dx_of, norm, dy, x, *rest):
+    *gamma, eps, dx = rest
+    return bool(np.allclose(dx, dx_of(norm, _g(norm, dy, gamma), x, eps), rtol=1e-6, atol=1e-9))
 
 
-def _read(norm):
-    def candidate(dy, x, *rest):
-        *gamma, eps, dx = rest
-        g = _g(norm, dy, gamma)
-        right = _two_means(norm, g, x, eps)
-        known = [("gamma", _two_means(norm, dy, x, eps)) if gamma else ("sign", -right),
-                 ("mean", _two_means(norm, g, x, eps, mean=not norm.centred)),
-                 ("scale", _two_means(norm, g, x, eps, scale=False)),
-                 ("batch", right / x.shape[0]), ("right", right)]
-        # Two rows: what fits, fits everywhere.
-        return next((word for word, a in known if np.abs(a - dx)[:2].max() < 1e-7 * np.abs(a).max()), "norm")
-    return candidate
+def _read(norm, dy, x, *rest):
+    *gamma, eps, dx = rest
+    g = _g(norm, dy, gamma)
+    right = _two_means(norm, g, x, eps)
+    known = [("gamma", _two_means(norm, dy, x, eps)) if gamma else ("sign", -right),
+             ("mean", _two_means(norm, g, x, eps, mean=not norm.centred)),
+             ("scale", _two_means(norm, g, x, eps, scale=False)),
+             ("batch", right / x.shape[0]), ("right", right)]
+    # Two rows: what fits, fits everywhere.
+    return next((word for word, a in known if np.abs(a - dx)[:2].max() < 1e-7 * np.abs(a).max()), "norm")
 
 
 def _unpacked(spread, v, n):
@@ -177,7 +161,7 @@ def _packed(spread, s, n):
                 spread.kind]()
 
 
-def _statistics_two_at_a_time(variant):
+def _statistics_two_at_a_time(variant, n, centre, spread, *part):
     take_away, given, to, from_sums, to_sums = variant
 
     def pair(a, b):
@@ -190,28 +174,19 @@ def _statistics_two_at_a_time(variant):
     def out(n, m, s):
         return n, m * n if to_sums else m, _packed(to, s, n)
 
-    def merge(n, centre, spread):
-        return out(*functools.reduce(pair, map(known, n, centre, spread)))
-
-    def rest(n, centre, spread, *part):
-        k, m, s = known(*part)
-        return out(*pair(known(n, centre, spread), (-k, m, -s)))
-
-    return rest if take_away else merge
+    if not take_away:
+        return out(*reduce(pair, map(known, n, centre, spread)))
+    k, m, s = known(*part)
+    return out(*pair(known(n, centre, spread), (-k, m, -s)))
 
 
-def _any_size(scale_of):
-    def of(norm):
-        as_s, one = norm.eps in ("outside", "squared", "least"), norm._replace(groups=1, strided=False)
-
-        def candidate(x, eps):
-            parts = _in_parts(norm, x)
-            scale = scale_of(np.abs(parts).max(axis=-1))[..., None]
-            a, e = parts / scale, (eps / scale if as_s else eps / scale / scale)
-            done = [_statistics(one, row, float(v))[0][0] for row, v in zip(a.reshape(-1, a.shape[-1]), e.ravel())]
-            return _joined(norm, np.array(done).reshape(parts.shape))
-        return candidate
-    return of
+def _any_size(scale_of, norm, x, eps):
+    as_s, one = norm.eps in ("outside", "squared", "least"), norm._replace(groups=1, strided=False)
+    parts = _in_parts(norm, x)
+    scale = scale_of(np.abs(parts).max(axis=-1))[..., None]
+    a, e = parts / scale, (eps / scale if as_s else eps / scale / scale)
+    done = [_statistics(one, row, float(v))[0][0] for row, v in zip(a.reshape(-1, a.shape[-1]), e.ravel())]
+    return _joined(norm, np.array(done).reshape(parts.shape))
 
 
 def _running(terms):
@@ -233,86 +208,73 @@ def _join(way, sums):
     return _join(way, [_join("sequence", sums[i:i + way]) for i in range(0, m, way)])
 
 
-def _block_sums(variant):
+def _block_sums(variant, terms):
     cut, way, B, upwards, squares = variant
-
-    def candidate(terms):
-        n, terms = len(terms), terms**2 if squares else terms
-        starts = range(0, n, B) if cut == "neighbours" else range(min(B, n))
-        taken = [terms[b:b + B] if cut == "neighbours" else terms[b::B] for b in starts]
-        return _join(way, [_running(rows if upwards else rows[::-1]) for rows in taken])
-    return candidate
+    n, terms = len(terms), terms**2 if squares else terms
+    starts = range(0, n, B) if cut == "neighbours" else range(min(B, n))
+    taken = [terms[b:b + B] if cut == "neighbours" else terms[b::B] for b in starts]
+    return _join(way, [_running(rows if upwards else rows[::-1]) for rows in taken])
 
 
-def _bytes(kernel):
-    def candidate(rows, D, itemsize):
-        x, statistic = rows * D * itemsize, kernel.statistic * rows * kernel.parts
-        parameter = kernel.parameter * {"feature": D, "part": kernel.parts, "none": 0}[kernel.affine]
-        kept, mask = statistic + (statistic if kernel.centred else 0), rows * D * kernel.mask
-        once = x * (2 if kernel.twice else 1)
-        if kernel.backward:
-            return [once + once + kept + parameter + x * kernel.residual + mask, np.float64(x + 2 * parameter)]
-        return [once + 2 * parameter + x * kernel.residual, np.float64(x + kept + x * kernel.residual + mask)]
-    return candidate
+def _bytes(kernel, rows, D, itemsize):
+    x, statistic = rows * D * itemsize, kernel.statistic * rows * kernel.parts
+    parameter = kernel.parameter * {"feature": D, "part": kernel.parts, "none": 0}[kernel.affine]
+    kept, mask = statistic + (statistic if kernel.centred else 0), rows * D * kernel.mask
+    once = x * (2 if kernel.twice else 1)
+    if kernel.backward:
+        return [once + once + kept + parameter + x * kernel.residual + mask, np.float64(x + 2 * parameter)]
+    return [once + 2 * parameter + x * kernel.residual, np.float64(x + kept + x * kernel.residual + mask)]
 
 
-def _lanes(variant):
-    lanes, way, rest, terms = variant
-
-    def candidate(x):
-        terms_ = x**2 if terms == "squares" else np.abs(x)
-        whole = len(x) if rest == "lanes" else len(x) - len(x) % lanes
-        sums = [_running(np.append(np.float32(0), terms_[lane:whole:lanes])) for lane in range(lanes)]
-        left = terms_[whole:]
-        return _running(np.append(_join(way, sums), _running(left) if rest == "own" and len(left) else left))
-    return candidate
+def _lanes(variant, x):
+    lanes, way, rest, kind = variant
+    terms = x**2 if kind == "squares" else np.abs(x)
+    whole = len(x) if rest == "lanes" else len(x) - len(x) % lanes
+    sums = [_running(np.append(np.float32(0), terms[lane:whole:lanes])) for lane in range(lanes)]
+    left = terms[whole:]
+    return _running(np.append(_join(way, sums), _running(left) if rest == "own" and len(left) else left))
 
 
-def _warp_shifted(variant):
+def _warp_shifted(variant, value):
     offsets, kind = variant
-
-    def candidate(value):
-        value = value.copy()
-        for d in offsets:
-            old = value.copy()
-            if kind == "xor":
-                value += old.reshape(-1, 2, d)[:, ::-1].ravel()
-            elif "ring" in kind:
-                value += np.roll(old, -d if "down" in kind else d)
-            else:
-                (value[:-d] if "down" in kind else value[d:])[...] += old[d:] if "down" in kind else old[:-d]
-                if "twice" in kind:
-                    (value[-d:] if "down" in kind else value[:d])[...] *= 2
-        return value
-    return candidate
+    value = value.copy()
+    for d in offsets:
+        old = value.copy()
+        if kind == "xor":
+            value += old.reshape(-1, 2, d)[:, ::-1].ravel()
+        elif "ring" in kind:
+            value += np.roll(old, -d if "down" in kind else d)
+        else:
+            (value[:-d] if "down" in kind else value[d:])[...] += old[d:] if "down" in kind else old[:-d]
+            if "twice" in kind:
+                (value[-d:] if "down" in kind else value[:d])[...] *= 2
+    return value
 
 
-def _two_stages(variant):
+def _two_stages(variant, dy, *rest):
     cut, way, _, upwards, runs = variant
-
-    def candidate(dy, *rest):
-        *xhat, blocks = rest
-        terms = dy * xhat[0] if xhat else dy
-        n, zero = len(dy), np.zeros((1, dy.shape[1]), np.float32)
-        size = math.ceil(n / blocks)
-        taken = [{"stride": terms[b::blocks], "chunks": terms[b * size:(b + 1) * size],
-                  "even": terms[b * n // blocks:(b + 1) * n // blocks]}[cut][::1 if upwards else -1]
-                 for b in range(blocks)]
-        parts = [_running(np.stack([_running(np.concatenate([zero, rows[k::runs]])) for k in range(runs)]))
-                 for rows in taken]
-        return np.array(parts), _join(way, parts)
-    return candidate
+    *xhat, blocks = rest
+    terms = dy * xhat[0] if xhat else dy
+    n, zero = len(dy), np.zeros((1, dy.shape[1]), np.float32)
+    size = math.ceil(n / blocks)
+    taken = [{"stride": terms[b::blocks], "chunks": terms[b * size:(b + 1) * size],
+              "even": terms[b * n // blocks:(b + 1) * n // blocks]}[cut][::1 if upwards else -1]
+             for b in range(blocks)]
+    parts = [_running(np.stack([_running(np.concatenate([zero, rows[k::runs]])) for k in range(runs)]))
+             for rows in taken]
+    return np.array(parts), _join(way, parts)
 
 
+#: Of each task its answers: functions of the variant, then of what the task's own function is given.
 RIGHT = {
     "ch01-norm-forward": (_forward,),
-    "ch02-norm-jacobian": (_jacobian(_two_means), _jacobian(_by_complex_step)),
-    "ch03-norm-backward": (_backward(_two_means), _backward(_by_complex_step)),
-    "ch04-gradient-check": (_check(_two_means), _check(_by_complex_step)),
+    "ch02-norm-jacobian": (partial(_jacobian, _two_means), partial(_jacobian, _by_complex_step)),
+    "ch03-norm-backward": (partial(_backward, _two_means), partial(_backward, _by_complex_step)),
+    "ch04-gradient-check": (partial(_check, _two_means), partial(_check, _by_complex_step)),
     "ch05-read-the-mistake": (_read,),
     "ch07-statistics-of-parts": (_statistics_two_at_a_time,),
-    "ch08-norm-of-any-size": (_any_size(lambda largest: np.maximum(largest, 1.0)),
-                              _any_size(lambda largest: np.where(largest > 1e100, 2.0**1000, 1.0))),
+    "ch08-norm-of-any-size": (partial(_any_size, lambda largest: np.maximum(largest, 1.0)),
+                              partial(_any_size, lambda largest: np.where(largest > 1e100, 2.0**1000, 1.0))),
     "ch09-sum-in-blocks": (_block_sums,),
     "ch10-bytes-of-a-kernel": (_bytes,),
     "ch11-sum-in-lanes": (_lanes,),

@@ -6,14 +6,24 @@ ones are the same.
 
 import copy
 import math
+import os
+import subprocess
+import sys
 from functools import partial, reduce
 
 import numpy as np
+from pages import ROOT
 
 from classroom.grader import marks, roster, wire
 from classroom.grader.judge import Checked
 from classroom.grader.notebook import raise_again
 from lnlib.gradcheck import complex_step
+
+
+def python(*args, **kwargs):
+    """A fresh process, as the grader is one: it forks, and this one has threads."""
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", "A_SECRET": "SECRET of the grader"}
+    return subprocess.run([sys.executable, *map(str, args)], capture_output=True, text=True, env=env, **kwargs)
 
 
 def asked(task, candidate, number, seed=7):
@@ -49,10 +59,9 @@ def _spread(norm, parameter, D):
 
 def _weights(norm, n):
     k = np.arange(n)
-    return {"none": 0.0 * k, "mean": np.ones(n), "first": k == 0, "last": k == n - 1, "first two": k < 2,
-            "last two": k > n - 3, "ends": k % (n - 1) == 0, "rising": k + 1.0, "falling": 1.0 * n - k}[norm.centre] / {
-                "none": 1, "mean": n, "first": 1, "last": 1, "first two": 2, "last two": 2, "ends": 2}.get(
-                    norm.centre, n * (n + 1) / 2)
+    w = {"none": k < 0, "mean": k >= 0, "first": k == 0, "last": k == n - 1, "first two": k < 2, "last two": k > n - 3,
+         "ends": k % (n - 1) == 0, "rising": k + 1, "falling": n - k}[norm.centre]
+    return w / max(w.sum(), 1)
 
 
 def _in_parts(norm, x):

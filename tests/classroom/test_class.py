@@ -5,7 +5,8 @@ import json
 import os
 
 import pytest
-from test_grading import ROOT, python, sandbox, table  # noqa: F401  sandbox is a fixture
+from answers import python
+from test_grading import ROOT, sandbox, table  # noqa: F401  sandbox is a fixture
 
 from classroom import assignment, guess, key, rehearse, similar
 from classroom.grader import points

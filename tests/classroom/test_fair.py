@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_grading import ROOT, arguments, judged, make_class, python, sandbox, table  # noqa: F401  sandbox is a fixture
+from answers import python
+from test_grading import ROOT, arguments, judged, make_class, sandbox, table  # noqa: F401  sandbox is a fixture
 
 from classroom import assignment, rehearse, tasks
 from classroom.grader import feedback, forms, judge, matches, notebook, wire

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from answers import settled
+from answers import python, settled
 from pages import ROOT
 
 from classroom import assignment, beside, key as keys, rehearse, tasks
@@ -31,12 +31,6 @@ if sys.platform != "linux":
 _CHAPTERS, _SEED = (1, 3), 7
 # Every way to do harm. Those that only wait until they are stopped wait side by side.
 _WALL, _CALL = 15, 4
-
-
-def python(*args, **kwargs):
-    """A fresh process, as the grader is one: it forks, and this one has threads."""
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", "A_SECRET": "SECRET of the grader"}
-    return subprocess.run([sys.executable, *map(str, args)], capture_output=True, text=True, env=env, **kwargs)
 
 
 @pytest.fixture(scope="session")
@@ -520,14 +514,9 @@ def test_without_a_sandbox_nothing_is_graded(broken, tmp_path, request):
 
 # ---- Judging, with an honest process in the place of a sandbox ----------------------------------------------
 
-class Answers:
+def answering(answer, changed=()):
     """In the place of a Notebook: answers each call with ``answer(args)``."""
-
-    def __init__(self, answer, changed=()):
-        self.answer, self.changed = answer, list(changed)
-
-    def call(self, name, args):
-        return self.answer(args), self.changed
+    return SimpleNamespace(call=lambda name, args: (answer(args), changed))
 
 
 _ODD = (None, float("nan"), 0.0, "right", True, [], 10**900, [[1], [2, 3]], {"a": None}, (float("nan"), float("nan")),
@@ -545,7 +534,7 @@ def drawn():
 def test_odd_results_get_no_points_in_any_task_and_cost_nothing_else(first, drawn):
     for task in drawn:
         odd = itertools.cycle(_ODD[first:] + _ODD[:first])
-        checks, _, gone = judge.judge_task(task, Answers(lambda args: next(odd)), _SEED)
+        checks, _, gone = judge.judge_task(task, answering(lambda args: next(odd)), _SEED)
         assert gone is None and all(isinstance(message, str) for _, message in checks), (task.id, checks)
 
 
@@ -562,7 +551,7 @@ def test_nan_in_the_right_places_gets_no_points(drawn):
         right = task.function()
         if task.chapter() in (4, 5, 10):  # yes or no, a word, whole numbers
             continue
-        checks, _, _ = judge.judge_task(task, Answers(lambda args: _nan(right(*args))), _SEED)
+        checks, _, _ = judge.judge_task(task, answering(lambda args: _nan(right(*args))), _SEED)
         assert all(message for _, message in checks), (task.id, checks)
 
 
@@ -599,20 +588,22 @@ def _task(name, *judges, calls=1):
     (judge.Slow(), [], ("a call of your function took too long and was stopped", False, None)),
     (_DIED, [], ("it died", False, _DIED))], ids=str)
 def test_what_is_said_of_the_public_example(answer, changed, wanted):
-    answers = Answers(lambda args: _raise(answer) if isinstance(answer, Exception) else answer, changed)
-    assert judge.judge_example(_task("f"), lambda args: answers.call("f", args)) == wanted
+    def call(args):
+        return _raise(answer) if isinstance(answer, Exception) else (answer, changed)
+
+    assert judge.judge_example(_task("f"), call) == wanted
 
 
 def test_the_first_diagnosis_counts_and_what_ends_a_check_ends_the_task():
     task, numbers = _task("f", _noisy("a\x1b"), _noisy(), _noisy("b"), _noisy(), calls=25), itertools.count()
     task.diagnose = lambda calls, fails: f"{len(calls)} calls, {next(numbers)}, {warnings.warn('odd')}, {fails(abs)}"
     checks = [("f0", r"a\x1b"), ("f1", None), ("f2", "b"), ("f3", None)]
-    assert judge.judge_task(task, Answers(lambda args: 0), 7) == (checks, "20 calls, 0, None, a\x1b", None)
+    assert judge.judge_task(task, answering(lambda args: 0), 7) == (checks, "20 calls, 0, None, a\x1b", None)
     assert judge.TOLD == ("not run", "a call of your function took too long and was stopped")
     for error, gone in ((judge.Slow(), None), (_DIED, _DIED)):
         wanted = checks[:1] + [("f1", str(error)), ("f2", "not run"), ("f3", "not run")]
         answers = iter([0] * 30)
-        found, _, end = judge.judge_task(task, Answers(lambda args: _raise(error) if next(answers, 1) else 0), 7)
+        found, _, end = judge.judge_task(task, answering(lambda args: _raise(error) if next(answers, 1) else 0), 7)
         assert (found, end) == (wanted, gone)
 
 
@@ -695,9 +686,9 @@ def test_what_is_no_text_is_not_written_out():
 def test_an_argument_that_was_changed_fails_the_check_and_changes_nothing_here():
     task = tasks.draw((3,), _SEED)[0]
     right = task.function()
-    assert not any(message for _, message in judge.judge_task(task, Answers(lambda args: right(*args)), _SEED)[0])
+    assert not any(message for _, message in judge.judge_task(task, answering(lambda args: right(*args)), _SEED)[0])
     for position in 0, 10**6, -1:
-        checks, _, _ = judge.judge_task(task, Answers(lambda args: right(*args), [position]), _SEED)
+        checks, _, _ = judge.judge_task(task, answering(lambda args: right(*args), [position]), _SEED)
         assert all("changed its argument" in message for _, message in checks)
 
 

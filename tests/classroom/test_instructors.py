@@ -3,10 +3,10 @@
 import os
 import re
 import shlex
-import subprocess
 import sys
 
 import pytest
+from answers import python
 from pages import BOOK, CHAPTERS, ROOT
 
 from lnlib.exercises import exercises
@@ -30,12 +30,6 @@ def rows(text):
 
 def commands(prefix):
     return [line.strip() for line in TEXT.replace("\\\n", "").splitlines() if line.startswith(f"    {prefix}")]
-
-
-def run(*words, **kwargs):
-    """A command of the page in a process of its own: the grader forks."""
-    return subprocess.run([sys.executable, *words], capture_output=True, text=True,
-                          env=os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}, **kwargs)
 
 
 def test_ninety_minutes_are_ninety():
@@ -78,7 +72,7 @@ def test_commands_are_understood():
     assert {line.split()[3] for line in lines} == {"assignment", "grade", "merge", "rehearse", "similar"}
     parse = "import shlex, sys\nfrom classroom.__main__ import parser\nfor line in sys.argv[1:]:\n" \
             "    parser().parse_args(shlex.split(line)[3:])"
-    parsed = run("-c", parse, *lines)
+    parsed = python("-c", parse, *lines)
     assert parsed.returncode == 0, parsed.stderr
     for chapters in re.findall(r"--chapters ([\d,]+)", TEXT):
         assert set(map(int, chapters.split(","))) <= set(tasks.chapters()), chapters
@@ -89,7 +83,7 @@ def test_the_example_gives_what_the_page_shows(tmp_path):
     files, points = re.findall(r"```text\n(.*?)```", TEXT, re.S)
     new, grade = (shlex.split(commands(f"python -m classroom {command}")[0])[1:]
                   for command in ("assignment", "grade"))
-    made = run(*new, cwd=tmp_path)
+    made = python(*new, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     there = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()]
     assert sorted(files.split()) == sorted(there)
@@ -104,7 +98,7 @@ def test_the_example_gives_what_the_page_shows(tmp_path):
     for name, text in {"ann/homework.ipynb": solved, "ben.ipynb": student, "dan.docx": "not a notebook",
                        "cara.ipynb": solved.replace(path, "dx = dc")}.items():
         (tmp_path / "handed-in" / name).write_text(text, encoding="utf-8")
-    graded = run(*grade, cwd=tmp_path)
+    graded = python(*grade, cwd=tmp_path)
     if graded.returncode == 2 and not os.environ.get("LN_REQUIRE_SANDBOX"):
         pytest.skip(graded.stderr.splitlines()[0])
     assert graded.returncode == 0, graded.stderr

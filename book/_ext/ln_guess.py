@@ -3,7 +3,6 @@
 One student's variants of all tasks are drawn, as for a class, and of a task that is not in the repository.
 """
 
-import sys
 import tempfile
 from pathlib import Path
 
@@ -25,8 +24,6 @@ class GuessTable(SphinxDirective):
 
 def guesses():
     """What was found, a :class:`classroom.guess.Guess` a task."""
-    if str(ROOT) not in sys.path:
-        sys.path.append(str(ROOT))
     from classroom import assignment, guess
     from classroom.tasks import TASKS, chapters
 

@@ -347,11 +347,9 @@ def _zip(path, name, data, mode=0):
 
 
 def _deep(folder):
-    for _ in range(30):
-        folder /= "d"
-        folder.mkdir()
-    (folder / "x.ipynb").write_text("{}")
-
+    innermost = folder.joinpath(*["d"] * 30)
+    innermost.mkdir(parents=True)
+    (innermost / "x.ipynb").write_text("{}")
 
 
 FILES = {

@@ -1,12 +1,10 @@
 """The figure helpers change nothing outside their figure, and glue speaks MyST-NB's language."""
 
 import re
-import sys
 
 import matplotlib
 import numpy as np
 import pytest
-from pages import ROOT
 
 matplotlib.use("agg")
 
@@ -14,8 +12,6 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 from lnlib import figures  # noqa: E402  (the backend is chosen first)
 from lnlib.figures import checking, style  # noqa: E402
-
-sys.path.insert(0, str(ROOT / "book/_ext"))
 
 
 def test_figures_are_transparent_and_leave_the_settings_alone():

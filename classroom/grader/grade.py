@@ -38,11 +38,6 @@ def has_sandbox():
     return True
 
 
-def here(grading, jobs=None):
-    """Judge on this machine."""
-    run_here(grading.jobs(), grading.end, grading.seconds, grading.limits, jobs)
-
-
 def nowhere(grading):
     """Judge nothing: what is not stored is not judged, and keeps its points of before a match was agreed to."""
     for job in grading.jobs():
@@ -71,7 +66,9 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
     if judge is None:
         if not has_sandbox():
             return 2
-        judge = lambda grading: here(grading, jobs)  # noqa: E731  it is handed on
+
+        def judge(grading):
+            run_here(grading.jobs(), grading.end, grading.seconds, grading.limits, jobs)
     lock = f".lock-{shard[0]}-of-{shard[1]}" if shard else ".lock"
     with place.held(out, lock), open_folder(submissions) as folder:
         assignment = assignment._replace(seed=place.inputs(out))

@@ -52,7 +52,9 @@ from classroom.grader.sandbox import Sandbox
 os.set_inheritable(os.open("/", os.O_RDONLY), True)  # neither this nor a group may come along
 if os.getuid() == 0:
     os.setgroups([4])
-box = Sandbox("/grader/program.py", {"/grader/program.py": sys.argv[1]})
+program = Path(sys.argv[1], "sleep.py")
+program.write_text("import os, time\\nos.write(4, b'x')\\ntime.sleep(100)\\n")
+box = Sandbox("/grader/program.py", {"/grader/program.py": program})
 box.read(1, time.monotonic() + 30)
 launcher = box.launcher
 pid = int(Path(f"/proc/{launcher}/task/{launcher}/children").read_text())
@@ -75,13 +77,11 @@ box.close()
 found["gone"] = not os.path.exists(f"/proc/{pid}") and not os.path.exists(f"/proc/{launcher}")
 print(json.dumps(found))
 """
-_SLEEP = 'import os, time\nos.write(4, b"x")\ntime.sleep(100)\n'
 
 
 @pytest.mark.slow
 def test_a_sandbox_from_outside(sandbox, tmp_path):
-    (tmp_path / "sleep.py").write_text(_SLEEP)
-    run = python("-c", _LOOK, tmp_path / "sleep.py", "close")
+    run = python("-c", _LOOK, tmp_path, "close")
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
     assert set(found["shared"]) <= {"time", "time_for_children"}  # it has no clock of its own
@@ -104,15 +104,13 @@ def test_a_sandbox_from_outside(sandbox, tmp_path):
 
 
 def test_a_sandbox_does_not_outlive_the_grader(sandbox, tmp_path):
-    (tmp_path / "sleep.py").write_text(_SLEEP)
-    run = python("-c", _LOOK, tmp_path / "sleep.py", "orphan")
+    run = python("-c", _LOOK, tmp_path, "orphan")
     assert run.returncode == -signal.SIGKILL, run.stderr
     wait_until(lambda: not any(_runs(pid) for pid in json.loads(run.stdout)), 20, "the sandbox is still there")
 
 
 def test_a_sandbox_does_not_outlive_its_launcher(sandbox, tmp_path):
-    (tmp_path / "sleep.py").write_text(_SLEEP)
-    with subprocess.Popen([sys.executable, "-c", _LOOK, str(tmp_path / "sleep.py"), "launcher"], text=True, cwd=ROOT,
+    with subprocess.Popen([sys.executable, "-c", _LOOK, tmp_path, "launcher"], text=True, cwd=ROOT,
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
         pid, = json.loads(run.stdout.readline())
         wait_until(lambda: not _runs(pid), 20, "the sandbox is still there")

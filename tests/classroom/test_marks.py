@@ -58,38 +58,31 @@ def test_a_download_of_moodle(tmp_path):
     assert alone.student[names[1]] == "José Díaz_102" and not alone.unknown and not alone.missing
 
 
-def test_a_download_of_canvas(tmp_path):
-    names = ["smithann_4001_900_hw-1.ipynb", "díazjosé_LATE_4002_901_hw.ipynb", "smithann_4009_902_hw.ipynb"]
-    who = roster(tmp_path, CANVAS)
-    joined = rosters.join(names, who)
-    # By the number first, by the name where the number is nobody's.
-    assert list(joined.student.values()) == ["s1", "s2", "s1"] and joined.late == {names[1]}
-    assert [student.name for student in who.students] == ["Ann Smith", "José Díaz"]
-
-
-def test_a_name_of_a_file_is_not_taken_for_another_student(tmp_path):
-    name = "Ann Smith_101_assignsubmission_file_x_102_assignsubmission_file_y"
-    assert list(rosters.join([name], roster(tmp_path, MOODLE)).student.values()) == ["Participant 101"]
-
-
-def test_a_notebook_that_was_handed_out_is_its_students(tmp_path):
-    ids = ["jörg", "ann@uni.edu", "Ben 7", "cara"]
-    who = roster(tmp_path, "Student ID\n" + "\n".join(ids) + "\n")
-    assert list(rosters.join([feedback.file_name(id) for id in ids], who).student.values()) == ids
-
-
-def test_an_id_that_looks_like_canvas_names(tmp_path):
-    who = roster(tmp_path, "Student ID\ns_20_1_ann\ns_20_1_ben\n")
-    joined = rosters.join(["s_20_1_ann", "s_20_1_ben.ipynb", "s_20_1_ben.py"], who)
-    assert list(joined.student.values()) == ["s_20_1_ann", "s_20_1_ben", "s_20_1_ben"] and not joined.unknown
-    for known in None, roster(tmp_path, "Student ID\ndan\n"):  # names that only look like Canvas': two students
-        joined = rosters.join(["hw_1_2_ann", "hw_1_2_ben"], known)
-        assert list(joined.student.values()) == ["hw_1_2_ann", "hw_1_2_ben"]
-        assert rosters.whose("hw_1_2_ben", known, joined) == "hw_1_2_ben"
-    joined = rosters.join(["smithann_4001_900_hw.ipynb", "smithann_LATE_4001_901_hw-1.ipynb",
-                           "smithann_4001_902_hw final.py", "hw_1_2_ann"])
-    assert list(joined.student.values()) == ["smithann_4001"] * 3 + ["hw_1"]  # handed in again, the last renamed
-    assert rosters.whose("smithann_4001_900_hw.ipynb", None, joined) == "smithann_4001"
+@pytest.mark.parametrize("text, whose", [
+    # By the number first, by the name where the number is nobody's; by no name of a file.
+    (CANVAS, {"smithann_4001_900_hw-1.ipynb": "s1", "díazjosé_LATE_4002_901_hw.ipynb": "s2",
+              "smithann_4009_902_hw.ipynb": "s1"}),
+    (MOODLE, {"Ann Smith_101_assignsubmission_file_x_102_assignsubmission_file_y": "Participant 101"}),
+    # What --per-student handed out; ids that look like Canvas' names; names that only look like them: two students.
+    ("Student ID\njörg\nann@uni.edu\nBen 7\ncara\n",
+     {feedback.file_name(id): id for id in ("jörg", "ann@uni.edu", "Ben 7", "cara")}),
+    ("Student ID\ns_20_1_ann\ns_20_1_ben\n",
+     {"s_20_1_ann": "s_20_1_ann", "s_20_1_ben.ipynb": "s_20_1_ben", "s_20_1_ben.py": "s_20_1_ben",
+      "hw_1_2_ann": "hw_1_2_ann", "hw_1_2_ben": "hw_1_2_ben"}),
+    # Handed in again, the last renamed.
+    (None, {"smithann_4001_900_hw.ipynb": "smithann_4001", "smithann_LATE_4001_901_hw-1.ipynb": "smithann_4001",
+            "smithann_4001_902_hw final.py": "smithann_4001", "hw_3_4_ann": "hw_3", "hw_1_2_ann": "hw_1_2_ann",
+            "hw_1_2_ben": "hw_1_2_ben", "Jose\u0301": "José", "José": "José"}),
+    # As people type: a name that two have is nobody's, two ways to write an accent are one, two kinds of file one id.
+    ("Name;Student ID\nJosé;s1\nAnn Smith;s2\nAnn Smith;s3\n",
+     {"Jose\u0301": "s1", "S2": "s2", "ann  smith": "ann  smith", "s3.ipynb": "s3", "s3.py": "s3"})], ids=range(6))
+def test_whose_a_submission_is(tmp_path, text, whose):
+    who = text and roster(tmp_path, text)
+    joined = rosters.join(list(whose), who)
+    assert joined.student == whose == {name: rosters.whose(name, who, joined) for name in whose}
+    assert joined.late == {name for name in whose if "_LATE_" in name}
+    ids = {student.id for student in who.students} if who else whose.values()
+    assert joined.unknown == [name for name, id in whose.items() if id not in ids]
 
 
 @pytest.mark.parametrize("name", ["a\u200cb", "a\u3000b", "a\xa0b", "ab", "a\u00adb", "a\\b"])
@@ -101,17 +94,6 @@ def test_what_does_not_print_is_dropped_on_both_sides(tmp_path, name):
             entries = [found.student for found in submissions.find_submissions(folder)]
         joined = rosters.join(entries, roster(tmp_path, f"Student ID\n{name}\n"))
         assert list(joined.student.values()) == [name] and not joined.unknown
-
-
-def test_names_that_are_typed(tmp_path):
-    who = roster(tmp_path, "Name;Student ID\nJosé;s1\nAnn Smith;s2\nAnn Smith;s3\n")
-    names = ["Jose\u0301", "S2", "ann  smith", "s3.ipynb", "s3.py"]  # of two kinds, two submissions of one student
-    joined = rosters.join(names, who)
-    assert joined.student == {"Jose\u0301": "s1", "S2": "s2", "ann  smith": "ann  smith",
-                              "s3.ipynb": "s3", "s3.py": "s3"}
-    assert joined.unknown == ["ann  smith"]  # there are two
-    # Without a roster, the two ways to write an accent are one student.
-    assert len(set(rosters.join(["Jose\u0301", "José"]).student.values())) == 1
 
 
 @pytest.mark.parametrize("text, says", [
@@ -271,6 +253,7 @@ def test_what_moodle_and_canvas_take_back(tmp_path):
     found, _ = settled(tmp_path, [("ann", result(3, 4))], "ann,,,Good\n", who=who)
     assert points.for_import(found, who, "HW") == ("moodle.csv", "Identifier, GRADE,Last modified (grade)\nann,7,-\n")
     who = roster(tmp_path, CANVAS)
+    assert [student.name for student in who.students] == ["Ann Smith", "José Díaz"]
     found, _ = settled(tmp_path, [("smithann_4001_1_hw.ipynb", result(3, 4))], who=who)
     name, text = points.for_import(found, who, "Homework 1")
     assert name == "canvas.csv" and text.splitlines()[:2] == [

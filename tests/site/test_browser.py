@@ -99,9 +99,8 @@ PIECES = """() => {
 def test_the_page_with_most_formulas_is_quick(browser, site, address, record_property):
     """The browser's own work, formulas included, is below twice what 20,000 pieces of text are on the same machine."""
     name = max(PAGES, key=lambda name: (site / f"book/{name}.html").read_text(encoding="utf-8").count('class="math'))
-    context = browser.new_context()
-    page = context.new_page()
-    session = context.new_cdp_session(page)
+    page = browser.new_page()
+    session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
 
     def work():
@@ -112,7 +111,7 @@ def test_the_page_with_most_formulas_is_quick(browser, site, address, record_pro
     loaded = work()
     page.evaluate(PIECES)
     pieces = work() - loaded
-    context.close()
+    page.close()
     record_property("measured", f"{name}: {loaded:.2f} s of work in the browser, {loaded / pieces:.2f} times the pieces")
     assert loaded < 2 * pieces
 
@@ -223,14 +222,13 @@ def test_paper_shows_what_is_folded(browser, site, tmp_path, javascript):
     if not shutil.which("pdftotext"):
         skip("no pdftotext (poppler-utils) to read what was printed", "LN_REQUIRE_BROWSER")
     path = site / f"book/{CHAPTERS[1].stem}.html"
-    context = browser.new_context(java_script_enabled=javascript)
-    page = context.new_page()
+    page = browser.new_page(java_script_enabled=javascript)
     page.goto(path.as_uri())
     if javascript:
         page.evaluate("async () => { await window.MathJax?.startup?.promise; }")
         page.wait_for_selector(".solution.toggle-hidden")
     page.pdf(path=tmp_path / "page.pdf")
-    context.close()
+    page.close()
     # Neither way of reading puts letters of formulas in the right place everywhere: at the end of a sheet, or in tables.
     printed = "".join(subprocess.run(["pdftotext", *raw, tmp_path / "page.pdf", "-"], capture_output=True, text=True,
                                      check=True).stdout for raw in (["-raw"], []))

@@ -506,15 +506,14 @@ def test_figure_on_its_page(visits, address, name):
 
 @figures
 def test_without_scripts(browser, site, name):
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
+    page = browser.new_page(java_script_enabled=False)
     page.goto((site / f"book/{PAGES[name]}.html").as_uri())
     figure = page.locator(f"figure:has([data-ln-figure={name}])")
     box = figure.locator(".ln-static svg").bounding_box()
     assert box["width"] > 200 and box["height"] > 150
     assert OFF in figure.inner_text()
     assert len(figure.locator(".ln-static").get_attribute("aria-label")) >= 40
-    context.close()
+    page.close()
 
 
 def test_scripts_are_loaded_only_where_they_are_used(site):

@@ -190,9 +190,6 @@ class Writer:
             self.text.append("---")
         elif isinstance(node, nodes.figure):
             self.caption(node)
-        elif isinstance(node, nodes.container) and node.get("literal_block"):
-            title = "".join(self.inline(c) for c in node.findall(nodes.caption))
-            self.text += [f"*{title}*", self.inside(node, skip=(nodes.caption,))]
         elif isinstance(node, (nodes.container, nodes.compound)):
             self.blocks(node)
         else:

@@ -11,35 +11,21 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-from lnlib import layernorm, measure
+from lnlib import measure
 from lnlib.measure import stopwatch
-from lnlib.sharded import cut, features, mpi, rows
+from lnlib.sharded import cut, features, mpi
+from lnlib.sharded.demo import both_passes, one_process, whole
+from lnlib.sharded.shards import share
 
 from .cases import CUTS, RATIOS, D, N, arrays, errors, sent
 
 RANKS = (1, 2, 4)
 SHAPES = ((64, 1024), (2048, 1024), (32, 65536))
 ONE = "one process"
+#: Of the reproducible runs.
+BLOCKS = {"rows": N // 4, "features": features.BLOCK}
 #: Seconds of a timed block, about.
 BLOCK = 0.05
-
-
-def program(how, part, x, gamma, beta, dy, reproducible=False):
-    if how == "rows":
-        y, cache = yield from rows.layer_norm_forward(x[part], gamma, beta)
-        return y, *(yield from rows.layer_norm_backward(dy[part], cache, reproducible=reproducible, block=N // 4))
-    y, cache = yield from features.layer_norm_forward(x[:, part], gamma[part], beta[part], reproducible=reproducible)
-    return y, *(yield from features.layer_norm_backward(dy[:, part], cache))
-
-
-def whole(how, found):
-    y, dx = (np.concatenate([r[k] for r in found], 0 if how == "rows" else 1) for k in (0, 1))
-    return y, dx, *(found[0][2:] if how == "rows" else [np.concatenate([r[k] for r in found]) for k in (2, 3)])
-
-
-def one_process(x, gamma, beta, dy):
-    y, cache = layernorm.layer_norm_forward(x, gamma, beta)
-    return y, *layernorm.layer_norm_backward(dy, cache)
 
 
 def judged(comm):
@@ -49,9 +35,10 @@ def judged(comm):
             name = "lnlib.sharded, reproducible" if reproducible else "lnlib.sharded"
             log = []
             for ratio in RATIOS:
-                part = cut(N if how == "rows" else D, comm.size, {"rows": N // 4, "features": features.BLOCK}[how])
+                part = cut(N if how == "rows" else D, comm.size, BLOCKS[how])[comm.rank]
                 log.clear()
-                mine = mpi.run(comm, program(how, part[comm.rank], *arrays(ratio), reproducible), log=log)
+                mine = mpi.run(comm, both_passes(how, *share(how, part, *arrays(ratio)), reproducible=reproducible,
+                                                 block=BLOCKS[how]), log=log)
                 yield from errors(name, how, comm.size, ratio, whole(how, comm.allgather(mine)))
             messages = [[m.operation, max(m.sent)] for m in log]
             forward = 1 if how == "rows" else 2
@@ -85,11 +72,9 @@ def calls_of(comm, groups, shape):
                 calls[f"{how}, {ranks}"] = None, None
                 continue
             part = cut(shape[0] if how == "rows" else shape[1], ranks)[group.rank]
-            x, gamma, beta, dy = whole_x
-            mine = [np.ascontiguousarray(a) for a in ((x[part], gamma, beta, dy[part]) if how == "rows" else
-                                                      (x[:, part], gamma[part], beta[part], dy[:, part]))]
+            mine = [np.ascontiguousarray(a) for a in share(how, part, *whole_x)]
             calls[f"{how}, {ranks}"] = group, lambda how=how, group=group, mine=mine: mpi.run(
-                group, program(how, slice(None), *mine))
+                group, both_passes(how, *mine))
     return calls
 
 

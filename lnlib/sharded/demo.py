@@ -13,7 +13,7 @@ from .. import layernorm, reference
 from . import features, mpi, rows, traffic
 from .faults import FAULTS, job
 from .messages import RankError
-from .shards import cut
+from .shards import cut, share
 from .simulator import simulate
 from .ways import WAYS, normalise
 
@@ -50,17 +50,23 @@ def numbers(dtype):
     return [a.astype(dtype) for a in (RATIO + x, *(1 + 0.1 * rng.standard_normal((2, D))), dy)]
 
 
-def _both_passes(how, part, reproducible):
-    x, gamma, beta, dy = numbers(np.float64)
-    blocks = {"reproducible": reproducible, "block": BLOCKS[how]}
+def both_passes(how, x, gamma, beta, dy, **blocks):
+    """One rank's program: y, dx, dgamma, dbeta of its share; ``blocks`` are ``reproducible`` and ``block``."""
     if how == "rows":
-        y, cache = yield from rows.layer_norm_forward(x[part], gamma, beta)
-        return y, *(yield from rows.layer_norm_backward(dy[part], cache, **blocks))
-    y, cache = yield from features.layer_norm_forward(x[:, part], gamma[part], beta[part], **blocks)
-    return y, *(yield from features.layer_norm_backward(dy[:, part], cache))
+        y, cache = yield from rows.layer_norm_forward(x, gamma, beta)
+        return y, *(yield from rows.layer_norm_backward(dy, cache, **blocks))
+    y, cache = yield from features.layer_norm_forward(x, gamma, beta, **blocks)
+    return y, *(yield from features.layer_norm_backward(dy, cache))
 
 
-def _whole(how, results):
+def one_process(x, gamma, beta, dy):
+    """The same of one process, with :mod:`lnlib.layernorm`."""
+    y, cache = layernorm.layer_norm_forward(x, gamma, beta)
+    return y, *layernorm.layer_norm_backward(dy, cache)
+
+
+def whole(how, results):
+    """y, dx, dgamma, dbeta put together from the results of all ranks."""
     y, dx = (np.concatenate([r[k] for r in results], 0 if how == "rows" else 1) for k in (0, 1))
     return y, dx, *(results[0][2:] if how == "rows" else [np.concatenate([r[k] for r in results]) for k in (2, 3)])
 
@@ -93,15 +99,14 @@ def demo(job):
         sent = max(map(sum, zip(*(m.sent for m in log)))) // N
         yield f"  {way.name:42}{len(log):8}{sent:13}{reference.relative_error(xhat, exact.xhat):15.1e}"
     yield "\nboth passes, float64, error of                    y       dx   dgamma    dbeta  bits      bytes a rank"
-    x, gamma, beta, dy = numbers(np.float64)
-    exact = reference.layer_norm(x, gamma, beta, dy)
-    y, cache = layernorm.layer_norm_forward(x, gamma, beta)
-    single = y, *layernorm.layer_norm_backward(dy, cache)
+    arrays = numbers(np.float64)
+    exact, single = reference.layer_norm(*arrays), one_process(*arrays)
     yield f"  {'one process, lnlib.layernorm':40}{_errors(single, exact)}  {_bits(single)}"
     for how in ("rows", "features"):
         for fixed in (False, True):
             log, parts = [], cut(N if how == "rows" else D, job.ranks, BLOCKS[how])
-            found = _whole(how, job.all(lambda rank: _both_passes(how, parts[rank], fixed), log))
+            found = whole(how, job.all(lambda rank: both_passes(how, *share(how, parts[rank], *arrays), reproducible=fixed,
+                                                                block=BLOCKS[how]), log))
             name = f"{how} sharded{', reproducible' if fixed else ''}"
             yield f"  {name:40}{_errors(found, exact)}  {_bits(found)}  {_bytes(log)}"
             counts = [part.stop - part.start for part in parts]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import features, rows
-from .shards import cut
+from .shards import cut, share
 
 #: Rows and features of the job.
 ROWS, D = 24, 48
@@ -36,8 +36,7 @@ def _numbers(how, rank, ranks):
     rng = np.random.default_rng(19)
     x, dy = (3 + rng.standard_normal((2, ROWS, D))).astype(np.float32)
     gamma, beta = rng.standard_normal((2, D)).astype(np.float32)
-    part = cut(ROWS if how == "rows" else D, ranks)[rank]
-    return [x[part], gamma, beta, dy[part]] if how == "rows" else [x[:, part], gamma[part], beta[part], dy[:, part]]
+    return share(how, cut(ROWS if how == "rows" else D, ranks)[rank], x, gamma, beta, dy)
 
 
 def job(how, rank, ranks, fault=None):

@@ -22,6 +22,7 @@ import numpy as np
 from lnlib.measure import stopwatch, suite
 from lnlib.measure.contestants import ALIGNMENTS, EPS, Case, arrays, ladder_calls, thread_calls, trick_calls
 from lnlib.measure.provenance import ROOT, machine_file, provenance, save
+from lnlib.measure.suite import LADDER_SHAPES, SHAPES
 
 from . import assembly
 from .contestants import contestants
@@ -29,26 +30,20 @@ from .tables import AGAINST, Progress, print_tables
 
 PACKAGES = ("numpy", "numba", "llvmlite", "torch", "jax", "jaxlib")
 
-SHAPES = ((1, 1, 64), (1, 1, 1024), (1, 1, 4096), (2, 128, 64), (2, 128, 1024), (2, 128, 4096), (4, 512, 1024),
-          (16, 512, 512), (8, 1024, 768), (4, 2048, 1000), (4, 512, 4096), (1, 32768, 128))
 QUICK_SHAPES = ((1, 1, 64), (2, 128, 1024), (4, 512, 1024))
 
 # Sections measured at some shapes only, float32, recycled memory. Each runs beside the peers of the tables and lnlib.
-LADDER_SHAPES = ((2, 128, 1024), (8, 1024, 768), (1, 32768, 128))
 TRICK_SHAPES = ((2, 128, 64), (2, 128, 1024), (4, 512, 4096), (8, 1024, 768), (1, 32768, 128))
 # The sums of several threads need shapes of their own: the same number of elements in rows of different length.
 THREAD_SHAPES = ((1, 65536, 4), (1, 8192, 32), (1, 2048, 128), (1, 256, 1024))
 
-# Results that a call allocates are new memory or old. glibc takes blocks above a threshold from the kernel and
-# gives them back when freed: every page of the next result is then a page fault. The threshold starts at 128 KiB
-# and grows to 32 MiB as blocks are freed, so in a plain process it is mostly results from 32 MiB on that fault.
-# "fresh" keeps the threshold where it starts, "recycled" never gives a block back.
+# Results that a call allocates are new memory or old (lnlib.measure.allocation): "fresh" keeps glibc's threshold where
+# it starts, "recycled" never gives a block back. Set before the process starts, this holds for all libraries in it.
 STATES = {
     "recycled": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)},
     "fresh": {"MALLOC_MMAP_THRESHOLD_": str(2**17)},
 }
 FRESH_BYTES = 2**18  # results of at least this size must fault in state "fresh"; smaller ones may fit in a gap
-OTHERS = 0.05  # a greater share of the cores for other programs makes times doubtful
 
 BLOCK = 3e-3  # seconds: a thousand times the clock's grain and a block's loop, and short against the drift
 # Two OpenMP pools live in this process, PyTorch's and Numba's. The threads of one spin for a while after their last
@@ -176,9 +171,9 @@ def huge_pages():
 
 def warnings_about(records):
     """What makes the numbers doubtful: other work on the cores, or memory that is not as its state says."""
-    crowded = sum(r["others"] > OTHERS for r in records)
+    crowded = sum(r["others"] > stopwatch.OTHERS for r in records)
     if crowded:
-        yield f"{crowded} of {len(records)} records: other programs had over {OTHERS:.0%} of the cores' time"
+        yield f"{crowded} of {len(records)} records: other programs had over {stopwatch.OTHERS:.0%} of the cores' time"
     for r in records:
         if r["implementation"] == "pytorch":
             large = math.prod(r["shape"]) * np.dtype(r["dtype"]).itemsize >= FRESH_BYTES

@@ -6,26 +6,21 @@ import time
 
 import numpy as np
 
-from lnlib.measure.stopwatch import cell
+from lnlib.measure.stopwatch import cell, progress
 from lnlib.measure.suite import AGAINST
+
 
 class Progress:
     """A bar on a terminal; elsewhere a line for each shape."""
 
     def __init__(self, total):
-        self.total, self.done, self.start, self.last = total, 0, time.monotonic(), None
+        self.bar, self.start, self.last = progress(total, "benchmarks.cpu"), time.monotonic(), None
 
     def step(self, record):
-        self.done += 1
+        self.bar.update()
         at = f"{record['threads']} thread(s), {record['state']}, {tuple(record['shape'])}"
-        spent = time.monotonic() - self.start
-        if sys.stderr.isatty():
-            full = 30 * self.done // self.total
-            left = spent / self.done * (self.total - self.done)
-            end = "\n" if self.done == self.total else ""
-            print(f"\r[{'#' * full:30}] {left:4.0f} s left  {at:60}", end=end, file=sys.stderr, flush=True)
-        elif at != self.last:
-            print(f"{spent:5.0f} s  {at}", file=sys.stderr, flush=True)
+        if at != self.last and not sys.stderr.isatty():
+            print(f"{time.monotonic() - self.start:5.0f} s  {at}", file=sys.stderr, flush=True)
         self.last = at
 
 

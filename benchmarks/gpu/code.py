@@ -65,21 +65,6 @@ class Code(NamedTuple):
     operations: Counter
 
 
-def _shipped():
-    """Kernels of lnlib.gpu, each as planned for rows of D numbers; an odd D makes it load one at a time."""
-    found = []
-    for D, real, storage in ((128, float32, float32), (4096, float32, float32), (4096, float32, float16),
-                             (4096, float32, bfloat16), (4096, float64, float32), (1027, float32, float32),
-                             (16383, float32, float32), (20000, float32, float32)):
-        found.append(_forward(D, real, storage))
-    for D, real, storage in ((64, float32, float32), (128, float32, float32), (512, float32, float32),
-                             (1027, float32, float32), (4096, float32, float32), (4096, float32, float16),
-                             (4096, float32, bfloat16), (4096, float64, float32), (8191, float32, float32),
-                             (8192, float32, float32), (16384, float32, float32), (20000, float32, float32)):
-        found.append(_backward(D, real, storage))
-    return found
-
-
 def _name(dtype):
     return getattr(dtype, "__name__", str(dtype))  # NumPy's where there is no Numba
 
@@ -127,7 +112,11 @@ def _taught(name, arrays, numbers, threads, factory, *parameters, **expectations
 
 #: All kernels, as they are launched for usual shapes.
 KERNELS = [
-    *_shipped(),
+    # Those of lnlib.gpu, each as planned for rows of D numbers; an odd D makes it load one at a time.
+    *(_forward(D, float32, float32) for D in (128, 1027, 4096, 16383, 20000)),
+    *(_backward(D, float32, float32) for D in (64, 128, 512, 1027, 4096, 8191, 8192, 16384, 20000)),
+    *(planned(4096, real, storage) for planned in (_forward, _backward)
+      for real, storage in ((float32, float16), (float32, bfloat16), (float64, float32))),
     Kernel("add_partials", kernels.add_partials, (8, 32), f"void({'float32[::1], ' * 4}int32, int32)",
            {"threads": 256}),
     _taught("thread_per_row", 6, "int64, int64, float32", 128, lambda: ladder.thread_per_row, none=("SHFL", "BAR")),

@@ -14,10 +14,9 @@ import sys
 
 from .. import results
 from .provenance import cpu, provenance, save, slug
-from .stopwatch import watch
+from .stopwatch import OTHERS, watch
 
 PACKAGES = ("numpy", "numba", "llvmlite", "torch")
-OTHERS = 0.05  # a greater share of the cores for other programs makes times doubtful
 
 
 def watch_all():

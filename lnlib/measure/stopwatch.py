@@ -37,6 +37,9 @@ except ImportError:  # not on Windows, nor in a browser
     getrusage = None
 
 
+OTHERS = 0.05  # a greater share of the cores for other programs makes times doubtful
+
+
 class Quartiles(NamedTuple):
     """Of some numbers."""
 

@@ -130,13 +130,12 @@ def _backward(kind, formula):
 
 
 def _bug(name, threads, kind, where, cause, hidden_by, hid, kills, status, *, forward=None, backward=None, mistake=""):
+    """Put a bug on the list; one that has only a ``mistake`` is that entry of the catalogue, and nothing else."""
+    if mistake and not (forward or backward):
+        def backward(dy, saved, right):
+            return _MUTANT[mistake](dy, saved.cache)
     _bugs.append(Bug(name, tuple(threads.split()), kind, where, cause, hidden_by, hid, kills, status,
                      _forward(kind, forward), _backward(kind, backward), mistake))
-
-
-def _mutant(name):
-    """The backward of the catalogue's mutant."""
-    return lambda dy, saved, right: _MUTANT[name](dy, saved.cache)
 
 
 def _parts(dy, saved):
@@ -197,7 +196,7 @@ _bug("megatron-gamma-twice", "NVIDIA/Megatron-LM#6859", "rms_norm", "dx",
 _bug("tt-metal-mean-twice", "tenstorrent/tt-metal#53204 tenstorrent/tt-metal#53215", "layer_norm", "dx",
      "a register kept the last sum, so the mean of g is subtracted twice",
      "tolerance", "the test allowed an absolute error of 0.5", "a relative tolerance; the sum of each row of dx",
-     "fixed in August 2026", backward=_mutant("mean-twice"), mistake="mean-twice")
+     "fixed in August 2026", mistake="mean-twice")
 _bug("tt-metal-last-block", "tenstorrent/tt-metal#53204 tenstorrent/tt-metal#53215", "layer_norm", "dx",
      "of a row too long for fast memory only the last block counts in mean(g xhat)",
      "tolerance", "the test allowed an absolute error of 0.5", "a row of more than one block, and a relative tolerance",
@@ -205,17 +204,15 @@ _bug("tt-metal-last-block", "tenstorrent/tt-metal#53204 tenstorrent/tt-metal#532
 _bug("pytorch-gamma-missing-first", "pytorch/pytorch#41595 pytorch/pytorch#41332", "layer_norm", "dx",
      "the formula used with create_graph=True has dy in its first term where g belongs",
      "gamma = 1", "the review asks whether gamma different from 1 is tested at all",
-     "random gamma, on every path through the code", "fixed in July 2020",
-     backward=_mutant("gamma-missing-first"), mistake="gamma-missing-first")
+     "random gamma, on every path through the code", "fixed in July 2020", mistake="gamma-missing-first")
 _bug("transformer-engine-gamma-minus-one", "NVIDIA/TransformerEngine#67", "layer_norm", "dx",
      "forward scales by 1 + w; backward is not told, and scales by w",
      "path not run", "backward was not run with the option", "numbers of dx; at w = 0 it is 0",
-     "found in review, 2023", backward=_mutant("gamma-minus-one"), mistake="gamma-minus-one")
+     "found in review, 2023", mistake="gamma-minus-one")
 _bug("chainer-exact-projection", "chainer/chainer#4744 chainer/chainer#4816", "layer_norm", "dx",
      "the derivative of 1/s divides by the variance where variance + eps belongs",
      "small eps", "eps was far below the variance, and the error is eps / variance of one term",
-     "eps near the variance; a constant row", "fixed in May 2018",
-     backward=_mutant("exact-projection"), mistake="exact-projection")
+     "eps near the variance; a constant row", "fixed in May 2018", mistake="exact-projection")
 _bug("mlpack-output-for-input", "mlpack/mlpack#1923 mlpack/mlpack#1930", "layer_norm", "dx",
      "backward is handed the layer's output, and the formula takes it for x",
      "not compared", "the gradient test moved parameters, and no layer stood before the one tested, so dx went nowhere",
@@ -223,15 +220,14 @@ _bug("mlpack-output-for-input", "mlpack/mlpack#1923 mlpack/mlpack#1930", "layer_
 _bug("aidotnet-rstd-for-variance", "ooples/AiDotNet.Tensors#784", "layer_norm", "dx",
      "forward saves 1/s in a slot called variance, and backward takes 1/sqrt(. + eps) of it",
      "mean 0, sigma 1", "with standardised rows 1/s and the variance are both 1", "sigma far from 1",
-     "fixed in July 2026", backward=_mutant("rstd-for-variance"), mistake="rstd-for-variance")
+     "fixed in July 2026", mistake="rstd-for-variance")
 _bug("flaggems-two-d", "flagos-ai/FlagGems#5392 flagos-ai/FlagGems#5474", "layer_norm", "dx",
      "backward reads x of shape (B, T, D) as B rows of T * D features",
      "shape", "the shapes tested were 2-D", "three axes", "open; in version 5.0.2", backward=_two_d,
      mistake="two-d-assumed")
 _bug("flaggems-whole-tile", "flagos-ai/FlagGems#59", "layer_norm", "dx",
      "the sums of backward run over all rows of a tile",
-     "shape", "it was right as long as a tile held one row", "several rows", "fixed in 2024",
-     backward=_mutant("whole-tile"), mistake="whole-tile")
+     "shape", "it was right as long as a tile held one row", "several rows", "fixed in 2024", mistake="whole-tile")
 _bug("paddle-one-row", "PaddlePaddle/Paddle#35498 PaddlePaddle/Paddle#35480", "layer_norm", "dx",
      "the kernel for a single row reads mean[i] and var[i], i the column, from arrays of length 1",
      "shape", "no test had one row", "one row", "fixed in September 2021", backward=_one_row)
@@ -279,21 +275,21 @@ _bug("deepspeed-row-for-column", "deepspeedai/DeepSpeed#692", "layer_norm", "par
      "random gamma and beta, with every option", "fixed in January 2021", backward=_row_index)
 _bug("oneflow-parameters-swapped", "Oneflow-Inc/oneflow#6149", "layer_norm", "parameters",
      "dgamma and dbeta change places", "not compared", "both have the same shape", "numbers of dgamma and dbeta",
-     "fixed in September 2021", backward=_mutant("parameters-swapped"), mistake="parameters-swapped")
+     "fixed in September 2021", mistake="parameters-swapped")
 _bug("pytorch-jit-dgamma-from-g", "pytorch/pytorch#18233", "layer_norm", "parameters",
      "dgamma is summed from a dy that already carries gamma", "gamma = 1", "at gamma = 1 it is right", "random gamma",
-     "replaced in 2019", backward=_mutant("dgamma-from-y"), mistake="dgamma-from-y")
+     "replaced in 2019", mistake="dgamma-from-y")
 _bug("unsloth-no-dgamma", "unslothai/unsloth#4533 unslothai/unsloth#4550", "rms_norm", "parameters",
      "dgamma is never computed; here it is 0", "not compared", "the test looks at dx alone", "numbers of dgamma",
      "closed; so in the code of August 2026", backward=lambda dy, saved, right: (right[0], 0 * saved.gamma))
 _bug("mlx-dbeta-from-dx", "tillahoffmann/jax-mps#168", "layer_norm", "parameters",
      "dbeta sums the buffer of dy while another kernel writes dx there; here all of it is overwritten",
      "timing", "108 of 2000 runs were wrong", "many repetitions", "patched there, not yet where it came from",
-     backward=_mutant("dbeta-from-dx"), mistake="dbeta-from-dx")
+     mistake="dbeta-from-dx")
 _bug("attorch-last-rows", "BobMcDear/attorch#18", "layer_norm", "parameters",
      f"the buffer of partial sums has a place for every full block of rows, here {BLOCK}; the rows after it are lost",
      "shape", "the sizes tested divide evenly", "a prime number of rows", "fixed in August 2026",
-     backward=_mutant("last-rows-missing"), mistake="last-rows-missing")
+     mistake="last-rows-missing")
 _bug("llm-c-bfloat16-sums", "karpathy/llm.c#428 linkedin/Liger-Kernel#950", "layer_norm", "parameters",
      "dgamma is added up in bfloat16", "tolerance", "the tolerance was an absolute 20",
      "a relative tolerance, and thousands of rows", "fixed in 2024 and 2025", backward=_in_bfloat16)

@@ -1,6 +1,6 @@
 """What the caller says about the target."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from .. import contract
 
@@ -113,6 +113,3 @@ class Settings:
             yield " and ".join(missing)
         if self.quick:
             yield "rows far from zero, very wide rows and thousands of rows (quick)"
-
-
-NAMES = tuple(field.name for field in fields(Settings))

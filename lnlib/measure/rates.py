@@ -7,26 +7,17 @@ import numpy as np
 
 from .. import contract
 from ..cost import Machine
+from .contestants import memory_loops
 from .stopwatch import interleave
 
 
 @functools.cache
-def kernels(parallel):
-    """Compiled loops; compiled without ``parallel``, prange is range.
+def multiply_add_loop(parallel):
+    """A compiled loop (a, s, t, repeats) of multiply-adds; without ``parallel``, prange is range.
 
     Arguments are not checked: they are those of :func:`machine`.
     """
     from numba import njit, prange
-
-    @njit(parallel=parallel)
-    def copy(a, b):
-        for i in prange(a.size):
-            a[i] = b[i]
-
-    @njit(parallel=parallel, fastmath={"contract"})
-    def triad(a, b, c, s):
-        for i in prange(a.size):
-            a[i] = b[i] + s * c[i]
 
     # Eight multiply-adds for one load and one store keep the memory of even the nearest cache out of the result;
     # a longer chain would leave too few independent ones in flight, because each waits for the one before.
@@ -41,7 +32,7 @@ def kernels(parallel):
                         v = v * s + t
                     row[i] = v
 
-    return copy, triad, multiply_add
+    return multiply_add
 
 
 def aligned(n):
@@ -80,7 +71,7 @@ def machine(threads=1, size=2**27, rounds=11):
                            "(multiprocessing's 'spawn')")
     size = contract.require_count("size", size, least=64)
     contract.require_count("rounds", rounds)
-    copy, triad, multiply_add = kernels(threads > 1)
+    (copy, triad), multiply_add = memory_loops(threads), multiply_add_loop(threads > 1)
     n, lanes, repeats, half = size // 4, 512, 2**14, np.float32(0.5)  # 0.1 GFLOP a thread
     a, b, c = (aligned(n) for _ in range(3))
     work = np.ones((threads, lanes), np.float32)  # 2 KB each: the nearest cache
@@ -88,7 +79,7 @@ def machine(threads=1, size=2**27, rounds=11):
     numba.set_num_threads(threads)
     try:
         with turn():
-            found = interleave({"copy": lambda: copy(a, b), "triad": lambda: triad(a, b, c, half),
+            found = interleave({"copy": lambda: copy(a, b, threads), "triad": lambda: triad(a, b, half, c, threads),
                                 "flops": lambda: multiply_add(work, half, half, repeats)}, rounds)
         amounts = {"copy": 2 * a.nbytes, "triad": 3 * a.nbytes, "flops": 16 * work.size * repeats}
         return Machine(f"this {platform.machine()} CPU, threads: {threads}, arrays of {size / 1e6:.3g} MB",

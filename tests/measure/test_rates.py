@@ -15,16 +15,16 @@ def numba():
     return pytest.importorskip("numba")
 
 
-@pytest.mark.parametrize("parallel", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_kernels_do_what_is_counted(numba, parallel):
-    copy, triad, multiply_add = rates.kernels(parallel)
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_kernels_do_what_is_counted(numba, threads):
+    copy, triad = rates.memory_loops(threads)
     a, b, c = np.zeros(1001, np.float32), np.arange(1001, dtype=np.float32), np.ones(1001, np.float32)
-    copy(a, b)
+    copy(a, b, threads)
     assert np.array_equal(a, b)
-    triad(a, b, c, np.float32(0.5))
+    triad(a, b, np.float32(0.5), c, threads)
     assert np.array_equal(a, b + np.float32(0.5))
     work = np.ones((2, 5), np.float32)
-    multiply_add(work, np.float32(2), np.float32(1), 2)
+    rates.multiply_add_loop(threads > 1)(work, np.float32(2), np.float32(1), 2)
     assert (work == 2**17 - 1).all()  # v + 1 doubles in each of 2 * 8 steps
 
 
@@ -39,12 +39,16 @@ def test_a_machine_counts_bytes_and_operations(numba, monkeypatch, threads):
         return {name: measure.Timing([1.0] * rounds) for name in calls}
 
     monkeypatch.setattr(rates, "interleave", once)
-    monkeypatch.setattr(rates, "kernels", lambda parallel: called.append(parallel) or [
-        lambda *arguments: called.append([np.shape(a) for a in arguments])] * 3)
+    def loop(*arguments):
+        called.append([np.shape(a) for a in arguments])
+
+    monkeypatch.setattr(rates, "memory_loops", lambda threads: called.append(threads) or (loop, loop))
+    monkeypatch.setattr(rates, "multiply_add_loop", lambda parallel: called.append(parallel) or loop)
     machine = measure.machine(threads, size=10_000)
     assert machine[1:] == (20_000, 30_000, threads * 512 * 2**14 * 8 * 2)
     assert f"threads: {threads}" in machine.name and "0.01 MB" in machine.name
-    assert called == [threads > 1, [(2500,)] * 2, [(2500,)] * 3 + [()], [(threads, 512), (), (), ()]]
+    assert called == [threads, threads > 1, [(2500,), (2500,), ()], [(2500,), (2500,), (), (2500,), ()],
+                      [(threads, 512), (), (), ()]]
 
 
 def test_the_number_of_threads_is_set_and_set_back(numba, monkeypatch):

@@ -97,13 +97,6 @@ def test_table():
     assert max(map(len, measure.table(found, 10**6, {"pass": 2}).splitlines())) <= 76
 
 
-def test_tables_and_ratios_want_what_interleave_returned():
-    with pytest.raises(ValueError, match="^found: found contestants with different numbers of rounds"):
-        measure.table({"a": timing(1, 2), "b": timing(1)})
-    with pytest.raises(ValueError, match="^base: found 'c', expected one of a"):
-        measure.ratios({"a": timing(1)}, ("c",), "a")
-
-
 def test_where_the_system_tells_no_page_faults(monkeypatch):
     monkeypatch.setattr(stopwatch, "getrusage", None)
     assert math.isnan(stopwatch.minor_faults())

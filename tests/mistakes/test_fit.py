@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from attempts import solution_with
+from right import BACKWARDS
 
 from lnlib.exercises import check, exercises
 from lnlib.exercises.ch05 import RMS_MUTANTS
@@ -90,14 +91,8 @@ def test_every_mutant_is_named_as_itself(id, answer, mutant):
     twins = {"missing-projection": ("missing-projection", "product-of-means")}
     assert report.diagnosis.names == twins.get(mutant.name, (mutant.name,))
     assert report.diagnosis.kind == ("one of" if mutant.name in twins else "known")
+    assert (" Or: " in str(report.diagnosis)) == (mutant.name in twins)
     assert id != "backward-dx" or gives_nothing_away(report), report
-
-
-def test_what_cannot_be_told_apart_is_one_of():
-    diagnosis = diagnose(lambda dy, c: (c.rstd * (c.gamma * dy - m(c.gamma * dy)
-                                                  - c.xhat * m(c.gamma * dy) * m(c.xhat)), None, None))
-    assert diagnosis.kind == "one of" and set(diagnosis.names) == {"missing-projection", "product-of-means"}
-    assert "one of" in str(diagnosis) and " Or: " in str(diagnosis)
 
 
 def test_two_readings_of_one_length_are_one_of():
@@ -167,6 +162,8 @@ PAIRS = [
      {"statistics-of-xhat", "projection-times-two"}),
     (lambda d, g, h, r: (g * d - m(g * d) - 2 * h / r / sigma(h, r) * m(g * d * h / r / outside_root(h, r)))
      / outside_root(h, r), {"eps-outside-root", "projection-times-two"}),
+    (lambda d, g, h, r: (g * d - m(g * d) - h / r / sigma(h, r) * m(g * d * h / r / sigma(h, r)) / 2) / sigma(h, r),
+     {"eps-dropped", "projection-halved"}),
     (lambda d, g, h, r: r * g * d - m(g * d) - 2 * h * m(g * d * h), {"rstd-on-first-only", "projection-times-two"}),
     # Two parts replaced.
     (lambda d, g, h, r: r * r * (g * d - m(g * d) - h / r * m(g * d * h / r)), {"variance-for-std", "centred-for-xhat"}),
@@ -204,15 +201,6 @@ def test_mistakes_that_come_together_are_read_off_the_terms(dx, names, dtype):
         assert next(k.wrong for k in LAYER_NORM.known if k.name == name) in str(report.diagnosis)
 
 
-def test_eps_and_the_projection():
-    def candidate(dy, cache):
-        c = cache.xhat / cache.rstd
-        r, g = 1 / np.sqrt(m(c * c)), cache.gamma * dy
-        return r * (g - m(g) - c * r * m(g * c * r) / 2), None, None
-
-    assert set(diagnose(candidate).names) == {"eps-dropped", "projection-halved"}
-
-
 def test_each_output_has_its_own_mistake():
     def candidate(dy, cache):
         _, dgamma, dbeta = layer_norm_backward(dy, cache)
@@ -235,8 +223,6 @@ def test_each_output_has_its_own_mistake():
         assert over_features.names == ("dgamma-over-features",)
         negative = diagnose(lambda dy, cache: (None, -(dy * cache.xhat).sum(axis=-1, keepdims=keepdims), None))
         assert negative.names == ("dgamma-over-features", "dgamma-sign")
-    no_xhat = diagnose(lambda dy, cache: (None, dy.sum(axis=(0, 1)), dy.sum(axis=(0, 1))))
-    assert no_xhat.names == ("dgamma-without-xhat",)
 
 
 @pytest.mark.slow
@@ -252,16 +238,6 @@ def test_the_sums_of_a_parameter_come_with_each_factor():
                 found = diagnose(lambda dy, k: [times * what(dy, k).sum(axis=axis) if output == one else None
                                                 for one in ("dx", "dgamma", "dbeta")])
                 assert {*found.names} == names | {name, f"{output}-{factor}"} - {output}, found
-
-
-def test_digits_of_float32_in_float64():
-    assert "float32" in str(check("backward-dx", lambda *a: float32(*a).astype(float)).diagnosis)
-
-
-def test_a_common_factor_is_told_before_a_neighbour():
-    factor = check("backward-parameters", lambda dy, xhat: (1.5 * (dy * xhat).sum(axis=tuple(range(dy.ndim - 1))),
-                                                            dy.sum(axis=tuple(range(dy.ndim - 1))))).diagnosis
-    assert factor.kind == "relation" and factor.names == () and "1.5 times as long as it should be" in str(factor)
 
 
 def test_the_nearest_entry_by_direction():
@@ -458,20 +434,12 @@ def test_survivor_is_told_of_its_parameters_only():
 
 # ---- Right answers ------------------------------------------------------------------------------------
 
-def einsum(dy, xhat, rstd, gamma):
-    g = np.einsum("...d,d->...d", dy, gamma)
-    mean, along = (np.einsum("...d->...", a)[..., None] / g.shape[-1] for a in (g, g * xhat))
-    return np.einsum("...d,...o->...d", g - mean - xhat * along, rstd)
-
-
-def loops(dy, xhat, rstd, gamma):
-    dx = np.empty(dy.shape)
-    for i in np.ndindex(dy.shape[:-1]):
-        g = [dy[i][j] * gamma[j] for j in range(len(gamma))]
-        mean, along = sum(g) / len(g), sum(a * b for a, b in zip(g, xhat[i])) / len(g)
-        for j in range(len(g)):
-            dx[i][j] = rstd[i][0] * (g[j] - mean - xhat[i][j] * along)
-    return dx
+def of_cache(backward):
+    """A backward of right.py as lnlib's, (dy, cache) -> gradients; of x whose mean is 2."""
+    def candidate(dy, cache):
+        mean = 2 + 0 * cache.rstd
+        return backward(dy, cache.xhat / cache.rstd + mean, None, mean, cache.rstd, cache.gamma, None, None)
+    return candidate
 
 
 def jacobian(dy, xhat, rstd, gamma):
@@ -495,21 +463,14 @@ def in_place_on_copies(dy, xhat, rstd, gamma):
     return dx
 
 
-def saved_statistics(dy, xhat, rstd, gamma):
-    mean, x = 2.0, xhat / rstd + 2.0  # as where x, mean and rstd are what forward saved
-    g, N = gamma * dy, xhat.shape[-1]
-    ds, db = s(g * (x - mean)), s(g)
-    b = -ds * rstd**3 / N
-    return rstd * g + b * (x - mean) - rstd * db / N
-
-
 def one_projection_at_a_time(dy, xhat, rstd, gamma):
     g = dy * gamma
     g = g - xhat * m(g * xhat)
     return (g - m(g)) * rstd
 
 
-RIGHT = [einsum, loops, jacobian, float32, in_place_on_copies, saved_statistics, one_projection_at_a_time]
+RIGHT = [jacobian, float32, in_place_on_copies, one_projection_at_a_time]
+RIGHT_BACKWARDS = {k.name: k.backward for k in HARMLESS} | {b.__name__: of_cache(b) for b in BACKWARDS}
 
 
 def right_parameters(dy, xhat):
@@ -522,11 +483,6 @@ def looped_parameters(dy, xhat):
     for i in np.ndindex(dy.shape[:-1]):
         dgamma, dbeta = dgamma + dy[i] * xhat[i], dbeta + dy[i]
     return [dgamma, dbeta]
-
-
-def ones_times_matrix(dy, xhat):
-    ones = np.ones(dy[..., 0].size)
-    return ones @ (dy * xhat).reshape(-1, dy.shape[-1]), ones @ dy.reshape(-1, dy.shape[-1])
 
 
 def parameters_in_float32(dy, xhat):
@@ -593,9 +549,9 @@ KERNELS = [
 
 # Exercise -> right answers: name -> function.
 ANSWERS = {
-    "backward-dx": {f.__name__: f for f in RIGHT} | {k.name: as_dx(k.backward) for k in HARMLESS},
+    "backward-dx": {f.__name__: f for f in RIGHT} | {name: as_dx(b) for name, b in RIGHT_BACKWARDS.items()},
     "residual-backward": {f.__name__: residual(f) for f in RIGHT}
-                         | {k.name: as_residual(k.backward) for k in HARMLESS},
+                         | {name: as_residual(b) for name, b in RIGHT_BACKWARDS.items()},
     "backward-parameters": {f.__name__: f for f in (right_parameters, looped_parameters, parameters_in_float32)},
     "eps-outside": {name: eps_outside(f) for name, f in OUTSIDE_RIGHT.items()},
     # This one asks for float64, where 1e-170 is a number.
@@ -621,8 +577,7 @@ def test_right_kernels_are_never_faulted(changes):
 
 
 @pytest.mark.parametrize("backward", [
-    *(lambda dy, c, f=f: (f(dy, c.xhat, c.rstd, c.gamma), None, None) for f in RIGHT),
-    *(harmless.backward for harmless in HARMLESS)])
+    *(lambda dy, c, f=f: (f(dy, c.xhat, c.rstd, c.gamma), None, None) for f in RIGHT), *RIGHT_BACKWARDS.values()])
 def test_a_right_backward_has_no_diagnosis(backward):
     assert diagnose(backward) is None
 

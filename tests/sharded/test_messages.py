@@ -240,16 +240,6 @@ def test_a_cache_of_the_other_cut_is_refused():
             simulate([rows.layer_norm_backward(dy.astype(float), of_complex)])
 
 
-def test_arguments_of_the_simulator():
-    for bad, words in (([], "programs: found none"), ([3], "programs: found int"), (3, "programs: found int")):
-        with pytest.raises((TypeError, ValueError), match=words):
-            simulate(bad)
-    with pytest.raises(ValueError, match="order: found 'x'"):
-        simulate([say()], order="x")
-    with pytest.raises(ValueError, match="piece: found 0"):
-        simulate([say()], piece=0)
-
-
 def test_cuts():
     assert cut(10, 3) == [slice(0, 3), slice(3, 6), slice(6, 10)]
     assert cut(10, 4, 4) == [slice(0, 0), slice(0, 4), slice(4, 8), slice(8, 10)]

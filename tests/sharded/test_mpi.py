@@ -219,13 +219,9 @@ def test_where_there_is_no_mpi_a_sentence_says_so(platform, words, monkeypatch, 
     assert shown.err.startswith("simulated: ") and shown.out == "1 ranks\n"
 
 
-def test_arguments_of_launch_and_of_the_command(capsys):
+def test_arguments_of_the_command(capsys):
     from lnlib.sharded import __main__ as command
 
-    for arguments, ranks, timeout, words in ((3, 2, 1, "arguments: found int"), (["x", 3], 2, 1, "arguments: found"),
-                                             (["x"], 0, 1, "ranks: found 0"), (["x"], 2, 0, "timeout: found 0")):
-        with pytest.raises((TypeError, ValueError), match=words):
-            launch.launch(arguments, ranks, timeout)
     for line in (["demo", "-n", "0"], ["faults", "--simulate"], ["other"]):
         with pytest.raises(SystemExit):
             command.main(line)

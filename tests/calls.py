@@ -277,18 +277,18 @@ add("gpu.backend", **{name: {**row, "stream": free(None, HOST)} for name, row in
 # Shards. A program's arguments are checked when it runs: alone, as the one rank.
 
 _cut_options = {"reproducible": flag(False), "block": count(2)}
-_sharded = {**_FORWARD, "x": rows(X, also={"complex128": X.astype("c16")}), "finite": flag(False),
-            "precise": flag(False, {"of float64": True})}
-_shard = {**_sharded, "x": rows(X, also={"complex128": X.astype("c16")}, fine=["D = 0"]),
-          "gamma": shaped(GAMMA, also={"float32": G32, "complex128": GAMMA.astype("c16")}),
-          "beta": shaped(BETA, also={"float32": B32, "complex128": BETA.astype("c16")}), **_cut_options}
+_sharded = {"x": rows(X, also={"complex128": X.astype("c16")}),
+            "gamma": shaped(GAMMA, also={"float32": G32, "complex128": GAMMA.astype("c16")}),
+            "beta": shaped(BETA, also={"float32": B32, "complex128": BETA.astype("c16")}),
+            "eps": eps(), "finite": flag(False), "precise": flag(False, {"of float64": True})}
+_shard = {**_sharded, "x": rows(X, also={"complex128": X.astype("c16")}, fine=["D = 0"]), **_cut_options}
+_shard_dy = shaped(DY, also={"float32": DY32, "complex128": DY.astype("c16")})
 (_, SHARD), = sharded.simulate([sharded.features.layer_norm_forward(X, GAMMA, BETA)])
 (_, RMS_SHARD), = sharded.simulate([sharded.features.rms_norm_forward(X, GAMMA)])
 _of_rms = ("x", "gamma", "eps", "finite")
 add("sharded.rows", layer_norm_forward=_sharded, rms_norm_forward={name: _sharded[name] for name in _of_rms},
-    layer_norm_backward={**_BACK, **_cut_options},
-    rms_norm_backward={"dy": _BACK["dy"], "cache": caches(RMS, CACHE, PRECISE), **_cut_options})
-_shard_dy = shaped(DY, also={"float32": DY32, "complex128": DY.astype("c16")})
+    layer_norm_backward={**_BACK, "dy": _shard_dy, **_cut_options},
+    rms_norm_backward={"dy": _shard_dy, "cache": caches(RMS, CACHE, PRECISE), **_cut_options})
 add("sharded.features", layer_norm_forward=_shard,
     rms_norm_forward={name: _shard[name] for name in (*_of_rms, *_cut_options)},
     layer_norm_backward={"dy": _shard_dy, "cache": caches(SHARD, CACHE, RMS_SHARD)},

@@ -289,24 +289,6 @@ def test_what_a_stage_says(monkeypatch, capsys):
 
 # The command
 
-def test_a_stage_gets_a_part_of_the_time(monkeypatch, tmp_path):
-    """A stage that hangs leaves time for the others; the GPU is named as the driver names it."""
-    seconds, asked = {}, []
-
-    def messages(line, limit):
-        stage = json.loads(line[-1])[0]
-        seconds[stage] = limit
-        yield {"device": {"name": "NVIDIA H200", "uuid": "GPU-1"}} if stage == "environment" else {"records": []}
-
-    monkeypatch.setattr(command, "messages", messages)
-    monkeypatch.setattr(conditions, "nvidia_smi", lambda *arguments: asked.append(arguments) or {"clocks.sm": "1980"})
-    command.main(["--out", str(tmp_path), "--stages", "speed", "graphs"])
-    assert seconds["speed"] == pytest.approx(0.25 * 2400) and seconds["graphs"] == pytest.approx(0.1 * 2400)
-    assert {uuid for uuid, *_ in asked} == {"GPU-1"} and len(asked) == 2
-    found = json.loads((tmp_path / "nvidia-h200.json").read_text())["conditions"]
-    assert [look["found"] for look in found["speed"]] == [{"clocks.sm": "1980"}]
-
-
 def test_conditions(monkeypatch):
     """Every few seconds the driver is asked; what has not changed is not told again."""
     answers = iter([{"clocks.sm": "1980"}, {"clocks.sm": "1980"}, {"clocks.sm": "1200"}])
@@ -414,24 +396,33 @@ def test_tables():
     assert lines[-2:] == ["left out: liger: not installed", "FAILED: tune: 64 threads: too many registers"]
 
 
-def fake_messages(records, failures=()):
+def fake_messages(records, failures=(), limits=None):
+    """What the processes of the stages say; ``limits`` gets the seconds that each may take."""
     def messages(command, seconds):
         stage = json.loads(command[-1])[0]
+        if limits is not None:
+            limits[stage] = seconds
         if stage == "environment":
-            yield {"device": {"name": "NVIDIA H200 NVL"}}
+            yield {"device": {"name": "NVIDIA H200 NVL", "uuid": "GPU-1"}}
         else:
             yield {"records": records if stage == "speed" else [], "failures": list(failures)}
     return messages
 
 
 def test_the_whole_command(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(command, "messages", fake_messages(RECORDS[-3:]))
-    assert command.main(["--out", str(tmp_path)]) == 0
+    """A stage that hangs leaves time for the others; the GPU is named as the driver names it."""
+    limits, asked = {}, []
+    monkeypatch.setattr(command, "messages", fake_messages(RECORDS[-3:], limits=limits))
+    monkeypatch.setattr(conditions, "nvidia_smi", lambda *arguments: asked.append(arguments) or {"clocks.sm": "1980"})
+    assert command.main(["--out", str(tmp_path), "--stages", "speed", "graphs"]) == 0
+    assert limits["speed"] == pytest.approx(0.25 * 2400) and limits["graphs"] == pytest.approx(0.1 * 2400)
+    assert {uuid for uuid, *_ in asked} == {"GPU-1"} and len(asked) == 2
     file, = tmp_path.iterdir()
     assert file.name == "nvidia-h200-nvl.json"
     found = json.loads(file.read_text())
     ran = found["provenance"]
     assert found["records"] == RECORDS[-3:]
+    assert [look["found"] for look in found["conditions"]["speed"]] == [{"clocks.sm": "1980"}]
     assert ran["device"] == {"name": "NVIDIA H200 NVL"} and ran["command"] == "python -m benchmarks.gpu"
     assert {"date", "commit", "uncommitted_changes", "cpu", "python", "packages", "eps", "families"} <= set(ran)
     assert str(tmp_path) not in file.read_text()

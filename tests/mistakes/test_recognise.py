@@ -135,13 +135,6 @@ def told(monkeypatch, candidate, mistakes, checks, solution=square):
     return registry.check(exercise.id, candidate).diagnosis
 
 
-def test_mistakes_that_agree_are_one_of(monkeypatch):
-    known = FIRST, SECOND, ("x * x", "x + 1", "Third.")
-    found = told(monkeypatch, lambda x: 5.0, known, (asking(2.5),))
-    assert found.kind == "one of" and "First." in str(found) and "Second." in str(found) and "Third" not in str(found)
-    assert told(monkeypatch, lambda x: 3.5 + 1e-12, known, (asking(2.5),)).sentence == "Third."
-
-
 def test_a_mistake_that_passes_the_check_is_not_meant(monkeypatch):
     def judge(found, x):
         expect(isinstance(found, np.float32), "no float32")
@@ -149,29 +142,9 @@ def test_a_mistake_that_passes_the_check_is_not_meant(monkeypatch):
     assert told(monkeypatch, lambda x: 2 * x, [("x * x", "np.float32(2 * x)", "Twice.")], (asking(3.0, judge),)) is None
 
 
-def test_right_numbers_are_no_mistake(monkeypatch):
-    def judge(found, x):
-        expect(False, "never good enough")
-
-    found = told(monkeypatch, square, [("x * x", "x**2", "A power.")], (asking(2.0, judge),))
-    assert found.kind == "may be"
-
-
 def test_little_evidence_is_said_to_be_little(monkeypatch):
     found = told(monkeypatch, lambda x: 0.0, [("x * x", "x - x", "Nothing is left.")], (asking(1.0),))
     assert str(found) == "It may be this: Nothing is left."  # before "is 1 too small"
-
-
-def test_an_error_of_the_same_size_is_not_the_same_mistake(monkeypatch):
-    known = [("x * x", "2 * x * x", "Twice.")]
-    assert told(monkeypatch, lambda x: 1e-5 * np.pi, known, (asking(1.7),)) is None
-
-
-def test_what_an_earlier_check_stops_is_not_named_beside_others(monkeypatch):
-    known = FIRST, ("x * x", "x + x + 0 / x", "Second.")  # which raises at 0
-    found = told(monkeypatch, lambda x: 5.0 * (x > 0), known, (asking(0.0), asking(2.5)))
-    assert found.sentence == "First." and "refuted by an earlier check: the solution with" in found.because[-1]
-    assert told(monkeypatch, lambda x: 5.0, known, (asking(2.5),)).kind == "one of"
 
 
 def test_what_an_earlier_check_stops_may_not_be_it(monkeypatch):
@@ -342,6 +315,7 @@ def test_of_several_mistakes_those_count_that_no_earlier_check_stops():
     assert recognised(lambda x: 2 * x, near, FIRST).sentence == "First."  # to the bit
     found = recognised(lambda x: 2 * x, FIRST, SECOND, before=(3.0,))  # all are stopped: none is ruled out
     assert found.kind == "one of" and len(found.because) == 4 and "refuted by an earlier check" in found.because[2]
+    assert found.sentence == "It is one of these, which give the same here: First. Or: Second."
     assert recognised(lambda x: 2 * x, FIRST, also, here=(2.5, 3.5), before=(4.5,)).because == (
         "replies as the solution with '2 * x' for 'x * x', to all 2 calls",
         "replies as the solution with '3 * x if x == 1.5 else 2 * x' for 'x * x', to all 2 calls",

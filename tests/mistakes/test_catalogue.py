@@ -1,13 +1,12 @@
 """The catalogue is what it says: every mutant dies exactly where its entry says, and right answers live."""
 
-import itertools
 import re
 
 import numpy as np
 import pytest
 
 from lnlib.gradcheck import complex_step
-from lnlib.layernorm import layer_norm_backward, layer_norm_backward_steps
+from lnlib.layernorm import layer_norm_backward
 from lnlib.mistakes import HARMLESS, MUTANTS, RECIPES, TESTS, GradientTest, Mistake, kill_matrix
 from lnlib.mistakes.catalogue import forward_keeping_x
 from lnlib.mistakes.gradient_tests import problem
@@ -117,20 +116,6 @@ def test_every_recipe_is_counted():
     assert [id for id, _ in counted] == [c.id for c in RECIPES]
 
 
-def test_pairwise_distinguishable():
-    # Two probes. The smallest difference is 1/D of the projection, some 1e-2 of the terms; rounding is 1e-14.
-    probes = [problem(), problem(sigma=1e-3)]
-    results = {m.name: [m.backward(p.dy, p.cache) for p in probes] for m in MUTANTS}
-    results["right"] = [layer_norm_backward(p.dy, p.cache) for p in probes]
-
-    def differ(a, b):
-        return any(u.shape != v.shape or np.linalg.norm(u - v) > 1e-3 * size
-                   for found, other, p in zip(a, b, probes) for u, v, size in zip(found, other, p.sizes))
-
-    pairs = itertools.combinations(results, 2)
-    assert [(a, b) for a, b in pairs if not differ(results[a], results[b])] == []
-
-
 def test_the_default_probe():
     p = problem()
     assert len({p.x.shape[0], p.x.shape[1], p.x.shape[2], p.x.size // 7}) == 4  # no dimension stands for another
@@ -183,15 +168,6 @@ def test_right_gradients_of_another_layer_norm(name, statistics):
     dx, dgamma, dy, cache = self_consistent(statistics)
     found = BY_NAME[name].backward(dy, cache)
     assert relative(found[0], dx) < 5e-12 and relative(found[1], dgamma) < 5e-12
-
-
-def test_harmless_variants_are_right():
-    # Rounding: a few u times a condition number below 10.
-    x, gamma, beta, dy, cache = case()
-    right = layer_norm_backward_steps(dy, x, gamma)
-    for mutant in HARMLESS:
-        for found, expected in zip(mutant.backward(dy, cache), right):
-            assert relative(found, expected) < 1e-13
 
 
 def test_kill_matrix_shape_and_own_tests():

@@ -349,7 +349,7 @@ _in_dx("projection-first", "the mean is taken out after the projection: xhat has
        "", lambda g, xhat, r, *_: r * _less_mean(g - xhat * row_mean(g * xhat)))
 
 
-#: Wrong backwards, each with one mistake; pairwise different on the probes of the gradient tests.
+#: Wrong backwards, each with one mistake; pairwise different on the probes of the diagnosis.
 MUTANTS = tuple(_mutants)
 
 #: Right backwards that are written differently. No test may kill them.

@@ -134,15 +134,6 @@ def _centred(cache):
     return c, var, 1 / cache.rstd**2 - var
 
 
-def _in_rstd(name, wrong, killed_by, question, rstd):
-    """Register the right formulas with ``rstd(var, eps, cache)`` in place of 1/s, and return them."""
-    def backward(dy, cache):
-        c, var, eps = _centred(cache)
-        r = rstd(var, eps, cache)
-        return _dx(dy * cache.gamma, c * r, r), *_sums(dy, c * r)
-    return _register(wrong, killed_by, question, name)(backward)
-
-
 _in_dx("identity", "layer norm is treated as if it were not there", _DX | _SUM | _ORTHOGONAL,
        "Shift a whole row by a constant: what happens to y, and what does your dx predict?",
        lambda g, xhat, r, dy, gamma: dy.copy())
@@ -241,9 +232,12 @@ _in_dx("norm-of-gradient", "dy is normalised, as if backward were forward again"
        lambda g, xhat, r, dy, gamma: gamma * _less_mean(dy) / np.sqrt(row_mean(_less_mean(dy) ** 2) + 1e-5))
 
 
-eps_dropped = _in_rstd(
-    "eps-dropped", "backward computes s again without eps", {"small-sigma", "adjoint", "one-direction"},
-    "Make sigma as small as sqrt(eps).", lambda var, eps, cache: 1 / np.sqrt(var))
+@_register("backward computes s again without eps", {"small-sigma", "adjoint", "one-direction"},
+           "Make sigma as small as sqrt(eps).")
+def eps_dropped(dy, cache):
+    c, var, _ = _centred(cache)
+    r = 1 / np.sqrt(var)
+    return _dx(dy * cache.gamma, c * r, r), *_sums(dy, c * r)
 
 
 @_register("backward belongs to s = sqrt(var) + eps, forward has sqrt(var + eps)",
@@ -260,10 +254,13 @@ _in_dx("exact-projection", "all of g along xhat is removed; eps lets a little of
        lambda g, xhat, r, *_: r * (g - row_mean(g) - xhat * row_mean(g * xhat) / row_mean(xhat * xhat)))
 
 
-_in_rstd("rstd-for-variance", "what forward saved as 1/s is read as the variance",
-         (_DX | _PARAMETERS) - {"standardised"} | _ORTHOGONAL,
-         "Scale x by 10: which way must the number you saved change?",
-         lambda var, eps, cache: 1 / np.sqrt(cache.rstd + eps))
+@_register("what forward saved as 1/s is read as the variance",
+           (_DX | _PARAMETERS) - {"standardised"} | _ORTHOGONAL,
+           "Scale x by 10: which way must the number you saved change?")
+def rstd_for_variance(dy, cache):
+    c, _, eps = _centred(cache)
+    r = 1 / np.sqrt(cache.rstd + eps)
+    return _dx(dy * cache.gamma, c * r, r), *_sums(dy, c * r)
 
 
 def padding(D):
@@ -272,10 +269,15 @@ def padding(D):
     return ((1 << (D - 1).bit_length()) - D) / D
 
 
-_in_rstd("padded-lanes", "lanes beyond the row's end count in its variance, each as -mean",
-         (_DX | _PARAMETERS) - {"standardised"} | _ORTHOGONAL,
-         "What does a lane that loaded 0 hold once the mean is subtracted?", lambda var, eps, cache: 1 / np.sqrt(
-             var + padding(cache.x.shape[-1]) * row_mean(cache.x.astype(var.dtype)) ** 2 + eps))
+@_register("lanes beyond the row's end count in its variance, each as -mean",
+           (_DX | _PARAMETERS) - {"standardised"} | _ORTHOGONAL,
+           "What does a lane that loaded 0 hold once the mean is subtracted?")
+def padded_lanes(dy, cache):
+    c, var, eps = _centred(cache)
+    r = 1 / np.sqrt(var + padding(dy.shape[-1]) * row_mean(cache.x.astype(c.dtype)) ** 2 + eps)
+    return _dx(dy * cache.gamma, c * r, r), *_sums(dy, c * r)
+
+
 _in_dx("ddof-mismatch", "the projection is divided by D - 1, the variance by D",
        _DX - {"sum-y", "wide-loose"} | _ORTHOGONAL, "Try the smallest D that makes sense.",
        lambda g, xhat, r, *_: r * (g - row_mean(g) - xhat * (g * xhat).sum(-1, keepdims=True) / (g.shape[-1] - 1)))

@@ -11,6 +11,7 @@ from right import from_y, means, normalised, one_pass, pair, pairs, two_pass
 from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from lnlib.gradcheck import central_difference
 from lnlib.mistakes import HARMLESS, MUTANTS
+from lnlib.mistakes.catalogue import forward_keeping_x
 from lnlib.mistakes.wild import WILD
 from lnlib.validate import TargetError, assert_valid, validate
 from lnlib.validate.cases import LAYOUTS, all_cases
@@ -112,6 +113,15 @@ def test_a_failure_is_shrunk_to_one_of_its_kind():
     at = {f.property: f for f in report.failures}
     assert not np.isfinite(at.pop("gamma of either sign, and 0").error) and at
     assert all(np.isfinite(f.error) and f.case.gamma.all() for f in at.values())
+
+
+@pytest.mark.slow
+def test_mistakes_of_the_catalogue_are_found_and_shrunk():
+    for entry in MUTANTS[::9]:
+        report = validate((forward_keeping_x, entry.backward), quick=True)
+        assert not report.held, entry.name
+        case = report.failures[0].case
+        assert case.x.size // case.x.shape[-1] <= 4 and case.x.shape[-1] <= 8, (entry.name, str(case))
 
 
 def of_wild(name):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..layernorm import layer_norm_forward
-from ..mistakes import Mistake, changes
+from ..mistakes import changes
 from . import Call, Exercise, each, expect, expect_array, expect_close, expect_number, of_small_error, unchanged
 
 
@@ -98,17 +98,6 @@ def _groups(title, name, shape, groups, eps=(), scale=1):
                 lambda found, expected, **_: expect_close(found, expected, 1e-14, f"group norm with {name}"))
 
 
-_INTERLEAVED = Mistake("", "The features of a group of yours are not neighbours: others lie between them.",
-                       changes=(("groups, x.shape[-1] // groups)", "x.shape[-1] // groups, groups)"),
-                                ("parts.mean(axis=-1", "parts.mean(axis=-2"),
-                                ("(c * c).mean(axis=-1", "(c * c).mean(axis=-2")))
-
-
-_OVER_ROWS = Mistake("", "Your means run over the rows. May one row change the result of another?", changes=(
-    ("parts.mean(axis=-1", "parts.mean(axis=tuple(range(x.ndim - 1))"),
-    ("(c * c).mean(axis=-1", "(c * c).mean(axis=tuple(range(x.ndim - 1))")))
-
-
 def statistics_shape_solution(kind, shape, groups=2):
     N, C, H, W = shape
     return {
@@ -117,13 +106,6 @@ def statistics_shape_solution(kind, shape, groups=2):
         "instance": (N, C, 1, 1),
         "group": (N, groups, 1, 1, 1),
     }[kind]
-
-
-_AXES_KEPT = Mistake("", "The axes that are averaged over keep their lengths in your shapes, and the others have "
-                     "length 1. Which of them does a mean still tell apart?", changes=(
-                         ("(1, C, 1, 1)", "(N, 1, H, W)"), ('"layer": (N, 1, 1, 1)', '"layer": (1, C, H, W)'),
-                         ('"instance": (N, C, 1, 1)', '"instance": (1, 1, H, W)'),
-                         ("(N, groups, 1, 1, 1)", "(1, 1, C // groups, H, W)")))
 
 
 def _averaged_over(found, shape, groups):
@@ -216,8 +198,12 @@ EXERCISES = (
         ("np.sqrt(var + eps)", "np.sqrt(var)", "Your numbers are those of eps = 0. Where does eps stand, and is it as large as the caller's?",
          "np.sqrt(var + 1e-5)", "Your eps is 1e-5, whatever the caller passes.",
          "(np.sqrt(var) + eps)", "In your answer eps is added after the root. What is its unit then?",
-         "(var + eps)", "Each group is divided by its variance. If x is in metres, in which unit is your result?"))
-             + (_INTERLEAVED, _OVER_ROWS)),
+         "(var + eps)", "Each group is divided by its variance. If x is in metres, in which unit is your result?"),
+        (("groups, x.shape[-1] // groups)", "x.shape[-1] // groups, groups)"),
+         *((f"{a}.mean(axis=-1", f"{a}.mean(axis=-2") for a in ("parts", "(c * c)")),
+         "The features of a group of yours are not neighbours: others lie between them."),
+        (*((f"{a}.mean(axis=-1", f"{a}.mean(axis=tuple(range(x.ndim - 1))") for a in ("parts", "(c * c)")),
+         "Your means run over the rows. May one row change the result of another?"))),
     Exercise("statistics-shape", 10, "implement", statistics_shape_solution,
              tuple(_shape_of(kind) for kind in ("batch", "layer", "instance", "group")), mistakes=changes(
         ('"batch": (1, C, 1, 1)', '"batch": (N, 1, 1, 1)',
@@ -253,6 +239,10 @@ EXERCISES = (
          '"group": (N, groups, 1, H, W)', "For group norm you average over the channels of a group at each pixel, as "
          "if the image were a sequence. Who shares a mean in a group?",
          '"group": (N, groups, 1, 1)',
-         "For group norm an axis is lost. How many axes has x after the reshape, and what does keepdims do?"))
-             + (_AXES_KEPT,)),
+         "For group norm an axis is lost. How many axes has x after the reshape, and what does keepdims do?"),
+        (("(1, C, 1, 1)", "(N, 1, H, W)"), ('"layer": (N, 1, 1, 1)', '"layer": (1, C, H, W)'),
+         ('"instance": (N, C, 1, 1)', '"instance": (1, 1, H, W)'),
+         ("(N, groups, 1, 1, 1)", "(1, 1, C // groups, H, W)"),
+         "The axes that are averaged over keep their lengths in your shapes, and the others have length 1. Which of "
+         "them does a mean still tell apart?"))),
 )

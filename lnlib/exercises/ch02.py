@@ -5,7 +5,7 @@ import numpy as np
 from ..forms import eps_outside_forward
 from ..gradcheck import complex_step
 from ..layernorm import layer_norm_backward, layer_norm_forward, rms_norm_forward
-from ..mistakes import Mistake, changes
+from ..mistakes import changes
 from . import Call, Exercise, each, expect, expect_array, expect_close
 from .gradients import Backward, expect_gradient, outside
 
@@ -129,10 +129,6 @@ def _symbolic_rms(n):
         expected = _derivative(lambda row: rms_norm_forward(row, np.ones(n), eps)[0], x)
         expect_close(np.array(found, dtype=float), expected, _RTOL, f"J for D = {n}")
     return each(f"equal to the derivative at D = {n}", lambda rng: Call({}, x=1 + rng.standard_normal(n)), judge)
-
-
-_NO_S = Mistake("", "Both x became xhat as if they were equal. What stands between them?", changes=(
-    ("x[i]: s * xhat[i]", "x[i]: xhat[i]"), ("x[j]: s * xhat[j]", "x[j]: xhat[j]")))
 
 
 def eps_outside_backward_solution(dy, x, gamma, eps):
@@ -278,14 +274,13 @@ EXERCISES = (
          "Your J does not depend on the size of x. If x is in metres, in which unit is J?"),
         ("* 2 * x[j] / D", "* 2 * x[i] / D", "The path through q is differentiated by the wrong entry of x."),
         ("x[j]: s * xhat[j]", "x[j]: xhat[j]",
-         "An x became an xhat as if they were equal. What stands between them?")) + (_NO_S,)),
+         "An x became an xhat as if they were equal. What stands between them?"),
+        (("x[i]: s * xhat[i]", "x[i]: xhat[i]"), ("x[j]: s * xhat[j]", "x[j]: xhat[j]"),
+         "Both x became xhat as if they were equal. What stands between them?"))),
     Exercise("eps-outside", 20, "derive, implement", eps_outside_backward_solution,
              (*_DX.layers()[:3], _eps_outside(0.0), _eps_outside(0.5), *_DX.layers()[3:], _DX.stress()),
-             _DX.diagnose, mistakes=(
-        Mistake("", "Your means run over the whole array", "Which numbers does layer norm show to a row?",
-                changes=tuple((f"{a}.mean(axis=-1", f"{a}.mean(axis=None")
-                              for a in ("x", "(c * c)", "g", "(g * xhat)"))),
-        Mistake("", "Your means run over the first axis", "Which numbers does layer norm show to a row?",
-                changes=tuple((f"{a}.mean(axis=-1", f"{a}.mean(axis=0")
-                              for a in ("x", "(c * c)", "g", "(g * xhat)"))))),
+             _DX.diagnose, mistakes=changes(*(
+        (*((f"{a}.mean(axis=-1", f"{a}.mean(axis={axis}") for a in ("x", "(c * c)", "g", "(g * xhat)")),
+         f"Your means run over the {where}. Which numbers does layer norm show to a row?")
+        for axis, where in ((None, "whole array"), (0, "first axis"))))),
 )

@@ -4,7 +4,7 @@ import numpy as np
 
 from .. import reference
 from ..layernorm import layer_norm_backward, layer_norm_forward
-from ..mistakes import Mistake, changes
+from ..mistakes import changes
 from . import Call, Exercise, each, expect, expect_array, expect_close, expect_parts
 from .gradients import LAYER, Backward, expect_gradient
 
@@ -219,9 +219,9 @@ EXERCISES = (
          "np.abs(gamma) < tolerance", _NO_BETA,
          "np.abs(gamma) < u",
          "Your answer compares gamma with u, whatever beta is. How large is the rounding error of y?",
-         "gamma < tolerance", _NO_BETA + " And does rounding care for the sign of gamma?"))
-             + (Mistake("", _SIGNS, changes=(("np.abs(beta)", "beta * np.sign(gamma)"),  # beta / gamma
-                                             ("gamma == 0", "(gamma == 0) & (beta > 0)"))),)),
+         "gamma < tolerance", _NO_BETA + " And does rounding care for the sign of gamma?"),
+        # beta / gamma:
+        (("np.abs(beta)", "beta * np.sign(gamma)"), ("gamma == 0", "(gamma == 0) & (beta > 0)"), _SIGNS))),
     Exercise("residual-backward", 5, "implement", residual_backward_solution,
              (*_RESIDUAL.layers(),
               _RESIDUAL.exactly("z has no other use", (2, 3, 7)),

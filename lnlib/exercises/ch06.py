@@ -3,7 +3,8 @@
 import numpy as np
 
 from ..layernorm import layer_norm_backward, layer_norm_backward_steps, layer_norm_forward
-from ..mistakes import Diagnosis, change, changes
+from ..mistakes import Diagnosis, changes
+from ..mistakes.change import function_with
 from . import Call, Check, Exercise, each, expect, expect_number, expect_parts
 from .run import plainly, reply
 
@@ -170,13 +171,14 @@ def _right_ones_agree(result, **_):
 def _shows(layer, why):
     """A judge: on the input the wrong layer is off by 1e-3 in some output.
 
-    Else it says ``why(x, gamma, beta, dy, eps)``, or, where that is None, how far off the layer is.
+    Else it says the first of ``why(x, gamma, beta, dy, eps)`` that is so, or how far off the layer is.
     """
     def judge(result, **_):
         with np.errstate(all="ignore"):
             error = _error(layer, *result)
-        expect(not error <= 1e-3, f"{layer.__name__} passes on your input: " + (why(*result) or (
-            f"what it has wrong is {error:.0e} of the terms that are added up, and 1e-3 is asked for")))
+            reason = next((words for words, so in why(*result) if so), f"what it has wrong is {error:.0e} of the "
+                          "terms that are added up, and 1e-3 is asked for")
+        expect(not error <= 1e-3, f"{layer.__name__} passes on your input: {reason}")
     return judge
 
 
@@ -219,61 +221,44 @@ def threads_solution(rng):
     return x, gamma, beta, dy, 1e-5
 
 
-def _why_flat(x, eps):
-    """Why xhat is 0, or nearly, whatever the layer; None where it is not."""
-    if x.shape[-1] == 1:
-        return "a row of one number has no variance"
+# Why a wrong layer passes on an input: (words, whether it is so), of which the first that is so is told.
+
+def _flat(x, eps):
+    """Why xhat is 0, or nearly, whatever the layer."""
     var = x.var(axis=-1)
-    if not var.any():
-        return "all its rows are constant"
-    return "eps is so far above the variance that xhat is nearly 0" if (var < 1e-6 * eps).all() else None
+    return [("a row of one number has no variance", x.shape[-1] == 1), ("all its rows are constant", not var.any()),
+            ("eps is so far above the variance that xhat is nearly 0", (var < 1e-6 * eps).all())]
 
 
 def _why_gamma(x, gamma, beta, dy, eps):
-    if flat := _why_flat(x, eps):
-        return flat
-    if np.ptp(gamma) == 0:
-        return "gamma is the same for all features"
-    return None if (gamma * dy).any() else "gamma times dy is 0 everywhere"
+    return [*_flat(x, eps), ("gamma is the same for all features", np.ptp(gamma) == 0),
+            ("gamma times dy is 0 everywhere", not (gamma * dy).any())]
 
 
 def _why_lanes(x, gamma, beta, dy, eps):
-    if x.shape[-1] % 8 == 0:
-        return "D is a multiple of 8"
-    if flat := _why_flat(x, eps):
-        return flat
     squares = (x - mean_of(x)) ** 2
-    if np.allclose(squares[..., -1:], mean_of(squares), rtol=1e-9, atol=0):
-        return "every last number is as far from the mean as the others are"
-    return None
+    alike = np.allclose(squares[..., -1:], mean_of(squares), rtol=1e-9, atol=0)
+    return [("D is a multiple of 8", x.shape[-1] % 8 == 0), *_flat(x, eps),
+            ("every last number is as far from the mean as the others are", alike)]
 
 
 def _why_floor(x, gamma, beta, dy, eps):
     var = x.var(axis=-1)
-    if not var.any():
-        return _why_flat(x, eps)
-    if (var > 100 * eps).all():
-        return "the variance of its rows is everywhere far above eps"
-    return "the variance of its rows is everywhere far below eps" if (var < eps / 100).all() else None
+    return [*_flat(x, eps)[:2], ("the variance of its rows is everywhere far above eps", (var > 100 * eps).all()),
+            ("the variance of its rows is everywhere far below eps", (var < eps / 100).all())]
 
 
 def _why_tile(x, gamma, beta, dy, eps):
-    if x.shape[-1] <= 256:
-        return "D is at most 256"
-    if flat := _why_flat(x, eps):
-        return flat
-    if all(np.array_equal(x[..., k:], x[..., :x.shape[-1] - k]) for k in range(256, x.shape[-1], 256)):
-        return "each tile of x repeats the first"
-    return None if (gamma * dy)[..., 256:].any() else "g is 0 beyond the first 256 features"
+    D = x.shape[-1]
+    repeated = all(np.array_equal(x[..., k:], x[..., :D - k]) for k in range(256, D, 256))
+    return [("D is at most 256", D <= 256), *_flat(x, eps), ("each tile of x repeats the first", repeated),
+            ("g is 0 beyond the first 256 features", not (gamma * dy)[..., 256:].any())]
 
 
 def _why_threads(x, gamma, beta, dy, eps):
     n = x.size // x.shape[-1]
-    if n < 64:
-        return "it has fewer than 64 rows"
-    if n % 16 == 0:
-        return "16 divides the number of rows"
-    return None if dy.reshape(n, -1)[n // 16 * 16:].any() else "dy is 0 in the last rows"
+    return [("it has fewer than 64 rows", n < 64), ("16 divides the number of rows", n % 16 == 0),
+            ("dy is 0 in the last rows", not dy.reshape(n, -1)[n // 16 * 16:].any())]
 
 
 # ---- A test ------------------------------------------------------------------------------------------
@@ -288,29 +273,24 @@ def keeps_solution(layer):
     return all(np.array_equal(a, b) for a, b in zip(first, before))
 
 
-_KEEPS = ("    both = SCRATCH.setdefault(D, np.empty((2, D)))  # allocated once\n"
-          "    both[0], both[1] = sums(dy, xhat)\n")
-_DX = "    dx = r * (g - mean_of(g) - xhat * mean_of(g * xhat))\n"
-_RETURN = "    return gamma * xhat + beta, dx, both[0], both[1]\n"
-_ALL = _KEEPS + _DX + _RETURN
+_BOTH = """both = SCRATCH.setdefault(D, np.empty((2, D)))  # allocated once
+    both[0], both[1] = sums(dy, xhat)"""
 #: layer_f, and its like: each writes into a result that it has handed out.
-BUFFERS = {"layer_f": layer_f} | {name: change(_ALL, new, "").of(layer_f) for name, new in {
-    "one that adds to its buffer": "    both = SCRATCH.setdefault((D, 0), np.zeros((2, D)))\n"
-                                   "    both += sums(dy, xhat)\n" + _DX + _RETURN,
-    "one with a single buffer for every D": "    both = SCRATCH.setdefault(0, np.empty((2, 10_000)))[:, :D]\n"
-                                            "    both[0], both[1] = sums(dy, xhat)\n" + _DX + _RETURN,
-    "one that keeps dx": "    dx = SCRATCH.setdefault(('dx', x.shape), np.empty(x.shape))\n"
-                         "    dx[...] = r * (g - mean_of(g) - xhat * mean_of(g * xhat))\n"
-                         "    return gamma * xhat + beta, dx, *sums(dy, xhat)\n",
-    "one that keeps dgamma": "    dgamma = SCRATCH.setdefault(('dgamma', D), np.empty(D))\n"
-                             "    dgamma[:], dbeta = sums(dy, xhat)\n" + _DX +
-                             "    return gamma * xhat + beta, dx, dgamma, dbeta\n",
-    "one that keeps dbeta": "    dbeta = SCRATCH.setdefault(('dbeta', D), np.empty(D))\n"
-                            "    dgamma, dbeta[:] = sums(dy, xhat)\n" + _DX +
-                            "    return gamma * xhat + beta, dx, dgamma, dbeta\n",
-    "one that keeps y": _DX + "    y = SCRATCH.setdefault(('y', x.shape), np.empty(x.shape))\n"
-                              "    y[...] = gamma * xhat + beta\n"
-                              "    return y, dx, *sums(dy, xhat)\n"}.items()}
+BUFFERS = {"layer_f": layer_f} | {name: function_with(layer_f, tuple(pairs)) for name, *pairs in (
+    ("one that adds to its buffer",
+     (_BOTH, "both = SCRATCH.setdefault((D, 0), np.zeros((2, D)))\n    both += sums(dy, xhat)")),
+    ("one with a single buffer for every D", ("(D, np.empty((2, D)))", "(0, np.empty((2, 10_000)))[:, :D]")),
+    ("one that keeps dx", (_BOTH, "both = sums(dy, xhat)"),
+     ("dx = r", "dx = SCRATCH.setdefault(('dx', x.shape), np.empty(x.shape))\n    dx[...] = r")),
+    ("one that keeps dgamma",
+     (_BOTH, "both = SCRATCH.setdefault(('dgamma', D), np.empty(D)), np.empty(D)\n"
+             "    both[0][:], both[1][:] = sums(dy, xhat)")),
+    ("one that keeps dbeta",
+     (_BOTH, "both = np.empty(D), SCRATCH.setdefault(('dbeta', D), np.empty(D))\n"
+             "    both[0][:], both[1][:] = sums(dy, xhat)")),
+    ("one that keeps y", (_BOTH, "both = sums(dy, xhat)"),
+     ("return gamma * xhat + beta,",
+      "y = SCRATCH.setdefault(('y', x.shape), np.empty(x.shape))\n    y[...] = gamma * xhat + beta\n    return y,")))}
 
 
 def _says_of(title, layers, right, words):

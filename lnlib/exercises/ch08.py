@@ -61,24 +61,21 @@ def _survives(description):
 
 def _near_the_threshold(rng):
     """The line of two passes is just below 10**-5, then just above; u is between the two thresholds of 7 digits."""
-    # rows() moves the mean by up to 1 %, so it is the row that is asked about, not its intended ratio.
+    def of(row):
+        # rows() moves the mean by up to 1 %, so it is the row that is asked about, not its intended ratio.
+        wide = row.astype(np.float64)
+        return wide.mean() / wide.std(), wide.var() / 1e-5
+
     # Of four numbers, so that a variance divided by D - 1 shows.
-    row = regimes.rows(rng, 1, 4, 100.0)[0]
-    wide = row.astype(np.float64)
-    loss = regimes.mean_loss(wide.mean() / wide.std(), 4, "pairwise")
-    calls = [Call({"row": row, "digits": -np.log10(loss * factor)}, place=f"a loss of {loss:.2e} by the rounded mean",
-                  expected=expected)
-             for factor, expected in ((1.1, ["recentred", "two-pass"]), (0.9, ["recentred"]))]
-    flat, far = regimes.rows(rng, 1, 256, 0.01)[0], regimes.rows(rng, 1, 256, 30.0)[0]
-    wide = far.astype(np.float64)
-    loss = regimes.naive_loss(wide.mean() / wide.std(), wide.var() / 1e-5, 256, "pairwise")
-    calls += [Call({"row": far, "digits": -np.log10(loss * factor)},
-        place=f"a loss of {loss:.2e} by the naive variance",
-                   expected=expected)
-              for factor, expected in ((1.1, ["naive", "recentred", "two-pass"]), (0.9, ["recentred", "two-pass"]))]
-    return calls + [Call({"row": flat, "digits": -np.log10(2.0**-24 * factor)}, place="ratio 0.01, where u is lost",
-                         expected=expected)
-                    for factor, expected in ((1.1, ["naive", "recentred", "two-pass"]), (0.9, []))]
+    near, flat, far = (regimes.rows(rng, 1, D, ratio)[0] for D, ratio in ((4, 100.0), (256, 0.01), (256, 30.0)))
+    mean, naive = regimes.mean_loss(of(near)[0], 4, "pairwise"), regimes.naive_loss(*of(far), 256, "pairwise")
+    return [Call({"row": row, "digits": -np.log10(loss * factor)}, place=place, expected=expected)
+            for row, loss, place, *both in (
+                (near, mean, f"a loss of {mean:.2e} by the rounded mean", ["recentred", "two-pass"], ["recentred"]),
+                (far, naive, f"a loss of {naive:.2e} by the naive variance", ["naive", "recentred", "two-pass"],
+                 ["recentred", "two-pass"]),
+                (flat, 2.0**-24, "ratio 0.01, where u is lost", ["naive", "recentred", "two-pass"], []))
+            for factor, expected in zip((1.1, 0.9), both)]
 
 
 def _judge_near(found, digits, place, expected, **_):

@@ -4,7 +4,7 @@ import numpy as np
 
 from .. import forms, regimes
 from ..layernorm import layer_norm_backward, layer_norm_forward
-from ..mistakes import Mistake, changes
+from ..mistakes import changes
 from ..summation import row_sum_bound, sum_rows
 from . import Call, Exercise, each, expect, expect_array, expect_close, expect_number
 from .gradients import Backward, outside
@@ -176,8 +176,8 @@ _BY_ROW = "(np.linalg.norm(cache.rstd * cache.gamma * dy, axis=-1) / np.linalg.n
 EXERCISES = (
     Exercise("digits-of-dx", 10, "measure", digits_of_dx_solution,
              (_digits("rows of all sizes", _rows_of_all_sizes), _digits("few digits, or none", _few_digits),
-              _digits("dx is zero", _no_digits)), mistakes=(
-        *changes(("cache.rstd * cache.gamma * dy", "cache.rstd * dy",
+              _digits("dx is zero", _no_digits)), mistakes=changes(
+        ("cache.rstd * cache.gamma * dy", "cache.rstd * dy",
          "The numerator is made of dy. What reaches the normalisation on the way back?",
          "cache.gamma * dy", "The numerator is not in the units of dx. Multiply x by 10: should kappa change?"),
         ("cache.gamma * dy", "cache.gamma**2 * dy",
@@ -192,14 +192,14 @@ EXERCISES = (
          "(np.linalg.norm(cache.rstd * cache.gamma * dy) / size) ** 2",
          "Your kappa is a quotient of squares. Which root does a norm have?",
          "np.linalg.norm(cache.rstd * cache.gamma * dy, 2) / np.linalg.norm(dx, 2)",
-         "Of a matrix, norm(a, 2) is the largest singular value. Take the root of the sum of all squares.")),
-        Mistake("", "Your digits are a mean over rows. Take norms of whole tensors.",
-                changes=((_KAPPA, _BY_ROW), ("-np.log10(kappa * u)", "-np.log10(kappa * u).mean()"))),
-        Mistake("", "Your digits are one number a row. Take norms of whole tensors.",
-                changes=((_KAPPA, _BY_ROW), ("max(0.0, ", "np.maximum(0.0, "))),
-        Mistake("", "Your digits are no number where dx is zero. What does the docstring return there?",
-                changes=(("    if size == 0:\n        return 0.0\n", ""), ("max(0.0, ", "np.maximum(0.0, "))),
-        *changes(("return 0.0", "return float(-np.log10(u))",
+         "Of a matrix, norm(a, 2) is the largest singular value. Take the root of the sum of all squares."),
+        ((_KAPPA, _BY_ROW), ("-np.log10(kappa * u)", "-np.log10(kappa * u).mean()"),
+         "Your digits are a mean over rows. Take norms of whole tensors."),
+        ((_KAPPA, _BY_ROW), ("max(0.0, ", "np.maximum(0.0, "),
+         "Your digits are one number a row. Take norms of whole tensors."),
+        (("    if size == 0:\n        return 0.0\n", ""), ("max(0.0, ", "np.maximum(0.0, "),
+         "Your digits are no number where dx is zero. What does the docstring return there?"),
+        ("return 0.0", "return float(-np.log10(u))",
          "Where dx is zero you expect all digits. How large is rounding there, beside dx?"),
         (_KAPPA, "size / np.linalg.norm(cache.rstd * cache.gamma * dy)",
          "Your kappa is upside down: it is largest where nothing cancels."),
@@ -218,7 +218,7 @@ EXERCISES = (
         ("max(0.0, -np.log10(kappa * u))", "abs(np.log10(kappa * u))",
          "Your digits lose their sign. How many are left where kappa u is above 1?",
          "-np.log10(kappa * u)",
-         "The number of digits may come out negative. How many are left where all are lost?")))),
+         "The number of digits may come out negative. How many are left where all are lost?"))),
     Exercise("constant-rows", 15, "derive, implement", safe_backward_solution,
              (*_DX.layers()[:3],
               _safe("rows that vary", _varied_rows, _of_varied),
@@ -246,14 +246,11 @@ EXERCISES = (
         ("along) / s", "along) / s * (sigma > 0)",
          "Your dx of a constant row is 0. Move one element of such a row a little: does y stay?"),
         ("s = sigma + eps", "s = np.where(sigma > 0, sigma + eps, 1)",
-         "A constant row is divided by 1. What does the forward pass divide it by?")) + (
-        Mistake("", "Your eps is squared under the root. What does the forward pass divide by?", changes=(
-            ("s = sigma + eps", "s = np.sqrt(sigma**2 + eps**2)"), ("c / np.where(sigma > 0, sigma, 1)", "c / s"))),
-        Mistake("", "Your means are taken over all rows together. Which numbers has the mean of a row?", changes=(
-            ("x.mean(axis=-1, keepdims=True)", "x.mean()"),
-            ("(c * c).mean(axis=-1, keepdims=True)", "(c * c).mean()"),
-            ("(g * c / s).mean(axis=-1, keepdims=True)", "(g * c / s).mean()"),
-            ("g.mean(axis=-1, keepdims=True)", "g.mean()"))),)),
+         "A constant row is divided by 1. What does the forward pass divide it by?"),
+        (("s = sigma + eps", "s = np.sqrt(sigma**2 + eps**2)"), ("c / np.where(sigma > 0, sigma, 1)", "c / s"),
+         "Your eps is squared under the root. What does the forward pass divide by?"),
+        (*((f"{a}.mean(axis=-1, keepdims=True)", f"{a}.mean()") for a in ("x", "(c * c)", "(g * c / s)", "g")),
+         "Your means are taken over all rows together. Which numbers has the mean of a row?"))),
     Exercise("sum-in-pairs", 10, "implement", sum_in_pairs_solution,
              (_sums("every row counts", _whole_numbers, _every_row_counts),
               # Before the short sum, on which running sums along either axis are alike.
@@ -288,11 +285,11 @@ EXERCISES = (
          "The rows are added in float64 and rounded once. The exercise asks for partial sums in float32."),
         ("pairs = terms[:half] + terms[half:2 * half]",
          "terms[:half] += terms[half:2 * half]\n        pairs = terms[:half]",
-         "The sums are written into terms, which belongs to the caller.")) + tuple(
-        Mistake("", "NumPy adds one row to each of two, so that it counts twice. Which row has no partner?", changes=(
-            *rows, ("np.concatenate([pairs, terms[2 * half:]])", "pairs"))) for rows in (
-                [("terms[half:2 * half]", "terms[half:]")],
-                [("terms[:half]", "terms[::2]"), ("terms[half:2 * half]", "terms[1::2]")]))),
+         "The sums are written into terms, which belongs to the caller."),
+        *((*rows, ("np.concatenate([pairs, terms[2 * half:]])", "pairs"),
+           "NumPy adds one row to each of two, so that it counts twice. Which row has no partner?") for rows in (
+            [("terms[half:2 * half]", "terms[half:]")],
+            [("terms[:half]", "terms[::2]"), ("terms[half:2 * half]", "terms[1::2]")])))),
     Exercise("rows-until", 10, "derive", rows_until_solution,
              # The first is small enough for 2**n, should the two sums have changed places.
              (each("by theory", _cases((0.01, 2.0**-8, False), (1e-5, _U, False), (0.05, 2.0**-8, False),

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 from .. import cost
-from ..mistakes import Diagnosis, Mistake, changes
+from ..mistakes import Diagnosis, changes
 from . import Call, Exercise, each, expect, expect_number, expect_parts
 from .run import plainly, reply
 
@@ -236,9 +236,8 @@ EXERCISES = (
          "One access for each element is too many. How often does x * x read x, and what does a sum write?"),
         ("2 * N + rows + D", "3 * N + rows + D",
          "A third large array is moved in the fused pass. Does it return xhat, or read x again?"),
-        ("itemsize * numbers, itemsize * fused", "numbers, fused", "These are numbers, and not bytes.")) + (
-        Mistake("", _READ_ANEW,
-                changes=(("10 * rows + D", "10 * rows + N"), ("2 * N + rows + D", "3 * N + rows"))),)),
+        ("itemsize * numbers, itemsize * fused", "numbers, fused", "These are numbers, and not bytes."),
+        (("10 * rows + D", "10 * rows + N"), ("2 * N + rows + D", "3 * N + rows"), _READ_ANEW))),
     Exercise("free-operations", 10, "derive", free_operations_solution,
              (each("memory is slow", _machines, _slow_memory),
               each("arithmetic is slow", lambda rng: Call({"machine": _machine(400e9, 100e9), "itemsize": 4}),
@@ -294,17 +293,16 @@ EXERCISES = (
         ('3 + (keep == "xhat")', "2", "Nothing that forward leaves is in your sum. What does it make of x's size?"),
         ('1 if keep == "xhat" else 2', "2",
          "Two statistics are kept in both cases. What is the mean for, once xhat is there?"),
-        (" + 2 * D", "", "The gradients of the parameters are not counted.")) + tuple(
-        Mistake("", f"{_ONE_MISSING} And small arrays count, too.", changes=(("3 +", "2 +"), *small))
-        for small in ([(" + 2 * D", "")], [(" + statistics * rows", "")],
-                      [(" + 2 * D", ""), (" + statistics * rows", "")])) + (
-        Mistake("", _SWAPPED, changes=(('(keep == "xhat")', '(keep == "x")'),
-                                       ('1 if keep == "xhat"', '1 if keep == "x"'))),)),
+        (" + 2 * D", "", "The gradients of the parameters are not counted."),
+        *((("3 +", "2 +"), *small, f"{_ONE_MISSING} And small arrays count, too.")
+          for small in ([(" + 2 * D", "")], [(" + statistics * rows", "")],
+                        [(" + 2 * D", ""), (" + statistics * rows", "")])),
+        (('(keep == "xhat")', '(keep == "x")'), ('1 if keep == "xhat"', '1 if keep == "x"'), _SWAPPED))),
     Exercise("half-length", 5, "measure", half_length_solution,
              (each("from two calls", _two_calls, _from_two_calls),
               each("no overhead", lambda rng: Call({"n1": 1000, "t1": 1e-6, "n2": 4000, "t2": 4e-6}),
-                   _without_overhead)), mistakes=(
-        *changes(("return a / b", "return a", "This is the overhead, in seconds. How many elements take as long?",
+                   _without_overhead)), mistakes=changes(
+        ("return a / b", "return a", "This is the overhead, in seconds. How many elements take as long?",
          "return b / a", "The quotient is upside down. In which unit is it?",
          "return a / b / 2", "At this length the overhead is two thirds of the time.",
          "return 2 * a / b", "At this length the overhead is a third of the time.",
@@ -315,15 +313,15 @@ EXERCISES = (
          "Half of the second call's time is looked for. At the length asked for, how long does a call take?"),
         ("(t2 - t1) / (n2 - n1)", "t2 / n2",
          "The time per element still has the overhead in it. What do two calls have in common?",
-         "(t2 - t1) / n2", "The difference of times is divided by n2. How many more elements has the second call?")),
-        Mistake("", "This leaves the overhead inside the time per element. Why do you have two calls?",
-                changes=(("(t2 - t1) / (n2 - n1)", "t2 / n2"), ("t1 - b * n1", "t1"))),
-        Mistake("", "The second call's time is not the time of n2 - n1 elements. How much longer does it take?",
-                changes=(("(t2 - t1)", "t2"), ("t1 - b * n1", "t1"))),
-        *changes(("t1 - b * n1", "t1", "The whole of the first call is taken for overhead. What else did it do?",
-                  "t1 + b * n1", "The time of the work is added to the call's. Is the overhead more than the call?",
-                  "t1 - b * n2", "One call's work is taken from the other call's time. Which n belongs to t1?",
-                  "t2 - b * n1", "One call's work is taken from the other call's time. Which n belongs to t2?"),
-                 ("(t2 - t1) / (n2 - n1)", "(n2 - n1) / (t2 - t1)",
-                  "Your b is upside down. Is it seconds per element, or elements per second?")))),
+         "(t2 - t1) / n2", "The difference of times is divided by n2. How many more elements has the second call?"),
+        (("(t2 - t1) / (n2 - n1)", "t2 / n2"), ("t1 - b * n1", "t1"),
+         "This leaves the overhead inside the time per element. Why do you have two calls?"),
+        (("(t2 - t1)", "t2"), ("t1 - b * n1", "t1"),
+         "The second call's time is not the time of n2 - n1 elements. How much longer does it take?"),
+        ("t1 - b * n1", "t1", "The whole of the first call is taken for overhead. What else did it do?",
+         "t1 + b * n1", "The time of the work is added to the call's. Is the overhead more than the call?",
+         "t1 - b * n2", "One call's work is taken from the other call's time. Which n belongs to t1?",
+         "t2 - b * n1", "One call's work is taken from the other call's time. Which n belongs to t2?"),
+        ("(t2 - t1) / (n2 - n1)", "(n2 - n1) / (t2 - t1)",
+         "Your b is upside down. Is it seconds per element, or elements per second?"))),
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..cpu.ladder import ANY_ORDER, Kernel
 from ..layernorm import rms_norm_backward, rms_norm_forward
-from ..mistakes import Mistake, changes
+from ..mistakes import changes
 from . import Call, Exercise, Ran, each, expect, expect_close, expect_number
 from .gradients import RMS, Backward
 from .kernels import Out, expect_written, fill, with_outputs
@@ -234,9 +234,6 @@ def _forward(rng, dtype=np.float64, rows=5, D=12):
 _forward_right = _as_exact(10)
 
 
-_WIDE = "Your y is rounded once: its products are float64. Which number in your loop is not made by x.dtype.type?"
-
-
 def _forward_in_float32(found, right, x, gamma, **arguments):
     _forward_right(found, right, x=x, gamma=gamma, **arguments)
     y, terms = found[0].astype(float), x.astype(float) * gamma
@@ -353,15 +350,14 @@ EXERCISES = (
          "One line is counted for each pair of neighbours. Can two parts share two lines, or none?",
          "len(touched)", "All lines are counted. Which of them have more than one part?",
          "sum(len(parts) * (len(parts) - 1) // 2 for parts in touched.values())",
-         "Pairs of parts are counted. How many lines is it if three parts write to one?")) + (
-        Mistake("", "Strides are multiplied by itemsize. In which unit are they?", changes=(
-            ("part * sums.strides[0] + row * sums.strides[1]",
-             "sums.itemsize * (part * sums.strides[0] + row * sums.strides[1])"),
-            ("* sums.strides[2]", "* sums.strides[2] * sums.itemsize"))),
-        Mistake("", "The first number alone of each part is counted. To which other lines does the part write?",
-            changes=(
-            ("np.arange(sums.shape[-1])", "np.arange(1)"), ("(0, 1)", "(0,)"),
-            ("(start, start + sums.itemsize - 1)", "(start,)"))))),
+         "Pairs of parts are counted. How many lines is it if three parts write to one?"),
+        (("part * sums.strides[0] + row * sums.strides[1]",
+          "sums.itemsize * (part * sums.strides[0] + row * sums.strides[1])"),
+         ("* sums.strides[2]", "* sums.strides[2] * sums.itemsize"),
+         "Strides are multiplied by itemsize. In which unit are they?"),
+        (("np.arange(sums.shape[-1])", "np.arange(1)"), ("(0, 1)", "(0,)"),
+         ("(start, start + sums.itemsize - 1)", "(start,)"),
+         "The first number alone of each part is counted. To which other lines does the part write?"))),
     Exercise("rms-forward-rows", 15, "implement", rms_forward_rows_solution,
              (each("y and rstd", _forward, _forward_right, call=fill, unchanged=True),
               _one_pass("row after row, x read twice, y written once", _forward, ["x"], "y"),
@@ -394,11 +390,12 @@ EXERCISES = (
             squares += x[i, j] ** 2
     squares /= x.shape[0]
     for i in range(x.shape[0]):
-        r =""", "All rows have one mean square. Which numbers has the mean over j?")) + (
-        Mistake("", "Magnitudes are added instead of squares. Which mean does the docstring take?", changes=(
-            ("x[i, j] ** 2", "abs(x[i, j])"), ("np.sqrt(squares / D + eps)", "(squares / D + eps)"))),
-        Mistake("", _WIDE, changes=(("squares = x.dtype.type(0)", "squares = np.float64(0)"), (
-            "x.dtype.type(1 / np.sqrt(squares / D + eps))", "1 / np.sqrt(squares / D + eps)"))))),
+        r =""", "All rows have one mean square. Which numbers has the mean over j?"),
+        (("x[i, j] ** 2", "abs(x[i, j])"), ("np.sqrt(squares / D + eps)", "(squares / D + eps)"),
+         "Magnitudes are added instead of squares. Which mean does the docstring take?"),
+        (("squares = x.dtype.type(0)", "squares = np.float64(0)"),
+         ("x.dtype.type(1 / np.sqrt(squares / D + eps))", "1 / np.sqrt(squares / D + eps)"),
+         "Your y is rounded once: its products are float64. Which number in your loop is not made by x.dtype.type?"))),
     Exercise("rms-backward-rows", 15, "implement", rms_backward_rows_solution,
              (each("dx and dgamma", _backward, _backward_right, call=fill, unchanged=True),
               *_GRADIENTS.layers()[3:],  # shapes and dtypes are the caller's
@@ -422,11 +419,10 @@ EXERCISES = (
          "Your dx holds an intermediate result: it is written, read and written again."),
         ("dgamma[j] += upstream * xhat",
          "pass\n        for j in range(D):\n            dgamma[j] += dy[i, j] * x[i, j] * r",
-         "Your dgamma has a loop of its own, which reads dy and x a third time. Where are both at hand already?")) + (
-        Mistake("", _NOT_ANEW, changes=(
-            ("for i in range(x.shape[0]):\n        r, total = rstd[i], x.dtype.type(0)",
-             "total = x.dtype.type(0)\n    for i in range(x.shape[0]):\n        r = rstd[i]"),
-            ("* x[i, j]\n", "* x[i, j] * r\n"), ("total * r / D", "total / D"))),
-        Mistake("", "Your mean is that of g. Which product's mean multiplies xhat?", changes=(
-            (" * x[i, j]\n", "\n"), ("total * r / D", "total / D"))))),
+         "Your dgamma has a loop of its own, which reads dy and x a third time. Where are both at hand already?"),
+        (("for i in range(x.shape[0]):\n        r, total = rstd[i], x.dtype.type(0)",
+          "total = x.dtype.type(0)\n    for i in range(x.shape[0]):\n        r = rstd[i]"),
+         ("* x[i, j]\n", "* x[i, j] * r\n"), ("total * r / D", "total / D"), _NOT_ANEW),
+        ((" * x[i, j]\n", "\n"), ("total * r / D", "total / D"),
+         "Your mean is that of g. Which product's mean multiplies xhat?"))),
 )

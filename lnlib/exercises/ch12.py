@@ -7,7 +7,7 @@ import types
 import numpy as np
 
 from ..layernorm import layer_norm_backward, layer_norm_forward
-from ..mistakes import Diagnosis, Mistake, changes
+from ..mistakes import Diagnosis, changes
 from ..sharded import GATHER, SUM, cut, features, rows, simulate, widths
 from . import Call, Check, Exercise, Mismatch, Ran, each, expect, expect_array, expect_number, expect_parts
 from .run import Raised, plainly, reply
@@ -548,13 +548,12 @@ EXERCISES = (
          " + moved * count_a", "The distance is not squared. What unit have the squares, if x is in metres?"),
         ("squares = squares_a", "squares = np.sqrt(squares_a)", "You take a root. What are squares, sums of what?"),
         ("    if count_b == 0:\n        return a\n", "",
-         "Two groups of no numbers divide 0 by 0. What should come of nothing and nothing?")) + (
-        Mistake("", _LARGER, changes=((_SQUARES, _OF_DISTANCE), ("* " + _MOVED + "\n", "* np.float32(count_a / count)\n"))),
-        Mistake("", "Your groups' squares are averaged. Are they means, or sums?", changes=((
-            "squares_a + squares_b", "(squares_a * count_a + squares_b * count_b) / np.float32(count)"),)),
-        Mistake("", _HALF, changes=((_SQUARES, _OF_DISTANCE), ("* " + _MOVED + "\n", "* np.float32(1 / 2)\n"))),
-        Mistake("", _ROUNDED, changes=(_RETURNED,)),
-        Mistake("", _ROUNDED, changes=(_RETURNED, (" + (residual_b - residual_a)", ""))))),
+         "Two groups of no numbers divide 0 by 0. What should come of nothing and nothing?"),
+        ((_SQUARES, _OF_DISTANCE), (f"* {_MOVED}\n", "* np.float32(count_a / count)\n"), _LARGER),
+        ("squares_a + squares_b", "(squares_a * count_a + squares_b * count_b) / np.float32(count)",
+         "Your groups' squares are averaged. Are they means, or sums?"),
+        ((_SQUARES, _OF_DISTANCE), (f"* {_MOVED}\n", "* np.float32(1 / 2)\n"), _HALF),
+        (_RETURNED, _ROUNDED), (_RETURNED, (" + (residual_b - residual_a)", ""), _ROUNDED))),
     Exercise("planted-mistakes", 20, "test", whats_wrong_solution, tuple(map(_named, LAYERS)), _of_a_test),
     Exercise("same-bits", 15, "implement", same_bits_solution,
              # Small numbers, so that a sum rounded to some decimals is none.
@@ -615,8 +614,7 @@ EXERCISES = (
          "(ranks - 1) * 36", "Half of the bytes are missing. How wide are the numbers that travel?"),
         ("return one, by_rows, by_features", "return one, by_features, by_rows",
          "The times of rows and features are exchanged. Which of the two is asked for first?",
-         "return by_rows, by_features, one", "The time of one process comes last. Which is asked for first?")) + (
+         "return by_rows, by_features, one", "The time of one process comes last. Which is asked for first?"),
         # Where the ranks divide both, all of N and D may be exchanged or only those in messages.
-        Mistake("", _EXCHANGED, changes=(("* 16 * D", "* 16 * N"), ("* 72 * N", "* 72 * D"))),
-        Mistake("", _EXCHANGED, changes=(("N, D, ranks", "D, N, ranks"),)))),
+        (("* 16 * D", "* 16 * N"), ("* 72 * N", "* 72 * D"), _EXCHANGED), ("N, D, ranks", "D, N, ranks", _EXCHANGED))),
 )

@@ -6,7 +6,7 @@ from .. import gpu, simt
 from ..gpu.ladder import warp_sum
 from ..simt.cuda_access import FULL, cuda, float32
 from ..layernorm import layer_norm_forward
-from ..mistakes import Diagnosis, Mistake, changes
+from ..mistakes import Diagnosis, changes
 from . import Call, Exercise, each, expect, expect_close, expect_parts
 from .kernels import Out, expect_few_sectors, expect_written, launch
 from .run import reply
@@ -256,14 +256,13 @@ EXERCISES = (
          "own = value\n    for distance in range(1, width):\n"
          "        value += cuda.shfl_xor_sync(FULL, own, distance)",
          "Each lane asks all others, one by one, and adds in an order of its own. How many exchanges are there?"),
-        ("distance //= 2", "distance -= 1", _EVERY_DISTANCE)) + (
-        Mistake("", _EVERY_DISTANCE,
-                changes=(("distance = width // 2", "distance = width - 1"), ("distance //= 2", "distance -= 1"))),
-        Mistake("", "Each exchange sends the lane's first number. What has its partner added up by then?", changes=(
-            ("distance = width // 2", "distance, own = width // 2, value"), ("FULL, value, distance",
-             "FULL, own, distance"))),
-        Mistake("", "The sum of the whole warp is scaled. Have all groups the same sum?", changes=(
-            ("width // 2", "16"), ("return value", "return value * float32(width) / float32(32)"))))),
+        ("distance //= 2", "distance -= 1", _EVERY_DISTANCE),
+        (("distance = width // 2", "distance = width - 1"), ("distance //= 2", "distance -= 1"), _EVERY_DISTANCE),
+        (("distance = width // 2", "distance, own = width // 2, value"),
+         ("FULL, value, distance", "FULL, own, distance"),
+         "Each exchange sends the lane's first number. What has its partner added up by then?"),
+        (("width // 2", "16"), ("return value", "return value * float32(width) / float32(32)"),
+         "The sum of the whole warp is scaled. Have all groups the same sum?"))),
     Exercise("coalesced", 15, "implement", fast_means_solution,
              (_means("means", ((64, 40), (64, 1), (7, 33), (130, 9)), _right_means),
               _means("four sectors, each number once", ((128, 64),), _few_sectors)), mistakes=changes(
@@ -309,10 +308,10 @@ EXERCISES = (
          "return threads, V, 1,", _W_IS_1, "return threads, 4, V,", _W_IS_1),
         ("4 if threads == 32 else 1", "1",
          "Your R is always 1. How many rows has a block whose rows have 32 threads?",
-         "4", "Your R is always 4. How many rows has a block whose rows have more than 32 threads?")) + tuple(
-        Mistake("", _ROUNDED_DOWN, changes=(("V = -(-D // (threads * 4))", "V = D // (threads * 4)"),
-                                            ("V * 4 <= 16", "0 < V * 4 <= 16"), ("min(plans)", best)))
-        for best in ("min(plans)", "min(plans, key=lambda plan: (abs(plan[0]), plan[1]))"))),
+         "4", "Your R is always 4. How many rows has a block whose rows have more than 32 threads?"),
+        *((("V = -(-D // (threads * 4))", "V = D // (threads * 4)"), ("V * 4 <= 16", "0 < V * 4 <= 16"),
+           ("min(plans)", best), _ROUNDED_DOWN)
+          for best in ("min(plans)", "min(plans, key=lambda plan: (abs(plan[0]), plan[1]))")))),
     Exercise("no-conflicts", 20, "implement", transpose_solution,
              (_transpose("the transpose"),
               _transpose("neighbours in global memory", lambda run: expect_few_sectors(run, ("x", "y"))),
@@ -336,8 +335,7 @@ EXERCISES = (
         ("tile[r * 33 + lane] = x[r * 32 + lane]", "tile[lane * 33 + r] = x[lane * 32 + r]",
          "The lanes load a column of x. Which index should differ by 1 from lane to lane?"),
         ("tile[lane * 33 + c]", "x[lane * 32 + c]", "The lanes load a column of x directly. What is the tile for?",
-         "tile[c * 33 + lane]", "Your y is x: nothing is transposed, or all of it twice.")) + (
-        Mistake("", "Rows of the tile begin 34 numbers apart. How many banks do the lanes reach by even steps?",
-            changes=(
-            ("32 * 33", "32 * 34"), ("r * 33", "r * 34"), ("lane * 33", "lane * 34"))),)),
+         "tile[c * 33 + lane]", "Your y is x: nothing is transposed, or all of it twice."),
+        (("32 * 33", "32 * 34"), ("r * 33", "r * 34"), ("lane * 33", "lane * 34"),
+         "Rows of the tile begin 34 numbers apart. How many banks do the lanes reach by even steps?"))),
 )

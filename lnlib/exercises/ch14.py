@@ -5,7 +5,7 @@ import numpy as np
 from .. import simt
 from ..gpu.ladder import block_sum, warp_sum
 from ..layernorm import rms_norm_backward, rms_norm_forward
-from ..mistakes import RMS_NORM, Diagnosis, Mistake, changes, diagnose
+from ..mistakes import RMS_NORM, Diagnosis, changes, diagnose
 from ..simt.cuda_access import cuda, float32
 from . import Call, Exercise, each, expect, expect_close, expect_number, expect_parts
 from .kernels import Out, expect_few_sectors, expect_written, launch
@@ -105,22 +105,21 @@ def _as_interpreted(answers):
         expect(mine == word, f"{kernel.__name__}: you say {mine}, the interpreter says: {message}")
 
 
-#: (kernel, a wrong word for it) -> what is said of that.
+#: kernel -> a wrong word for it -> what is said of that.
 _SAID = {
-    ("one_side",
-     "nothing"): "You take one_side for sound. What may a warp that is ahead do in the next row while the other "
-                             "still reads?",
-    ("one_side",
-     "divergent"): "You see a barrier in one_side that some threads miss. Which threads do not come to it?",
-    ("two_sides",
-     "race"): "You suspect two_sides. Which barrier lies between the last reading of a side and its next "
-                           "writing?",
-    ("two_sides",
-     "divergent"): "You see a barrier in two_sides that some threads miss. Which threads do not come to it?",
-    ("some_threads", "nothing"): "You take some_threads for sound. Which threads of the block come to its barrier?",
-    ("some_threads", "race"): "You see a race in some_threads. All that read have waited; for whom do they wait?",
-    ("one_warp", "nothing"): "You take one_warp for sound. What promises that a warp's threads are at the same line?",
-    ("one_warp", "divergent"): "You see a barrier in one_warp that some threads miss. Which barrier has it?"}
+    "one_side": {
+        "nothing": "You take one_side for sound. What may a warp that is ahead do in the next row while the other "
+                   "still reads?",
+        "divergent": "You see a barrier in one_side that some threads miss. Which threads do not come to it?"},
+    "two_sides": {
+        "race": "You suspect two_sides. Which barrier lies between the last reading of a side and its next writing?",
+        "divergent": "You see a barrier in two_sides that some threads miss. Which threads do not come to it?"},
+    "some_threads": {
+        "nothing": "You take some_threads for sound. Which threads of the block come to its barrier?",
+        "race": "You see a race in some_threads. All that read have waited; for whom do they wait?"},
+    "one_warp": {
+        "nothing": "You take one_warp for sound. What promises that a warp's threads are at the same line?",
+        "divergent": "You see a barrier in one_warp that some threads miss. Which barrier has it?"}}
 
 
 def _of_four_words(answer):
@@ -129,7 +128,7 @@ def _of_four_words(answer):
     _four_words(words)
     for name, right in missing_barrier_solution().items():
         if words[name] != right:
-            return Diagnosis("known", (), _SAID[name, words[name]], (f"says {words[name]!r} of {name}",))
+            return Diagnosis("known", (), _SAID[name][words[name]], (f"says {words[name]!r} of {name}",))
 
 
 def rms_backward_solution(dy, x, rstd, gamma, dx, dgamma_parts, N, D):
@@ -317,14 +316,14 @@ EXERCISES = (
          "Your rstd is that of the block's first row in every row. Which row is done?"),
         ("dgamma_parts[mine + c] += d * xhat", "pass", "Your parts stay zero. Which sum does each hold at the end?",
          "dgamma_parts[mine + c] = d * xhat",
-         "Each row overwrites the part of the rows before it.")) + (
-        Mistake("", "The sum over a row is not started anew: each row adds to those before it.", changes=(
-            ("base, r, total = row * D, rstd[row], float32(0)", "base, r = row * D, rstd[row]"),
-            ("mine = cuda.blockIdx.x * D", "mine, total = cuda.blockIdx.x * D, float32(0)"))),
+         "Each row overwrites the part of the rows before it."),
+        (("base, r, total = row * D, rstd[row], float32(0)", "base, r = row * D, rstd[row]"),
+         ("mine = cuda.blockIdx.x * D", "mine, total = cuda.blockIdx.x * D, float32(0)"),
+         "The sum over a row is not started anew: each row adds to those before it."),
         # Who writes = in place of += needs no zeros, and leaves them out.
-        Mistake("", "Each row overwrites the part of the rows before it.", changes=(
-            ("dgamma_parts[mine + c] = float32(0)", "pass"),
-            ("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat"))),)),
+        (("dgamma_parts[mine + c] = float32(0)", "pass"),
+         ("dgamma_parts[mine + c] += d * xhat", "dgamma_parts[mine + c] = d * xhat"),
+         "Each row overwrites the part of the rows before it."))),
     Exercise("choose-partials", 20, "derive", choose_partials_solution,
              (_partials("few rows", _few_rows, (1, 128, 40), (100, 128, 40), (100, 256, 132)),
               # More than 512 threads make no group run, and a loop over multiples of none never ends. So a wrong number
@@ -369,13 +368,13 @@ EXERCISES = (
          "4 * G / (12 * N + 4 * G)",
          "A column of a partial sum counts 4 bytes. How many sums are there, and how often is each moved?",
          "8 * G / (12 * N + 8 * G)",
-         "The partial sums are moved once in your count. Who writes them, and who reads them?")) + (
-        Mistake("", "Your share is that of more partial sums than your G. How many are left where rows are few?",
-                changes=(("    G = min(G, N)\n", ""), ("return G, ", "return min(G, N), "))),
+         "The partial sums are moved once in your count. Who writes them, and who reads them?"),
+        (("    G = min(G, N)\n", ""), ("return G, ", "return min(G, N), "),
+         "Your share is that of more partial sums than your G. How many are left where rows are few?"),
         # Not in a loop: more than 512 threads make no group run.
-        Mistake("", "Your rows have a thread for each 2 numbers. How many numbers may a thread have?", changes=(
-            ("8 * threads < D", "2 * threads < D"),
-            ("G = groups\n    while 64 * G < N:\n        G += groups", "G = groups * -(-N // (64 * groups))"))))),
+        (("8 * threads < D", "2 * threads < D"),
+         ("G = groups\n    while 64 * G < N:\n        G += groups", "G = groups * -(-N // (64 * groups))"),
+         "Your rows have a thread for each 2 numbers. How many numbers may a thread have?"))),
     Exercise("second-stage", 15, "implement", second_stage_solution,
              (_stage("sums", _sums, (1, 64), (5, 128), (6, 72)),
               _stage("in order", _in_order, (50, 64)),
@@ -392,11 +391,11 @@ EXERCISES = (
          "range(G - 1)", "The last partial sum is left out.",
          "range(G - 1, -1, -1)", "The parts are added from the last to the first. Does the order change the bits?"),
         ("cuda.grid(1)", "cuda.threadIdx.x",
-         "Every block does the same 64 columns. What tells its threads from those of another block?")) + (
-        Mistake("", "A warp does a column, and there is a thread for each. Which columns are left?", changes=(
-            ("cuda.grid(1)", "cuda.grid(1) // 32"),
-            ("total[c] = value", "if cuda.threadIdx.x % 32 == 0:\n            total[c] = value"))),
-        Mistake("", "Each block does 32 columns, and it has 64 threads. Which columns are left?", changes=(
-            ("cuda.grid(1)", "cuda.blockIdx.x * 32 + cuda.threadIdx.x % 32"),
-            ("total[c] = value", "if cuda.threadIdx.x < 32:\n            total[c] = value"))))),
+         "Every block does the same 64 columns. What tells its threads from those of another block?"),
+        (("cuda.grid(1)", "cuda.grid(1) // 32"),
+         ("total[c] = value", "if cuda.threadIdx.x % 32 == 0:\n            total[c] = value"),
+         "A warp does a column, and there is a thread for each. Which columns are left?"),
+        (("cuda.grid(1)", "cuda.blockIdx.x * 32 + cuda.threadIdx.x % 32"),
+         ("total[c] = value", "if cuda.threadIdx.x < 32:\n            total[c] = value"),
+         "Each block does 32 columns, and it has 64 threads. Which columns are left?"))),
 )

@@ -42,8 +42,15 @@ def change(old, new, says):
 
 
 def changes(*rows):
-    """A tuple of :func:`change`; a row is ``old``, a ``new``, what is said of it, and maybe more of these two."""
+    """A tuple of mistakes; a row is ``old``, a ``new``, what is said of it, and maybe more of these two, or (old, new)
+    pairs that are one mistake together, and what is said of it."""
+    made = []
     for row in rows:
-        if len(contract.require_several("rows", row)) % 2 != 1:
+        if isinstance(contract.require_several("rows", row)[0], tuple):
+            *pairs, says = row
+            made.append(Mistake("", says, changes=tuple(change(*pair, says).changes[0] for pair in pairs)))
+        elif len(row) % 2 != 1:
             raise ValueError(f"rows: found one of {len(row)} texts, expected old, and pairs of new and says")
-    return tuple(change(old, new, says) for old, *pairs in rows for new, says in zip(pairs[::2], pairs[1::2]))
+        else:
+            made += [change(row[0], new, says) for new, says in zip(row[1::2], row[2::2])]
+    return tuple(made)

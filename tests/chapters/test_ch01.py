@@ -15,12 +15,6 @@ def test_an_untouched_stub_is_told_in_a_line():
     assert repr(check("eps-for-radius", stub)) == "eps-for-radius: not written yet: solve the formula of the radius"
 
 
-@pytest.mark.parametrize("other", [lambda x: 5 - x, lambda x: -2 * x + 3, lambda x: -x,
-                                   lambda x: x.mean() - 2 * (x - x.mean())])
-def test_a_negative_factor_is_told(other):
-    assert "the other sign" in check("same-output", other).failed[1]
-
-
 @pytest.mark.parametrize("eps, said, told", [
     (lambda sigma, radius: sigma**2 * (radius**2 - 1), "negative", "Your eps is negative"),
     (lambda sigma, radius: sigma**2 - (sigma / radius) ** 2, "negative", "the other sign"),
@@ -45,7 +39,8 @@ def test_every_row_with_the_same_xhat_passes(other):
     (lambda x: (1 + 1e-9) * x + 5, "scaled by too little"),
     (lambda x: x + 1e6, "not scaled"), (lambda x: 2 * x + 1e14, "off by"),
     (lambda x: 3 * (x + 1e-6 * np.arange(8)) + 1, "off by"),
-    (lambda x: 2 * x[::-1] + 1, "in other places"), (lambda x: np.sort(x) / 3 - 5, "in other places")])
+    (lambda x: 2 * x[::-1] + 1, "in other places"), (lambda x: np.sort(x) / 3 - 5, "in other places"),
+    (lambda x: 5 - x, "the other sign"), (lambda x: -2 * x + 3, "the other sign"), (lambda x: -x, "the other sign")])
 def test_no_other_row_passes(other, words):
     assert words in check("same-output", other).failed[1]
 
@@ -64,51 +59,26 @@ def groups_of(x, groups, shape=None, mean=True, over=-1, eps=1e-5):
     return (c / np.sqrt((c * c).mean(axis=over, keepdims=True) + eps)).reshape(x.shape)
 
 
-@pytest.mark.parametrize("answer, words", [
-    (lambda x, groups, eps=0: groups_of(x, groups), "Your eps is 1e-5"),
-    (lambda x, groups, eps=1e-5: groups_of(x, groups, mean=False, eps=eps), "as in RMSNorm"),
-    (lambda x, groups, eps=1e-5: groups_of(x, groups, (groups, -1), eps=eps), "across its rows"),
-    (lambda x, groups, eps=1e-5: groups_of(x, groups, over=(-2, -1), eps=eps), "one common sigma")])
-def test_what_is_said_of_groups(answer, words):
-    assert words in str(check("group-norm", answer).diagnosis)
-
-
-@pytest.mark.parametrize("shape, words", [
-    (lambda N, C, groups: (N, C // groups, 1, 1, 1), "have changed places"),
-    (lambda N, C, groups: (N, 1, C // groups, 1, 1), "over the groups"),
-    (lambda N, C, groups: (N, 2, 1, 1, 1), "whatever groups is"),
-    (lambda N, C, groups: (N, 1, 1, 1, 1), "all groups share"),
-    (lambda N, C, groups: (N, C // 3, 1, 1, 1), "None")])
-def test_what_is_said_of_the_shape_of_groups_means(shape, words):
-    right = exercises()["statistics-shape"].solution
-    report = check("statistics-shape", lambda kind, of, groups=2: shape(*of[:2], groups) if kind == "group"
-                   else right(kind, of, groups))
-    assert words in str(report.diagnosis), report
-
-
-@pytest.mark.parametrize("kind, shape, words", [
-    ("batch", lambda N, C: (N, C, 1, 1), "inside each image"), ("batch", lambda N, C: (1, 1, 1, 1), "all channels"),
-    ("layer", lambda N, C: (1, 1, 1, 1), "all images"), ("layer", lambda N, C: (N, C, 1, 1), "of its own")])
-def test_a_wrong_axis_is_told_and_no_number_of_images(kind, shape, words):
-    right = exercises()["statistics-shape"].solution
-    report = check("statistics-shape", lambda asked, of, groups=2: shape(*of[:2]) if asked == kind
-                   else right(asked, of, groups))
-    assert words in str(report.diagnosis) and "too" not in str(report.diagnosis), report
-
-
-@pytest.mark.parametrize("kind, shape, words", [
-    ("batch", (1, 6, 5, 1), "a mean over N and W"), ("layer", (2, 6, 5, 7), "a mean over nothing"),
-    ("group", (1, 2, 3, 5, 7), "a mean over N"), ("group", (2, 6, 1, 1, 1), "found (2, 6, 1, 1, 1)")])
-def test_what_a_shape_averages_over_is_told(kind, shape, words):
-    right = exercises()["statistics-shape"].solution
-    said = check("statistics-shape", lambda asked, of, groups=2: shape if asked == kind else right(asked, of, groups)).failed[1]
-    assert said.endswith(words), said
-
-
 def over_the_rows(x, groups, eps=1e-5):
     parts = x.reshape(*x.shape[:-1], groups, -1)
     rows = tuple(range(x.ndim - 1))
     return ((parts - parts.mean(rows)) / np.sqrt(parts.var(rows) + eps)).reshape(x.shape)
+
+
+def interleaved(x, groups, eps=1e-5):
+    parts = [layer_norm_forward(x[..., k::groups], *np.ones((2, x.shape[-1] // groups)) - [[0], [1]], eps)[0]
+             for k in range(groups)]
+    return np.stack(parts, axis=-1).reshape(x.shape)
+
+
+@pytest.mark.parametrize("answer, words", [
+    (lambda x, groups, eps=0: groups_of(x, groups), "Your eps is 1e-5"),
+    (lambda x, groups, eps=1e-5: groups_of(x, groups, mean=False, eps=eps), "as in RMSNorm"),
+    (lambda x, groups, eps=1e-5: groups_of(x, groups, (groups, -1), eps=eps), "across its rows"),
+    (lambda x, groups, eps=1e-5: groups_of(x, groups, over=(-2, -1), eps=eps), "one common sigma"),
+    (over_the_rows, "run over the rows"), (interleaved, "others lie between them")])
+def test_what_is_said_of_groups(answer, words):
+    assert words in str(check("group-norm", answer).diagnosis)
 
 
 def test_a_single_row_has_one_axis():
@@ -118,18 +88,35 @@ def test_a_single_row_has_one_axis():
     assert check("group-norm", with_rows).failed[0] == "a single row"
 
 
-def test_means_over_the_rows_are_told():
-    assert "run over the rows" in str(check("group-norm", over_the_rows).diagnosis)
+def shaped(kind, shape):
+    """An answer to statistics-shape that is wrong for this kind: ``shape`` or what it makes of N, C and groups."""
+    right = exercises()["statistics-shape"].solution
+
+    def answer(asked, of, groups=2):
+        return right(asked, of, groups) if asked != kind else shape(*of[:2], groups) if callable(shape) else shape
+    return answer
 
 
-def interleaved(x, groups, eps=1e-5):
-    parts = [layer_norm_forward(x[..., k::groups], *np.ones((2, x.shape[-1] // groups)) - [[0], [1]], eps)[0]
-             for k in range(groups)]
-    return np.stack(parts, axis=-1).reshape(x.shape)
+@pytest.mark.parametrize("kind, shape, words", [
+    ("group", lambda N, C, groups: (N, C // groups, 1, 1, 1), "have changed places"),
+    ("group", lambda N, C, groups: (N, 1, C // groups, 1, 1), "over the groups"),
+    ("group", lambda N, C, groups: (N, 2, 1, 1, 1), "whatever groups is"),
+    ("group", lambda N, C, groups: (N, 1, 1, 1, 1), "all groups share"),
+    ("group", lambda N, C, groups: (N, C // 3, 1, 1, 1), "None"),
+    ("batch", lambda N, C, _: (N, C, 1, 1), "inside each image"),
+    ("batch", lambda N, C, _: (1, 1, 1, 1), "all channels"),
+    ("layer", lambda N, C, _: (1, 1, 1, 1), "all images"), ("layer", lambda N, C, _: (N, C, 1, 1), "of its own")])
+def test_a_wrong_axis_is_told_and_no_number_of_images(kind, shape, words):
+    diagnosis = str(check("statistics-shape", shaped(kind, shape)).diagnosis)
+    assert words in diagnosis and "too" not in diagnosis, diagnosis
 
 
-def test_interleaved_groups_are_told():
-    assert "others lie between them" in str(check("group-norm", interleaved).diagnosis)
+@pytest.mark.parametrize("kind, shape, words", [
+    ("batch", (1, 6, 5, 1), "a mean over N and W"), ("layer", (2, 6, 5, 7), "a mean over nothing"),
+    ("group", (1, 2, 3, 5, 7), "a mean over N"), ("group", (2, 6, 1, 1, 1), "found (2, 6, 1, 1, 1)")])
+def test_what_a_shape_averages_over_is_told(kind, shape, words):
+    said = check("statistics-shape", shaped(kind, shape)).failed[1]
+    assert said.endswith(words), said
 
 
 def test_what_the_answers_say(rng):

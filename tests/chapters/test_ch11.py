@@ -82,51 +82,40 @@ def test_lane_sum_shows_numbers_that_differ():
     assert found != expected, message
 
 
-def lines_of(sums, line=64, strides=None):
-    """Shared lines of parts described by their strides."""
-    start, strides = sums.ctypes.data, strides or sums.strides
-    touched = [set() for _ in range(len(sums))]
-    for (part, row, j) in np.ndindex(sums.shape):
-        at = start + part * strides[0] + row * strides[1] + j * strides[2]
-        touched[part].add(at // line)
-    return sum(sum(number in t for t in touched) > 1 for number in set().union(*touched))
+def touched(sums, line, strides):
+    """The lines of each part, described by strides."""
+    return [{(sums.ctypes.data + np.dot((part, *at), strides)) // line for at in np.ndindex(sums.shape[1:])}
+            for part in range(len(sums))]
 
 
-def exactly_two(sums, line):
-    """Wrong where three parts share a line."""
-    touched = [lines_touched(sums[t:t + 1], line) for t in range(len(sums))]
-    return sum(sum(number in t for t in touched) == 2 for number in set().union(*touched))
+def shared(parts, counts=lambda n: n > 1):
+    """How many lines are those of so many parts."""
+    return sum(counts(sum(number in lines for lines in parts)) for number in set().union(*parts))
 
 
-def lines_touched(sums, line):
-    numbers = np.ndindex(sums.shape)
-    return {(sums.ctypes.data + np.dot(at, sums.strides)) // line for at in numbers}
+def lines_of(sums, line=64):
+    return shared(touched(sums, line, sums.strides))
 
 
 def one_block(sums, line, size):
     """As many bytes from a part's first number on."""
     starts = [sums.ctypes.data + part * sums.strides[0] for part in range(len(sums))]
-    touched = [set(range(at // line, (at + size - 1) // line + 1)) for at in starts]
-    return sum(sum(number in t for t in touched) > 1 for number in set().union(*touched))
-
-
-def whole_parts(sums, line):
-    """Every byte from one part to the next counts as written."""
-    return one_block(sums, line, sums.strides[0])
+    return shared([set(range(at // line, (at + size - 1) // line + 1)) for at in starts])
 
 
 @pytest.mark.parametrize("attempt, check, words", [
-    (lambda sums, line: lines_of(sums, line, strides=np.empty(sums.shape, np.float32).strides),
+    (lambda sums, line: shared(touched(sums, line, np.empty(sums.shape, np.float32).strides)),
      "wider numbers, longer lines", "float64"),
     (lambda sums, line: "two", "side by side", "expected a whole number"),
-    (lambda sums, line: whole_parts(sums, line), "padded or transposed", "or counted as written"),
+    # Every byte from one part to the next counts as written.
+    (lambda sums, line: one_block(sums, line, sums.strides[0]), "padded or transposed", "or counted as written"),
     (lambda sums, line: one_block(sums, line, sums[0].nbytes), "padded or transposed", "or counted as written"),
     (lambda sums, line: one_block(sums, line, 4 * sums[0].size), "wider numbers, longer lines", "to have 4 bytes"),
-    (lambda sums, line: lines_of(sums, line, [n * sums.itemsize for n in sums.strides]), "side by side",
+    (lambda sums, line: shared(touched(sums, line, np.multiply(sums.strides, sums.itemsize))), "side by side",
      "In which unit are they?"),
-    (lambda sums, line: len(lines_touched(sums, line)), "side by side", "All lines are counted"),
-    # Six whole numbers of one check may be those of another slip by chance.
-    (lambda sums, line: exactly_two(sums, line), "side by side", "None"),
+    (lambda sums, line: shared(touched(sums, line, sums.strides), bool), "side by side", "All lines are counted"),
+    # Wrong where three parts share a line. Six whole numbers of one check may be those of another slip by chance.
+    (lambda sums, line: shared(touched(sums, line, sums.strides), lambda n: n == 2), "side by side", "None"),
 ])
 def test_shared_lines_refuses(attempt, check, words):
     assert failed("shared-lines", attempt, words) == check

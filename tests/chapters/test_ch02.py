@@ -51,10 +51,6 @@ def quotient(x, eps=1e-5):
     return (ahead - behind).T / 2e-6
 
 
-def of_spread(values):
-    return lambda x, eps: np.sort(values(len(x), np.sqrt(x.var() + eps), eps))
-
-
 def slope_one(dy, x, gamma, eps):
     c, g = x - mean(x), gamma * dy
     s = np.sqrt(mean(c * c)) + eps
@@ -74,14 +70,6 @@ def sigma_in_both(dy, x, gamma, eps):
     return (g - mean(g) - c / sigma * mean(g * c / sigma)) / (sigma + eps)
 
 
-def columns(dy, x, gamma, eps):
-    def m(a):
-        return a.mean(axis=0, keepdims=True)
-    c, g = x - m(x), gamma * dy
-    sigma = np.sqrt(m(c * c))
-    return (g - m(g) - c / sigma * m(g * c / (sigma + eps))) / (sigma + eps)
-
-
 SLOW = [
     ("eigenvalues", lambda x, eps: np.roll(eigenvalues_solution(x, eps), 1), "another order"),
     ("eigenvalues", lambda x, eps: eigenvalues_solution(x, 2 * eps), "off by"),
@@ -92,7 +80,6 @@ SLOW = [
      "off by"),
     ("rms-jacobian", rms(lambda sym: sym.x[sym.i] * sym.x[sym.j] / (sym.D * sym.s**3)), "still contains x;"),
     ("rms-jacobian", rms(other_s), "another symbol"),
-    ("rms-jacobian", rms(lambda sym: (1 + sym.xhat[sym.i] * sym.xhat[sym.j]) / (sym.D * sym.s)), "layer norm's"),
     ("eps-outside", eps_outside(lambda sigma, s: sigma / s), "upside down"),
     ("eps-outside", eps_outside(lambda sigma, s: 1, eps_inside=True), "inside the root"),
 ]
@@ -100,28 +87,12 @@ SLOW = [
 
 @pytest.mark.parametrize("id, candidate, words", [
     *(pytest.param(*row, marks=pytest.mark.slow) for row in SLOW),
-    ("jacobian-matrix", jacobian(lambda D, c, s, h, I: (I - 1 / D - h * h / D) / s), "the same in all of its rows"),
-    ("jacobian-matrix", jacobian(lambda D, c, s, h, I: (I - 1 / D) / s - np.outer(h, h) / D), "not divided by s"),
-    ("jacobian-matrix", jacobian(lambda D, c, s, h, I: I / s - 1 / D - np.outer(h, h) / D), "the first term only"),
-    ("jacobian-matrix", jacobian(lambda D, c, s, h, I: I - 1 / D - np.outer(h, h) / D / s), "the last term only"),
     ("jacobian-matrix", jacobian(lambda D, c, s, h, I: (I - 1 / D - np.outer(h, h) / (h @ h)) / s), "all of the"),
-    ("jacobian-matrix", lambda x, eps: (np.eye(7) - 1 / 7 - np.outer(x, x) / 7) / np.sqrt(x.var() + eps), "itself"),
-    ("eigenvalues", of_spread(lambda D, s, eps: [eps / s**3] + [1 / s] * (D - 1)), "that J sends to zero"),
-    ("eigenvalues", of_spread(lambda D, s, eps: [0] + [1 / s] * (D - 1)), "J leaves little"),
-    ("eigenvalues", of_spread(lambda D, s, eps: [0, (1 - eps / s**2) / s] + [1 / s] * (D - 2)), "is taken away"),
-    ("eigenvalues", of_spread(lambda D, s, eps: [0, eps / s**2] + [1] * (D - 2)), "lack a factor"),
-    ("eigenvalues", of_spread(lambda D, s, eps: [0, eps / s**6] + [1 / s**2] * (D - 2)), "no root"),
-    ("eigenvalues", of_spread(lambda D, s, eps: [0, eps / s**3] + [s] * (D - 2)), "upside down"),
-    ("null-direction", lambda x, gamma: (x - x.mean())**2 / gamma, "change its length alone"),
     ("null-direction", lambda x, gamma: 5 * (x - x.mean()) / np.abs(gamma), "The signs of gamma"),
-    ("null-direction", lambda x, gamma: x / gamma**2 - x.mean() / gamma**2, "gamma divides twice"),
     ("null-direction", lambda x, gamma: 2 * gamma, "the same for every x"),
     ("jacobian-matrix", jacobian(lambda D, c, s, h, I: (I - 1 / (D - 1) - np.outer(h, h) / (D - 1)) / s), "a divisor one too small"),
-    ("jacobian-matrix", jacobian(lambda D, c, s, h, I: (I - I / D - np.outer(h, h) / D) / s), "on the diagonal only"),
     ("eps-outside", bracket, "first term only"),
     ("rms-jacobian", rms(lambda sym: sym.mean(sym.g, sym.xhat)), "contains a mean; write"),
-    ("rms-jacobian", rms(lambda sym: 1 / (sym.D * sym.s)), "Which has RMSNorm"),
-    ("eps-outside", columns, "over the first axis"),
     ("eps-outside", sigma_in_both, "sigma stands for s"),
 ])
 def test_a_likely_slip_has_words(id, candidate, words):

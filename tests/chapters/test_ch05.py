@@ -8,7 +8,7 @@ from questions import backward, norm, says
 from lnlib import layer_norm_backward, layer_norm_forward
 from lnlib.exercises import ch05, check
 from lnlib.figures import checking
-from lnlib.layernorm import rms_norm_backward, rms_norm_forward
+from lnlib.layernorm import rms_norm_forward
 from lnlib.mistakes import HARMLESS, MUTANTS
 from lnlib.mistakes.catalogue import forward_keeping_x
 
@@ -83,35 +83,24 @@ def test_the_features_are_the_last_axis_and_not_the_third():
     assert failed("read-the-mistake", third, "axis 2 is out of bounds") == "the right backward"
 
 
-def rms_test(shape=(3, 4, 7), look=(1, 1), shapes=True, tolerance=1e-9):
-    """An answer to write-the-test; ``look``: how far x and gamma move."""
+def rms_test(shape=(3, 4, 7), shapes=True):
+    """An answer to write-the-test."""
     def candidate(backward):
         rng = np.random.default_rng(3)
         x, v_x, dy = rng.standard_normal((3, *shape))
         gamma, v_g = rng.standard_normal((2, shape[-1]))
-        x, v_x, v_g = 0.01 * x, 0.01 * look[0] * v_x, look[1] * v_g
+        x, v_x = 0.01 * x, 0.01 * v_x
         dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])
         if shapes and (dx.shape, dgamma.shape) != (x.shape, gamma.shape):
             return False
         terms = dy * rms_norm_forward(x + 1e-30j * v_x, gamma + 1e-30j * v_g)[0].imag / 1e-30
-        return abs(terms.sum() - (dx * v_x).sum() - (dgamma * v_g).sum()) <= tolerance * np.linalg.norm(terms)
+        return abs(terms.sum() - (dx * v_x).sum() - (dgamma * v_g).sum()) <= 1e-9 * np.linalg.norm(terms)
     return candidate
 
 
-def by_the_library(backward):
-    x, dy, gamma = *NOISE, np.ones(8)
-    cache = rms_norm_forward(x, gamma)[1]
-    return all(a.shape == b.shape and np.allclose(a, b) for a, b in zip(backward(dy, cache), rms_norm_backward(dy, cache)))
-
-
 @pytest.mark.parametrize("candidate, words", [
-    (by_the_library, "The library's backward is your judge"),
-    (rms_test(look=(0, 1)), "does not look at dx"),
-    (rms_test(look=(1, 0)), "does not look at dgamma"),
     (rms_test((5, 7)), "one leading axis"),
     (rms_test(shapes=False), "without looking at their shapes"),
-    (rms_test(tolerance=1e-18), "rejects everything"),
-    (lambda backward: True, "accepts everything"),
 ])
 def test_a_weak_test_is_told_what_it_does_not_see(candidate, words):
     report = check("write-the-test", candidate)
@@ -202,51 +191,6 @@ def test_a_dx_of_0_is_said_to_be_0():
 
 def test_a_test_that_turns_its_verdict_round_is_told():
     assert "changed places" in str(check("write-the-test", lambda backward: not rms_test()(backward)).diagnosis)
-
-
-def columns(*terms):
-    """An answer to read-the-mistake that fits these terms, functions of g, xhat and a mean."""
-    def candidate(dx, dy, cache):
-        g, xhat = cache.gamma * dy, cache.xhat
-        made = [(cache.rstd * term(g, xhat, lambda a: a.mean(-1, keepdims=True)) * np.ones_like(g)).ravel() for term in terms]
-        return np.linalg.lstsq(np.array(made).T, dx.ravel(), rcond=None)[0]
-    return candidate
-
-
-def in_unit(factors):
-    """An answer to read-the-mistake whose three columns have these factors, made of r."""
-    def candidate(dx, dy, cache):
-        g, xhat = cache.gamma * dy, cache.xhat
-        terms = g, g.mean(-1, keepdims=True), xhat * (g * xhat).mean(-1, keepdims=True)
-        made = [(f * t * np.ones_like(g)).ravel() for f, t in zip(factors(cache.rstd), terms)]
-        return np.linalg.lstsq(np.array(made).T, dx.ravel(), rcond=None)[0]
-    return candidate
-
-
-def each_alone(dx, dy, cache):
-    g, xhat = cache.gamma * dy, cache.xhat
-    made = (g, g.mean(-1, keepdims=True), xhat * (g * xhat).mean(-1, keepdims=True))
-    return np.array([(dx * cache.rstd * t).sum() / ((cache.rstd * t) ** 2 * np.ones_like(g)).sum() for t in made])
-
-
-@pytest.mark.parametrize("candidate, words", [
-    (columns(lambda g, xhat, m: g, lambda g, xhat, m: g.mean(), lambda g, xhat, m: xhat * (g * xhat).mean()),
-     "over all rows"),
-    (columns(lambda g, xhat, m: g, lambda g, xhat, m: m(g), lambda g, xhat, m: xhat * m(g) * m(xhat)),
-     "product of two means"),
-    (columns(lambda g, xhat, m: g, lambda g, xhat, m: m(g), lambda g, xhat, m: m(g * xhat)), "No xhat stands before"),
-    (columns(lambda g, xhat, m: g, lambda g, xhat, m: g.mean(0), lambda g, xhat, m: xhat * (g * xhat).mean(0)),
-     "over the first axis"),
-    (in_unit(lambda r: (r * r,) * 3), "have r twice"),
-    (in_unit(lambda r: (1 / r,) * 3), "are divided by r"),
-    (in_unit(lambda r: (r, 1, 1)), "the others lack it"),
-    (lambda dx, dy, cache: np.abs(ch05.coefficients_solution(dx, dy, cache)), "have the other sign"),
-    (columns(lambda g, xhat, m: g, lambda g, xhat, m: 7 * m(g), lambda g, xhat, m: 7 * xhat * m(g * xhat)), "Sums stand"),
-    (each_alone, "fitted on its own"),
-    (lambda dx, dy, cache: np.array([1.0, -1, -1]), "the right backward's"),
-])
-def test_wrong_columns_are_named(candidate, words):
-    assert failed("read-the-mistake", candidate, words) == "projection-halved"
 
 
 def test_kill_matrix_figure():

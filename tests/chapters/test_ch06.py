@@ -121,8 +121,6 @@ _COMPARED = "zip(first, before)"
      "your test lets pass: one that keeps dbeta"),
     (solution_with("test-buffers", (_COMPARED, "zip((*first[:2], first[3]), (*before[:2], before[3]))")),
      "layer_f fails, and its like", "your test lets pass: one that keeps dgamma"),
-    (solution_with("test-buffers", ("    layer(x[1]", "    second = layer(x[1]"), (_COMPARED, "zip(first, second)")),
-     "right layers pass", "wants the second call to return"),
     (lambda layer: False, "right layers pass", "refuses what is right"),
     (lambda layer: True, "layer_f fails, and its like", "layer_f; one that adds"),
     (lambda layer: 1, "right layers pass", "found int"),

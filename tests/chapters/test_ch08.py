@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from attempts import failed, solution_with
+from attempts import failed
 from pages import ROOT, read
 from questions import plain, power, says
 
@@ -36,14 +36,14 @@ def test_who_survives_is_what_is_measured(description):
         assert [name for name in names if maps[name][0, 0] <= 10.0**-digits] == expected
 
 
-def survivors(order="pairwise", dtype="float64", energy=np.divide, least=2**-24, factor=1, ddof=0):
+def survivors(order="pairwise", energy=np.divide, factor=1):
     def candidate(row, digits, eps=1e-5):
-        var = row.astype(dtype).var(ddof=ddof)
-        ratio = row.astype(dtype).mean() / np.sqrt(var)
+        var = row.var(dtype=float)
+        ratio = row.mean(dtype=float) / np.sqrt(var)
         rounded = regimes.mean_loss(ratio, len(row), order)
         naive = regimes.naive_loss(ratio, energy(var, eps), len(row), order)
-        losses = {"naive": max(naive, rounded), "two-pass": rounded, "recentred": least}
-        return [name for name, loss in losses.items() if max(loss, least) <= factor * 10.0**-digits]
+        losses = {"naive": max(naive, rounded), "two-pass": rounded, "recentred": 2**-24}
+        return [name for name, loss in losses.items() if max(loss, 2**-24) <= factor * 10.0**-digits]
     return candidate
 
 
@@ -60,41 +60,17 @@ def rescue(scale=lambda row: 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0)
     return candidate
 
 
-def divided_by_the_largest(row, eps=1e-5):
-    largest = np.abs(row).max()
-    if largest == 0:
-        return row
-    return normalise(row / largest, eps=max(eps / float(largest) ** 2, float(np.finfo(row.dtype).tiny)))
-
-
-def recentred_errs_by_nothing(row, digits, eps=1e-5):
-    """Right but for a recentred error of 0; the others are at least u."""
-    return [*(name for name in survivors()(row, digits, eps) if name != "recentred"), "recentred"]
-
-
 @pytest.mark.parametrize("id, answer, check, words", [
     ("survivors", survivors(), None, ""),
-    ("survivors", recentred_errs_by_nothing, "an ordinary row", "An error below u is predicted."),
-    ("survivors", survivors(least=0), "an ordinary row", "An error below u is predicted."),
     ("survivors", survivors("sequential"), "rows far from zero", "is one running sum"),
-    # Statistics in float32, by NumPy and by hand.
-    ("survivors", survivors(dtype="float32"), "a row of tiny numbers", "computed in float32"),
-    ("survivors", survivors(energy=lambda var, eps: np.sqrt(var) / eps), "eps hides a wrong variance",
-     "standard deviation is divided by eps"),
     ("survivors", lambda row, digits, eps=1e-5: ["recentred"], "an ordinary row", ""),
     ("survivors", lambda row, digits, eps=1e-5: "naive", "an ordinary row", "found 'naive', expected a list"),
-    # The spacing above 1, and thresholds that are off by a factor below 3.
-    ("survivors", survivors(least=2**-23), "near the threshold", "2**-23"),
-    ("survivors", survivors(ddof=1), "near the threshold", "divided by D - 1"),
     # What few names have in common in one check is no cause.
     ("survivors", survivors(energy=lambda var, eps: var), "eps hides a wrong variance", "the variance itself"),
-    ("survivors", survivors(energy=lambda var, eps: 256 * var / eps), "eps hides a wrong variance", "sum of squares"),
     ("survivors", survivors(factor=0.1), "eps hides a wrong variance", "None"),
+    # Thresholds that are off by a factor below 3.
     ("survivors", survivors(factor=0.5), "near the threshold", ""),
     ("survivors", survivors(factor=1.8), "near the threshold", ""),
-    # Ratios above 1.5 make the smaller loss that of the mean, as an energy upside down does.
-    ("survivors", solution_with("survivors", ("max(naive, mean)", "min(naive, mean)")), "eps hides a wrong variance",
-     "The naive algorithm pays less than the larger"),
     ("safe-eps", lambda dtype, gain: ch08.safe_eps_solution(dtype, gain) * (1 - 1e-9), "eps is a normal number", ""),
     ("safe-eps", lambda dtype, gain: max(float(np.finfo(dtype).tiny), gain**-2), "eps is a normal number",
      "no bfloat16"),
@@ -105,8 +81,6 @@ def recentred_errs_by_nothing(row, digits, eps=1e-5):
     # A float16 whose own root is 30.0, although 1/sqrt(eps) is more.
     ("safe-eps", lambda dtype, gain: np.float16(ch08.safe_eps_solution(dtype, gain)) if dtype == "float16"
      else ch08.safe_eps_solution(dtype, gain), "the gain is limited", "rounded to the format, down at times"),
-    ("safe-eps", lambda dtype, gain: ch08.safe_eps_solution(dtype.replace("bf", "f"), gain), "no larger than needed",
-     "For bfloat16 your bound is float16's"),
     ("safe-eps", lambda dtype, gain: np.float16(stored_eps(dtype, gain)) if dtype == "float16"
      else stored_eps(dtype, gain), None, ""),
     # Rounded up to a number of the dtype; two numbers further is too far.
@@ -118,21 +92,11 @@ def recentred_errs_by_nothing(row, digits, eps=1e-5):
     ("largest-sigma", lambda D, F=65504.0: (0.9 * (F / D) ** 0.5, F**0.5), "squares added first", "is still finite"),
     ("largest-sigma", lambda D, F=65504.0: (1.1 * (F / D) ** 0.5, F**0.5), "squares added first", "has overflowed already"),
     ("largest-sigma", lambda D, F=65504.0: ((F / D) ** 0.5, 0.9 * F**0.5), "squares divided first", "is still finite"),
-    ("largest-sigma", lambda D, F=65504.0: ((F / D) ** 0.5, np.inf), "squares divided first", "nothing overflows"),
     ("rescue", rescue(), None, ""),
-    ("rescue", lambda row, eps=1e-5: (rescue() if float(np.abs(row).max()) ** 2 > np.finfo(row.dtype).max
-                                      else normalise)(row, eps=eps), "rows whose squares overflow", "sum of all squares"),
-    ("rescue", divided_by_the_largest, "scaling rounds nothing", "divided by its largest number"),
     ("rescue", rescue(lambda row: 2.0 ** -max(int(np.frexp(row.std())[1]), 0)), "rows whose squares overflow",
      "comes of its squares"),
     ("rescue", rescue(lambda row: 2.0**-70), "scaling rounds nothing", ""),  # the squares of ordinary rows vanish
-    ("rescue", rescue(lambda row: 2.0 ** -int(np.frexp(np.abs(row).max())[1])), "eps is scaled with the row",
-     "scaled up"),
-    ("rescue", rescue(lambda row: 2.0 ** -max(int(np.frexp(row.max())[1]), 0)), "the largest number is negative",
-     "size sets the scale"),
     ("rescue", lambda row, eps=1e-5: normalise(row.astype(np.float64), eps=eps), "rows whose squares overflow", ""),
-    ("rescue", lambda row, eps=1e-5: normalise(row.astype(np.float64), eps=eps).astype(row.dtype),
-     "float64 rows whose squares overflow", ""),
 ])
 def test_an_answer_is_judged(id, answer, check, words):
     with np.errstate(all="ignore"):

@@ -304,17 +304,10 @@ def test_no_label_of_a_map_stands_at_its_frame():
 
 # Exercises
 
-def norms(a, axis=None):
-    return np.linalg.norm(a if axis else a.ravel(), axis=axis)
-
-
-def digits(kappa=lambda rg, dx: norms(rg) / norms(dx), clip=True, guard=True):
+def digits(kappa):
     def answer(dy, cache, u):
         dx, _, _ = layer_norm_backward(dy, cache)
-        if guard and not dx.any():
-            return 0.0
-        value = -np.log10(kappa(cache.rstd * cache.gamma * dy, dx) * u)
-        return np.maximum(0.0, value) if clip else value  # unlike max, it keeps NaN
+        return max(0.0, -np.log10(kappa(cache.rstd * cache.gamma * dy, dx) * u)) if dx.any() else 0.0
     return answer
 
 
@@ -329,33 +322,9 @@ def safe(choose, under_the_root=0):
     return answer
 
 
-def by_quotient(quotient):
-    """dx with ``quotient`` for c / sigma."""
-    def answer(g, x, eps):
-        c = x - x.mean(axis=-1, keepdims=True)
-        sigma = np.sqrt((c * c).mean(axis=-1, keepdims=True))
-        s, centred = sigma + eps, g - g.mean(axis=-1, keepdims=True)
-        return (centred - quotient(c, sigma, x, eps) * (g * c / s).mean(axis=-1, keepdims=True)) / s
-    return answer
-
-
 def recursive(terms):
     half = len(terms) // 2
     return recursive(terms[:half]) + recursive(terms[half:]) if half else terms[0]
-
-
-def halves(terms):
-    """Wrong where a half has one row and the other two."""
-    while len(terms) > 1:
-        terms = terms[:len(terms) // 2] + terms[len(terms) // 2:]
-    return terms[0]
-
-
-def neighbours(terms):
-    """Wrong where one half has one row and the other two; else an error."""
-    while len(terms) > 1:
-        terms = terms[::2] + terms[1::2]
-    return terms[0]
 
 
 def in_blocks(terms, block):
@@ -370,34 +339,13 @@ def rows_of(sequence=lambda roundings: 2 * roundings, pairs=np.exp2, t=0.42):
 
 
 @pytest.mark.parametrize("id, answer, check, words", [
-    ("digits-of-dx", digits(kappa=lambda rg, dx: abs(rg).max() / abs(dx).max()), "rows of all sizes", "expected"),
     # Close to the norm: the message must show that the numbers differ.
-    ("digits-of-dx", digits(kappa=lambda rg, dx: np.linalg.norm(rg, 2) / np.linalg.norm(dx, 2)), "rows of all sizes",
+    ("digits-of-dx", digits(lambda rg, dx: np.linalg.norm(rg, 2) / np.linalg.norm(dx, 2)), "rows of all sizes",
      "largest singular value"),
-    ("digits-of-dx", lambda dy, cache, u: digits()(dy, cache, U), "few digits, or none", "whatever u is given"),
-    ("digits-of-dx", digits(clip=False), "few digits, or none", "expected 0"),
-    ("digits-of-dx", digits(guard=False), "dx is zero", "are no number where dx is zero"),
-    ("digits-of-dx", digits(kappa=lambda rg, dx: norms(rg, -1) / norms(dx, -1)), "rows of all sizes",
-     "one number a row"),
     # A wrong kappa and a forgotten u have this in common.
-    ("digits-of-dx", digits(kappa=lambda rg, dx: 1e9), "rows of all sizes", "ordinary rows have no digit left"),
-    ("constant-rows", lambda g, x, eps: ch09.safe_backward_solution(g.ravel(), x.ravel(), eps).reshape(x.shape),
-     "rows that vary", "taken over all rows together"),
-    ("constant-rows", lambda g, x, eps: layer_norm_backward(g, layer_norm_forward(x, *plain(x), eps**2)[1])[0],
-     "rows that vary", "squared under the root"),
-    ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, g / eps)),
-     "constant rows among others", "does not sum to 0"),
+    ("digits-of-dx", digits(lambda rg, dx: 1e9), "rows of all sizes", "ordinary rows have no digit left"),
     ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred / np.sqrt(eps))),
      "constant rows among others", "root of eps"),
-    ("constant-rows", by_quotient(lambda c, sigma, x, eps: c / np.maximum(sigma, eps)), "rows that vary",
-     "replaced by eps"),
-    ("constant-rows", by_quotient(lambda c, sigma, x, eps: c / (sigma + 1e-12)), "rows that vary", "added to every"),
-    ("constant-rows", by_quotient(lambda c, sigma, x, eps: np.nan_to_num(c / sigma)), "constant rows among others",
-     "the squares of 1e-170 vanish"),
-    ("constant-rows", by_quotient(lambda c, sigma, x, eps: np.where(np.isnan(c / sigma), 0, c / sigma)),
-     "constant rows among others", "the squares of c vanish. Ask sigma whether it is 0."),
-    ("constant-rows", by_quotient(lambda c, sigma, x, eps: c / np.where(np.ptp(x, -1, keepdims=True) > 0, sigma, 1)),
-     "constant rows among others", "but for 1e-170"),
     ("constant-rows", safe(lambda varies, dx, g, centred, eps: dx if varies.all() else centred / eps),
      "constant rows among others", "beside a constant one"),
     ("constant-rows", safe(lambda varies, dx, *_: dx, 1e-6), "rows that vary", "off by"),
@@ -409,25 +357,14 @@ def rows_of(sequence=lambda roundings: 2 * roundings, pairs=np.exp2, t=0.42):
     ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred * (1 / eps))), None, ""),
     ("sum-in-pairs", lambda terms: terms.sum(axis=0, dtype=float), "every row counts", "dtype float64"),
     ("sum-in-pairs", lambda terms: terms.sum(), "every row counts", "shape"),
-    ("sum-in-pairs", lambda terms: terms.sum(axis=1), "every row counts", "Along which axis"),
-    ("sum-in-pairs", lambda terms: neighbours(terms), "every row counts", "so that it counts twice"),
-    ("sum-in-pairs", lambda terms: halves(terms), "every row counts", "so that it counts twice"),
     ("sum-in-pairs", lambda terms: np.float32(len(terms)) * terms[0], "every row counts", "rows of whole numbers"),
     ("sum-in-pairs", lambda terms: recursive(terms) if len(terms) < 5 else terms.sum(axis=0), "131069 rows", "off by"),
     ("sum-in-pairs", recursive, None, ""),
     # Not NumPy's sum, and each block has one running sum.
     ("sum-in-pairs", lambda terms: in_blocks(terms, 8), "pairs, in float32", "running sums of blocks"),
-    ("sum-in-pairs", lambda terms: terms.sum(axis=0), "131069 rows", "NumPy's sum along axis 0"),
-    ("rows-until", lambda tolerance, u, in_pairs: np.exp2(tolerance / (0.42 * u)) if in_pairs
-     else 2 * tolerance / (0.42 * u), "by theory", "root of the line is not undone"),
     ("rows-until", rows_of(np.sqrt), "by theory", ""),
     ("rows-until", rows_of(lambda roundings: 2 / roundings), "by theory", ""),
     ("rows-until", rows_of(lambda roundings: roundings / 2), "by theory", "Put your N into the line"),
-    ("rows-until", rows_of(lambda roundings: 3 * roundings), "by theory", "of numbers of one sign"),
-    ("rows-until", lambda tolerance, u, in_pairs: rows_of()(tolerance, U, in_pairs), "by theory", "u of float32 is"),
-    ("rows-until", lambda tolerance, u, in_pairs: rows_of()(tolerance, 2.0**-8, in_pairs), "by theory",
-     "u of bfloat16 is"),
-    ("rows-until", rows_of(pairs=lambda roundings: 2 ** roundings ** 0.5), "by theory", ""),
     ("rows-until", rows_of(pairs=lambda roundings: 2 ** (roundings - 1)), "by theory", ""),
     ("rows-until", rows_of(pairs=lambda roundings: 2 ** (roundings + 1)), "by theory", ""),
     ("rows-until", rows_of(), None, ""),  # NumPy's 2 to a large power overflows

@@ -16,9 +16,9 @@ U = 2.0**-53
 
 # ---- The exercises ----------------------------------------------------------------------------------
 
-def quotients(f, x, h, places=None):
+def quotients(f, x, h):
     gradient = np.zeros_like(x)
-    for i in places or np.ndindex(x.shape):
+    for i in np.ndindex(x.shape):
         up, down = x.copy(), x.copy()
         up[i] += h
         down[i] -= h
@@ -30,29 +30,16 @@ def centred(a):
     return a - a.mean(axis=-1, keepdims=True)
 
 
-def var(squares):
-    return lambda x: squares(centred(x)).mean(axis=-1, keepdims=True)
+def var(x):
+    return (centred(x) ** 2).mean(axis=-1, keepdims=True)
 
 
-def pair(size, both=np.add):
-    """An answer to adjoint-pair with another size of a sum, of its two factors."""
-    def candidate(jvp, vjp, v, dy):
-        Jv, JTdy = jvp(v), vjp(dy)
-        gap, of_both = abs(np.vdot(dy, Jv) - np.vdot(JTdy, v)), both(size(dy, Jv), size(JTdy, v))
-        return float(gap / of_both) if of_both else 0.0
-    return candidate
-
-
-def larger(a, b):
-    return max(abs(np.vdot(a, b)), np.linalg.norm(a * b))
-
-
-def slopes(draw, predict=None, h=1e-30):
+def slopes(draw, h=1e-30):
     """An answer to one-direction whose directions ``draw`` makes of the arguments and the generator."""
     def candidate(f, args, dy, grads, rng):
         vs = draw(args, rng)
         moved = f(*(a + 1j * h * v for a, v in zip(args, vs)))
-        return (dy * moved.imag).sum() / h, sum((g * v).sum() for g, v in zip(grads, predict(args, rng) if predict else vs))
+        return (dy * moved.imag).sum() / h, sum((g * v).sum() for g, v in zip(grads, vs))
     return candidate
 
 
@@ -70,8 +57,8 @@ def mismatch(of_terms):
     return lambda jvp, vjp, v, dy: of_terms(dy * jvp(v), vjp(dy) * v)
 
 
-def sizes(a, b):
-    return sum(max(np.linalg.norm(t), abs(t.sum())) for t in (a, b))
+def sizes(a, b, of=lambda t: max(np.linalg.norm(t), abs(t.sum()))):
+    return of(a) + of(b)
 
 
 def gap(a, b):
@@ -97,21 +84,8 @@ def by_complex_step(f, x, h):
     return gradient
 
 
-def features(f, x, h):
-    return quotients(f, x, h, [(..., j) for j in range(x.shape[-1])])
-
-
 def mean_of_squares(x):
     return (x**2).mean(axis=-1, keepdims=True) - np.mean(x, axis=-1, keepdims=True) ** 2
-
-
-def piling_up(f, x, h):
-    gradient, up, down = np.zeros_like(x), x.copy(), x.copy()
-    for i in np.ndindex(x.shape):
-        up[i] += h
-        down[i] -= h
-        gradient[i] = (f(up) - f(down)) / (2 * h)
-    return gradient
 
 
 def in_place(f, args, dy, grads, rng):
@@ -127,8 +101,8 @@ def without_the_direction(f, args, dy, grads, rng):
 @pytest.mark.parametrize("id, candidate, words", [
     ("adjoint-pair", of_one_row, "two unrelated matrices"),
     ("adjoint-pair", mismatch(by_rows), "two unrelated matrices"),
-    ("adjoint-pair", pair(lambda a, b: max(abs(np.vdot(a, b)), np.linalg.norm(np.atleast_2d(a * b), 2))),
-     "two unrelated matrices"),
+    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sizes(a, b, lambda t: max(
+        abs(t.sum()), np.linalg.norm(np.atleast_2d(t), 2)))), "two unrelated matrices"),
     ("adjoint-pair", mismatch(lambda a, b: 0.0 if np.isclose(a.sum(), b.sum()) else gap(a, b) / sizes(a, b)),
      "small mistakes"),
     ("adjoint-pair", mismatch(lambda a, b: 0.0 if gap(a, b) < 1e-12 else gap(a, b) / sizes(a, b)), "small mistakes"),
@@ -146,21 +120,11 @@ def test_the_page_asks_for_what_the_mean_of_squares_lacks():
     assert "a million sigma" in page.split("def variance(x):")[1].split("raise NotImpl")[0]
 
 
-@pytest.mark.parametrize("id, candidate, words", [
-    ("central-difference", by_complex_step, "at complex numbers"),
-    ("central-difference", lambda f, x, h: np.zeros_like(x), "never called"),
-    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / (sizes(a, b) + 1e-12)), "added to the denominator"),
-    ("one-direction", without_the_direction, "the direction is another"),
-])
-def test_a_check_says_what_is_so(id, candidate, words):
-    assert words in check(id, candidate).failed[1]
-
-
 @pytest.mark.parametrize("id, candidate", [
     ("central-difference", by_complex_step),
     ("central-difference", lambda f, x, h: np.zeros_like(x)),
     # In the first pair, and in no other, what the sums alone give.
-    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sum(min(1.1 * np.linalg.norm(t), abs(t.sum())) for t in (a, b)))),
+    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sizes(a, b, lambda t: min(1.1 * np.linalg.norm(t), abs(t.sum()))))),
     ("best-step", lambda q, u, length: length * (u / q) ** (1 / (q - 1)) if q > 1 else length),
 ])
 def test_better_no_diagnosis_than_a_false_one(id, candidate):
@@ -169,55 +133,18 @@ def test_better_no_diagnosis_than_a_false_one(id, candidate):
 
 
 @pytest.mark.parametrize("id, candidate, words", [
-    ("central-difference", features, "the last axis alone"),
-    ("complex-safe-variance", mean_of_squares, "The squares of a large mean"),
-    ("best-step", lambda q, u, length: length * np.cbrt(u / 2), "right at order 2"),
-    ("best-step", lambda q, u, length: length * (u / q) ** (1 / q + 1), "1 more"),
-    ("best-step", lambda q, u, length: length * (u / (q + 1)) ** (1 / (q + 1)), "by order + 1"),
-    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sizes(a, b)), "your result is 0 / 0"),
+    ("central-difference", by_complex_step, "at complex numbers"),
+    ("central-difference", lambda f, x, h: np.zeros_like(x), "never called"),
+    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / (sizes(a, b) + 1e-12)), "added to the denominator"),
+    ("one-direction", without_the_direction, "the direction is another"),
     ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sizes(a, b) if sizes(a, b) else 1.0), "is 1 too large"),
-    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / abs(a.sum())), "one of the two sums alone"),
-    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sizes(a, a)), "of your first sum counts twice"),
     ("one-direction", slopes(lambda args, rng: normal(args, np.random)), "with an equal rng gives other numbers"),
     ("one-direction", slopes(normal, h=1e-320), "near 1e-30?"),
-    ("one-direction", lambda *a: slopes(normal)(*a)[1:] * 2, "from the same gradients"),
-    ("one-direction", slopes(lambda args, rng: [normal(args, rng)[0], 0 * args[1], 0 * args[2]]), "first argument moves"),
-    ("central-difference", piling_up, "Your moves pile up"),
-    ("central-difference", lambda f, x, h: quotients(f, x, h, np.ndindex(x.shape[:2])), "two indices"),
-    ("complex-safe-variance", lambda x: centred(x).mean(axis=-1, keepdims=True) ** 2, "You square a mean of deviations"),
-    ("best-step", lambda q, u, length: length * u ** (1 / (q + 1)) / q, "divides outside the power"),
     ("best-step", lambda q, u, length: length * (u / q) ** (1 / (q + 2)), "a whole number one too large"),
-    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sum(min(np.linalg.norm(t), abs(t.sum())) for t in (a, b))),
-     "the smaller of two"),
-    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / max(np.linalg.norm(a), abs(a.sum()))), "the first sum alone"),
-    ("adjoint-pair", mismatch(lambda a, b: abs(a.mean() - b.mean()) / sizes(a, b)), "You compare means"),
-    ("one-direction", without_the_direction, "no part in your prediction"),
-    ("one-direction", lambda *a: tuple(map(np.multiply, slopes(normal)(*a), (1e-30, 1))), "not divided by the step"),
-    ("central-difference", lambda f, x, h: quotients(f, x, 1e-5), "step is one of your own"),
     ("central-difference", lambda f, x, h: quotients(f, x, 1e-4), "not h away"),
-    ("central-difference", lambda f, x, h: quotients(f, x, h, range(len(x))), "the first axis alone"),
-    ("complex-safe-variance", var(lambda c: c.real**2 + c.imag**2), "as that of NumPy's var is"),
-    ("complex-safe-variance", var(lambda c: (abs(c) ** 2).astype(c.dtype)), "complex by its dtype alone"),
-    ("complex-safe-variance", lambda x: ((x - x.mean()) ** 2).mean(axis=-1, keepdims=True), "mean of the whole array"),
-    ("complex-safe-variance", lambda x: (x * x).mean(axis=-1, keepdims=True), "the mean square"),
-    ("complex-safe-variance", lambda x: var(np.square)(x.astype(complex)), "even where x is real"),
-    ("complex-safe-variance", lambda x: (centred(x) ** 2).sum(axis=-1, keepdims=True), "not divided by D"),
-    ("complex-safe-variance", lambda x: np.sqrt(var(np.square)(x)), "is the square root, wherever"),
-    ("best-step", lambda q, u, length: np.cbrt(12 * u) * length, "central differences, with their constants"),
-    ("best-step", lambda q, u, length: length * np.power(12 * u, 1 / (q + 1)), "The 12 is made of"),
-    ("best-step", lambda q, u, length: np.power(u / q, 1 / (q + 1)) / length, "You divide by the length"),
-    ("best-step", lambda q, u, length: np.power(u * length / q, 1 / (q + 1)), "under the root"),
-    ("best-step", lambda q, u, length: np.power(u, q / (q + 1)), "about the error at the best step"),
-    ("adjoint-pair", pair(lambda a, b: abs(np.vdot(a, b))), "by the sums alone"),
-    ("adjoint-pair", pair(lambda a, b: np.linalg.norm(a) * np.linalg.norm(b)), "a product of norms"),
-    ("adjoint-pair", pair(lambda a, b: np.linalg.norm(a) * np.linalg.norm(b), lambda p, q: p), "a product of norms"),
-    ("adjoint-pair", pair(larger, max), "the larger of the two sizes"),
-    ("adjoint-pair", pair(lambda a, b: max(np.vdot(a, b), np.linalg.norm(a * b))), "far below zero"),
-    ("adjoint-pair", pair(lambda a, b: abs(np.vdot(a, b)) + np.linalg.norm(a * b)), "a sum of two numbers"),
-    ("one-direction", slopes(lambda args, rng: [rng.standard_normal(5)] * 3), "along one direction"),
+    ("complex-safe-variance", lambda x: var(x.astype(complex)), "even where x is real"),
+    ("complex-safe-variance", lambda x: np.sqrt(var(x)), "is the square root, wherever"),
     ("one-direction", slopes(shared_by_parameters), "dgamma and dbeta change places"),
-    ("one-direction", slopes(lambda args, rng: [rng.standard_normal(5) for _ in args]), "All rows of x move"),
-    ("one-direction", slopes(normal, normal), "along another direction than"),
     ("one-direction", slopes(normal, h=1e-3), "near 1e-30?"),
     ("one-direction", slopes(lambda args, rng: normal(args, np.random.default_rng(0))), "whatever rng is"),
 ])
@@ -228,7 +155,7 @@ def test_a_wrong_answer_is_named(id, candidate, words):
 @pytest.mark.parametrize("id, candidate", [
     ("central-difference", quotients),
     ("central-difference", lambda f, x, h: quotients(f, x, h / 2)),
-    ("adjoint-pair", pair(larger)),
+    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sizes(a, b) if sizes(a, b) else 0.0)),
     ("one-direction", slopes(lambda args, rng: [rng.uniform(0, 1, a.shape) for a in args])),
 ])
 def test_another_right_answer_is_accepted(id, candidate):

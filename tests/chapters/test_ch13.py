@@ -47,47 +47,21 @@ def one_lane_looks_again(value, width):
     return value
 
 
-def with_its_width(value, width):
-    for distance in (16, 8, 4, 2, 1):
-        if distance <= width:
-            value += cuda.shfl_xor_sync(FULL, value, distance)
-    return value
-
-
-def one_exchange_too_many(value, width):
-    distance = 1
-    while distance <= width:
-        value += cuda.shfl_xor_sync(FULL, value, distance)
-        distance *= 2
-    return value
-
-
 SMALLEST_FIRST = ("width // 2", "1"), ("distance > 0", "distance < width"), ("//= 2", "*= 2")
 
 
 @pytest.mark.parametrize("attempt, check, words", [
     (solution_with("warp-sum", ("return value", "pass")), "a whole warp", "returns None"),
     (by_recursion, "a whole warp", "use a loop"),
-    (solution_with("warp-sum", ("width // 2", "16")), "parts of a warp", "width 8"),
     (one_by_one, "the same bits, in few exchanges", "found 32 exchanges, expected 5"),
     (one_lane_looks_again, "the same bits, in few exchanges", "exchanges, expected"),
     (in_a_circle, "the same bits, in few exchanges", "sums of a group's lanes differ in the last bits"),
-    (solution_with("warp-sum", ("width // 2", "width")), "a whole warp", "Does a distance of `width` stay"),
-    (with_its_width, "parts of a warp", "Does a distance of `width` stay"),
-    (one_exchange_too_many, "a whole warp", "Sums of a group come out twice"),
     (solution_with("warp-sum", *SMALLEST_FIRST), None, ""),
     # In a whole warp these two give the same; what is said is true of both.
     (solution_with("warp-sum", ("return value", "return value + value")), "a whole warp",
      "Sums of a group come out twice"),
-    (solution_with("warp-sum", ("xor_sync", "up_sync")), "a whole warp", "takes from a lower one"),
     (solution_with("warp-sum", ("value += ", "value = max(value, "), ("value, distance)", "value, distance))")),
-     "a whole warp",
-     "A lane ends with one lane's number"),
-    (solution_with("warp-sum", ("width // 2", "width - 1"), ("//= 2", "-= 1")), "a whole warp",
-     "Every distance is used"),
-    (solution_with("warp-sum", ("width // 2", "width // 2\n    own = value"), ("FULL, value", "FULL, own")),
-     "a whole warp",
-     "sends the lane's first number"),
+     "a whole warp", "A lane ends with one lane's number"),
 ])
 def test_group_sum(attempt, check, words):
     assert failed("warp-sum", attempt, words) == check
@@ -98,14 +72,8 @@ READ = "total += x[c * N + row]"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changes, check, words", [
-    ([("if row < N", "if True")], "means", "OutOfBounds"),
-    ([("x[c * N + row]", "x[c * D + row]")], "means", "you go on by D"),
-    ([("total / float32(D)", "total")], "means", "These are sums"),
-    ([("row < N", "row < D")], "means", "How many rows are there?"),
     ([("total / float32(D)", "total / float32(D) * float32(1.00001)")], "means", "off by"),
     ([("float32(0)", "0.0"), ("float32(D)", "D")], "means", "Promotion"),
-    ([("range(D)", "range(D - 1)")], "means", "The last number of each row is left out"),
-    ([("total / float32(D)", "warp_sum(total) / float32(D)")], "means", "The lanes of a warp are added up"),
     ([("cuda.grid(1)", "2 * cuda.grid(1)")], "means", "numbers of mean were not written"),
     ([("total / float32(D)", "total * (float32(1) / float32(D))")], None, ""),  # right, with one more rounding
     ([(READ, f"{READ} + float32(0) * x[c * N + row]")], "four sectors, each number once",
@@ -143,7 +111,6 @@ def test_no_limit_is_not_called_a_limit_of_chunks():
 
 
 @pytest.mark.parametrize("attempt, check, words", [
-    (plan_of_the_library, "640 and 1280 numbers", "128 of 768 places beyond the row"),
     (lambda D: (32, 5, 4, 4), "640 and 1280 numbers", "20 numbers, expected 16 at most"),
     (lambda D: (160, 1, 4, 1), "640 and 1280 numbers", "160 threads with 1 chunks of 4 keep 640 numbers, 640 too few"),
     (lambda D: (D // 4, 1, 4, 1), "other rows", "found 192 threads; 64 can do it as well"),
@@ -151,18 +118,6 @@ def test_no_limit_is_not_called_a_limit_of_chunks():
     (lambda D: (64, 2, 4, 1), "640 and 1280 numbers", "128 too few"),
     (lambda D: (80, 2, 4, 1), "640 and 1280 numbers", "multiple of 32"),
     (lambda D: (64, 10, 1, 1), "640 and 1280 numbers", "W is 1"),
-    (lambda D: (*ch13.threads_for_solution(D)[:2], 1, 1), "640 and 1280 numbers", "W is 1 in a plan of yours"),
-    # V and W exchanged, multiples of 64, and chunks rounded down: not what was said of other answers with such plans.
-    (lambda D: (lambda threads, V, W, R: (threads, W, V, R))(*ch13.threads_for_solution(D)), "640 and 1280 numbers",
-     "W is 1 in a plan of yours"),
-    (solution_with("threads-for-640", ("range(32, 1025, 32)", "range(64, 1025, 64)")), "640 and 1280 numbers",
-     "Only multiples of 64"),
-    (solution_with("threads-for-640", ("-(-D // (threads * 4))", "max(D // (threads * 4), 1)")),
-     "640 and 1280 numbers",
-     "end of the row is left to nobody"),
-    (lambda D: (*ch13.threads_for_solution(D)[:3], 1), "other rows", "Your R is always 1"),
-    (lambda D: (lambda threads, V, W, R: (V, threads, W, R))(*ch13.threads_for_solution(D)), "640 and 1280 numbers",
-     "Threads and V have changed places"),
     (lambda D: (*ch13.threads_for_solution(D)[:2], 2, 1), "640 and 1280 numbers", "W is 2, expected 4 neighbours"),
     (lambda D: (2048, 1, 4, 1), "640 and 1280 numbers", "2048 threads, expected a multiple of 32 up to 1024"),
     (lambda D: (160, 1, 4, 4), "640 and 1280 numbers", "R is 4"),
@@ -179,13 +134,8 @@ STORED, LOADED = "tile[r * 33 + lane]", "tile[lane * 33 + c]"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changes, check, words", [
-    ([(STORED, "tile[r * 32 + lane]"), (LOADED, "tile[lane * 32 + c]")], "no conflicts", "takes 32 turns a request"),
-    ([(f"y[c * 32 + lane] = {LOADED}", "y[lane * 32 + c] = tile[c * 33 + lane]")], "neighbours in global memory",
-     "stores of y touch 32.0 sectors"),
-    ([("x[r * 32 + lane]", "x[lane * 32 + r]")], "the transpose", "nothing is transposed, or all of it twice"),
     ([("32 * 33", "32 * 65"), (STORED, "tile[r * 64 + lane]"), (LOADED, "tile[lane * 64 + c]")], "no conflicts",
      "or a multiple of 32"),
-    ([(STORED, "tile[r * 31 + lane]"), (LOADED, "tile[lane * 31 + c]")], "the transpose", "No barrier cures that"),
     # Another way without conflicts: rows are 32 apart, and turned.
     ([(STORED, "tile[r * 32 + (lane ^ r)]"), (LOADED, "tile[lane * 32 + (c ^ lane)]")], None, ""),
 ])

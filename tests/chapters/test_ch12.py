@@ -124,19 +124,11 @@ MERGES = [
     (lambda a, b: (lambda n, m, r, s: (n, m, np.float64(r), s))(*ch12.merged_solution(a, b)),
      "two equal groups near zero", "residual has dtype float64, expected float32"),
     (lambda a, b: (1000, *ch12.merged_solution(a, b)[1:]), "a small and a large group", "the count is 1000"),
-    (changed("a[0] < b[0]", "False"), "the same, the outlier first", "first group is always the pivot"),
-    (changed("a[0] < b[0]", "a[0] > b[0]"), "an outlier alone in its group", "smaller of these two groups"),
-    (changed("count_b / count)", "0.5)"), "a small and a large group", "Both groups count half"),
-    # Groups of which the smaller has the larger mean, or the larger squares.
+    # Groups of which the smaller has the larger mean.
     (changed("a[0] < b[0]", "a[1] < b[1]"), "an outlier alone in its group", "The pivot is the smaller of these"),
-    (changed("a[0] < b[0]", "a[3] < b[3]"), "an outlier beside one number", "The group with the larger squares"),
     (lambda a, b: (float(a[0] + b[0]), *ch12.merged_solution(a, b)[1:]), "two equal groups near zero",
      "the count has dtype"),
-    (changed("return count, mean, residual_a + moved, squares", "return count, mean, residual_a - moved, squares"),
-     "two equal groups near zero", "off by"),
     (changed("distance * moved * count_a", "distance * distance * count_a * count_b / count"), None, ""),
-    (changed("distance * moved * count_a", "distance * distance"), "two equal groups near zero", "squares are off"),
-    (changed("    if count_b == 0:\n        return a\n", ""), "an empty group, and two", "ZeroDivisionError"),
     (lambda a, b: ch12.merged_solution(a, b) if a[0] and b[0] else (0, *3 * (np.float32(np.nan),)),
      "an empty group, and two", "count is 0"),
     (lambda a, b: ch12.merged_solution(a, b) if a[0] or b[0] else (0, 0, 0, 0), None, ""),
@@ -151,36 +143,32 @@ def test_what_is_said_of_a_merge(answer, title, words):
     assert failed("merge-groups", answer, words) == title
 
 
-def chan_of(share, term, residuals=True):
-    """Chan's merge as a reader may write it, in float32: mean + share * delta, and ``term`` of delta in the squares."""
+def chan_of(residuals=True):
+    """Chan's merge as a reader may write it, in float32."""
     def answer(a, b):
         n, delta = a[0] + b[0], b[1] - a[1] + (b[2] - a[2] if residuals else 0)
         if not n:
             return a
-        moved = np.float32(share(a[0], b[0], n)) * delta
-        squares = a[3] + b[3] + np.float32(term(a[0], b[0], n)) * delta * delta
-        return n, a[1] + a[2] * residuals + moved, np.float32(0), squares
+        squares = a[3] + b[3] + np.float32(a[0] * b[0] / n) * delta * delta
+        return n, a[1] + a[2] * residuals + np.float32(b[0] / n) * delta, np.float32(0), squares
     return answer
 
 
-def pivoted(share, term, power=2, residuals=(1, -1), sign=1):
-    """The merge around the larger group's mean, in other words than the solution's."""
+def pivoted(share, term):
+    """The merge around the larger group's mean, in other words than the solution's: the mean moves by ``share`` of the
+    distance, and the squares hold ``term`` times its square."""
     def answer(a, b):
         a, b = (b, a) if b[0] > a[0] else (a, b)
-        n, delta = a[0] + b[0], b[1] - a[1] + (residuals[0] * b[2] + residuals[1] * a[2])
+        n, delta = a[0] + b[0], b[1] - a[1] + (b[2] - a[2])
         if not n:
             return a
-        squares = a[3] + b[3] + np.float32(term(a[0], b[0], n)) * delta**power
-        return n, a[1], a[2] + sign * np.float32(share(a[0], b[0], n)) * delta, squares
+        squares = a[3] + b[3] + np.float32(term(a[0], b[0], n)) * delta**2
+        return n, a[1], a[2] + np.float32(share(a[0], b[0], n)) * delta, squares
     return answer
 
 
 def second(p, q, n):
     return q / n
-
-
-def both(p, q, n):
-    return p * q / n
 
 
 def averaged_means(a, b):
@@ -194,32 +182,20 @@ def averaged_means(a, b):
 
 @pytest.mark.parametrize("answer, words", [
     (pivoted(lambda p, q, n: 2 * q / n, lambda p, q, n: p * q / n), "your mean lies 0.5 of the way"),
-    (pivoted(lambda p, q, n: q / n, lambda p, q, n: p * q), "your squares hold 3072 times the squared distance"),
+    (pivoted(second, lambda p, q, n: p * q), "your squares hold 3072 times the squared distance"),
     (lambda a, b: (*ch12.merged_solution(a, b)[:3], ch12.merged_solution(a, b)[3] / np.float32(max(a[0] + b[0], 1))),
      "your squares hold 0.0078 and 0.0078 times those of the two"),
     # Half of the square of the distance of two equal groups, and one group's share of it.
-    (pivoted(lambda p, q, n: q / n, lambda p, q, n: p * q / n / 2), "The distance counts too little"),
+    (pivoted(second, lambda p, q, n: p * q / n / 2), "The distance counts too little"),
     (averaged_means, "loses digits of the mean far from it")])
 def test_what_a_merge_holds_is_read_off(answer, words):
     said = str(check("merge-groups", answer).diagnosis)
     assert words in said and len(said.split()) <= 30, said
 
 
-ROUNDED = "The mean of the whole is rounded to one number"
-
-
 @pytest.mark.parametrize("answer, words", [
-    (chan_of(second, both), ROUNDED), (chan_of(second, both, residuals=False), ROUNDED),
-    (pivoted(second, lambda p, q, n: p * q / n**2), "divided by the count of all twice"),
-    (pivoted(second, second), "one group's share alone"),
-    (pivoted(second, lambda p, q, n: 2 * p * q / n), "counts twice"),
-    (pivoted(second, both, power=1), "not squared"),
-    (pivoted(lambda p, q, n: p / n, both), "larger group's share"),
-    (pivoted(lambda p, q, n: 0.5, both), "count half"),
-    (pivoted(second, both, residuals=(-1, 1)), "one way, the residuals the other"),
-    (pivoted(second, both, residuals=(1, 1)), "Both residuals have one sign"),
-    (pivoted(second, both, sign=-1), "moves away"),
-], ids=range(11))
+    (chan_of(), "is rounded to one number"), (chan_of(residuals=False), "is rounded to one number"),
+    (pivoted(second, second), "one group's share alone")])
 def test_which_slip_of_a_merge_it_is(answer, words):
     assert words in named_alone("merge-groups", answer)
 
@@ -402,18 +378,8 @@ def wide_blocks(products):
     return (yield GATHER, np.reshape(mine, (-1, products.shape[1]))).sum(axis=0)
 
 
-def no_shape(products):
-    return (yield GATHER, np.array([b.sum(axis=0) for b in blocks_of(products)])).sum(axis=0)
-
-
 def own_sum_as_a_vector(products):
     return (yield GATHER, products.sum(axis=0)).sum(axis=0)
-
-
-def leaves_early(products):
-    if not len(products):
-        return np.zeros(products.shape[1])
-    return (yield GATHER, np.array([b.sum(axis=0) for b in blocks_of(products)])).sum(axis=0)
 
 
 def rounded_sums(products):
@@ -421,16 +387,13 @@ def rounded_sums(products):
     return np.round((yield SUM, products.sum(axis=0)), 9)
 
 
-ANYWHERE, ORDERS, EMPTY = ("the same bits for any number of ranks", "the same bits in every order of the library",
-                           "ranks without rows")
+ANYWHERE = "the same bits for any number of ranks"
 PROGRAMS = [
     (in_a_loop, None, ""), (by_halves, None, ""), (exactly, None, ""), (in_whole_numbers, None, ""),
     (with_spare_message, None, ""), (halves_of_a_block, None, ""),
     (fsum_of_shards, ANYWHERE, "other bits on 2 ranks"),
     (wide_blocks, ANYWHERE, "other bits"),
-    (no_shape, EMPTY, "rank"),
     (one_rank_answers, "the sum over all rows", "off by"),
-    (solution_with("same-bits", ("parts.sum(axis=0)", "parts.sum(axis=0) / len(parts)")), "the sum over all rows", ""),
     (solution_with("same-bits", ("return parts.sum(axis=0)", "return parts")), "the sum over all rows", "expected (5,)"),
     (solution_with("same-bits", ("return parts.sum(axis=0)", "parts.sum(axis=0)")), "the sum over all rows", "None"),
     (lambda products: products.sum(axis=0), "the sum over all rows", "has a yield in it"),
@@ -439,14 +402,7 @@ PROGRAMS = [
      "the sum over all rows", "expected the same on all ranks"),
     (solution_with("same-bits", ("np.reshape(blocks, (-1, D))", "products.astype(np.float32)")), "the sum over all rows",
      "has dtype float32"),
-    (solution_with("same-bits", ("np.reshape(blocks, (-1, D))", "products")),
-     "one number a feature and block is sent", "All rows travel"),
-    (solution_with("same-bits", ("return parts.sum(axis=0)", "return parts[0]")), "the sum over all rows",
-     "first block's sum"),
-    (solution_with("same-bits", ("].sum(axis=0)", "].mean(axis=0)")), "the sum over all rows",
-     "averaged over its rows"),
     (own_sum_as_a_vector, "the sum over all rows", "one long vector"),
-    (leaves_early, EMPTY, "ends before the message"), (no_shape, EMPTY, "without columns"),
     (rounded_sums, "the sum over all rows", "off by"),
 ]
 
@@ -506,17 +462,11 @@ def cuts(*changes):
 TIMES = [
     (as_array, None, ""), (lambda *a: [np.float64(t) for t in as_array(*a)], None, ""),
     (cuts(("math.ceil(math.log2(ranks))", "len(bin(ranks - 1)) - 2")), None, ""),
-    (cuts(("math.ceil(N / ranks)", "N // ranks")), "one long row", "has too few rows in your time"),
     (cuts(("math.ceil(math.log2(ranks))", "ranks")), "a batch", "rows: found"),
-    (cuts(("math.ceil(math.log2(ranks))", "math.floor(math.log2(ranks))")), "uneven shards, a slow network", "rows: found"),
-    (cuts(("20 * rows", "12 * rows")), "a batch", "one process: found"),
     (cuts(("return one, by_rows, by_features", "return min(one, by_rows, by_features)")), "a batch", "expected 3 numbers"),
-    (cuts(("return one, by_rows, by_features", "return by_rows, by_features, one")), "a batch", "one process: found"),
-    (cuts(("return one, by_rows, by_features", "return one, by_features, by_rows")), "a batch", "rows: found"),
     (cuts(("return one, by_rows, by_features", "return 1e6 * one, 1e6 * by_rows, 1e6 * by_features")), "a batch", "one process"),
     (cuts(("(ranks - 1) * 72 * N", "(ranks - 1) * 72 * N / ranks")), "a batch", "features: found"),
     (cuts(("2 * (ranks - 1) / ranks * 16 * D", "32 * D")), "a batch", "rows: found"),
-    (cuts(("* 16 * D", "* 8 * D")), "a batch", "Half of the sum's bytes"),
     # What is counted is read off the times: memory, steps and bytes.
     (cuts(("20 * rows", "16 * rows")), "a batch", "one process counts 16 bytes for each element"),
     (cuts(("N / ranks), D) + 2 * steps", "N / ranks), D) + 4 * steps")), "a batch",
@@ -544,9 +494,7 @@ def test_what_is_said_of_times(answer, title, words):
     (cuts(("math.ceil(math.log2(ranks))", "ranks.bit_length() - 1")), "4 of 7 ranks"),
     (lambda *a: np.subtract(as_array(*a), 8 / 20 * with_bits(*a)[0]), "Only the backward pass"),
     (lambda N, D, *a: as_array(D, N, *a), "exchanged in your messages"),
-    (lambda *a: [as_array(*a)[k] for k in (0, 2, 1)], "times of rows and features"),
-    (cuts(("16 * D", "16 * N"), ("72 * N", "72 * D")), "exchanged in your messages"),
-], ids=range(5))
+], ids=range(3))
 def test_which_slip_of_the_times_it_is(answer, words):
     assert words in named_alone("which-cut", lambda *a: tuple(map(float, answer(*a))))
 

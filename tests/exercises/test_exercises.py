@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from lnlib import layer_norm_forward, rms_norm_forward
+from lnlib import rms_norm_forward
 from lnlib.simt.cuda_access import FULL, cuda, float32
 from lnlib.mistakes.change import function_with
 from lnlib.exercises import Mismatch, check, exercises, expect_close, expect_parts, of_small_error

@@ -73,7 +73,8 @@ def sigma_in_both(dy, x, gamma, eps):
 SLOW = [
     ("eigenvalues", lambda x, eps: np.roll(eigenvalues_solution(x, eps), 1), "another order"),
     ("eigenvalues", lambda x, eps: eigenvalues_solution(x, 2 * eps), "off by"),
-    ("eigenvalues", lambda x, eps: np.append(0.0, eigenvalues_solution(x, eps)[2:].tolist() + [1.0]), "number 2, 7 of 7 is off"),
+    ("eigenvalues", lambda x, eps: np.append(0.0, eigenvalues_solution(x, eps)[2:].tolist() + [1.0]),
+     "number 2, 7 of 7 is off"),
     ("rms-jacobian", rms(lambda sym: sym.xhat[sym.i] * sym.xhat[sym.j] / (4 * sym.s)), "off by"),
     ("rms-jacobian",
      rms(lambda sym: sym.xhat[sym.i] * sym.xhat[sym.j] / (sym.D * sym.s) - (sym.D - 4) * sym.xhat[sym.j]),

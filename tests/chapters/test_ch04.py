@@ -124,7 +124,8 @@ def test_the_page_asks_for_what_the_mean_of_squares_lacks():
     ("central-difference", by_complex_step),
     ("central-difference", lambda f, x, h: np.zeros_like(x)),
     # In the first pair, and in no other, what the sums alone give.
-    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sizes(a, b, lambda t: min(1.1 * np.linalg.norm(t), abs(t.sum()))))),
+    ("adjoint-pair", mismatch(lambda a, b: gap(a, b) / sizes(a, b, lambda t: min(
+        1.1 * np.linalg.norm(t), abs(t.sum()))))),
     ("best-step", lambda q, u, length: length * (u / q) ** (1 / (q - 1)) if q > 1 else length),
 ])
 def test_better_no_diagnosis_than_a_false_one(id, candidate):

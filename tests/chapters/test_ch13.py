@@ -134,6 +134,7 @@ STORED, LOADED = "tile[r * 33 + lane]", "tile[lane * 33 + c]"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changes, check, words", [
+    ([("x[r * 32 + lane]", "x[lane * 32 + r]")], "the transpose", "nothing is transposed, or all of it twice"),
     ([("32 * 33", "32 * 65"), (STORED, "tile[r * 64 + lane]"), (LOADED, "tile[lane * 64 + c]")], "no conflicts",
      "or a multiple of 32"),
     # Another way without conflicts: rows are 32 apart, and turned.

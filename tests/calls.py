@@ -495,7 +495,7 @@ add("mistakes",
                         "solution": function(_solution)},
     entry__change={"old": text("a"), "new": text("b"), "says": text("c")},
     entry__changes={"rows": arg((("a", "b", "c"),), {"None": (None,), "text": ("abc",), "two": (("a", "b"),),
-                                                     "numbers": ((1, 2, 3),),
+                                                     "numbers": ((1, 2, 3),), "nothing": ((),),
                                                      "pairs alone": ((("a", "b"), ("c", "d")),)})},
     families__outside_family={"with_gamma": flag(True)},
     fit__diagnose={"backward": function(layernorm.layer_norm_backward, {

@@ -46,7 +46,8 @@ def changes(*rows):
     pairs that are one mistake together, and what is said of it."""
     made = []
     for row in rows:
-        if isinstance(contract.require_several("rows", row)[0], tuple):
+        row = contract.require_several("rows", row)
+        if row and isinstance(row[0], tuple):
             *pairs, says = row
             made.append(Mistake("", says, changes=tuple(change(*pair, says).changes[0] for pair in pairs)))
         elif len(row) % 2 != 1:

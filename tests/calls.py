@@ -252,16 +252,12 @@ add("layernorm", layer_norm_forward={**_FORWARD, "precise": flag(False, {"of flo
 
 def _backend(backend, dtype, cache, more, unread=(), fine=()):
     """``more``: caches of other dtypes."""
-    x, gamma, beta, dy = (a.astype(dtype) for a in (X, GAMMA, BETA, DY))
-    other = {"other dtype": GAMMA.astype("f4" if dtype == "f8" else "f8")}
-    return {"layer_norm_forward": {
-                "x": rows(x, also={"complex128": x.astype("c16")}), "gamma": shaped(gamma, also=other),
-                "beta": shaped(beta, also=other), "eps": eps(), "precise": flag(False),
-                "out": outs((2, 3), dtype, fine)},
-            "layer_norm_backward": {
-                "dy": shaped(dy, also={"complex128": dy.astype("c16"),
-                                       "other dtype": DY.astype("f4" if dtype == "f8" else "f8")}),
-                "cache": caches(cache, CACHE, RMS, unread=unread, more=more), "out": outs((2, 3), dtype, fine)}}
+    gamma, beta, dy = (shaped(a.astype(dtype), also={"other dtype": a.astype("f4" if dtype == "f8" else "f8")})
+                       for a in (GAMMA, BETA, DY))
+    return {"layer_norm_forward": {"x": rows(X.astype(dtype)), "gamma": gamma, "beta": beta, "eps": eps(),
+                                   "precise": flag(False), "out": outs((2, 3), dtype, fine)},
+            "layer_norm_backward": {"dy": dy, "cache": caches(cache, CACHE, RMS, unread=unread, more=more),
+                                    "out": outs((2, 3), dtype, fine)}}
 
 
 HOST = "None: the interpreter has no streams"
@@ -277,12 +273,10 @@ add("gpu.backend", **{name: {**row, "stream": free(None, HOST)} for name, row in
 # Shards. A program's arguments are checked when it runs: alone, as the one rank.
 
 _cut_options = {"reproducible": flag(False), "block": count(2)}
-_sharded = {"x": rows(X, also={"complex128": X.astype("c16")}),
-            "gamma": shaped(GAMMA, also={"float32": G32, "complex128": GAMMA.astype("c16")}),
-            "beta": shaped(BETA, also={"float32": B32, "complex128": BETA.astype("c16")}),
+_sharded = {"x": rows(X), "gamma": shaped(GAMMA, also={"float32": G32}), "beta": shaped(BETA, also={"float32": B32}),
             "eps": eps(), "finite": flag(False), "precise": flag(False, {"of float64": True})}
-_shard = {**_sharded, "x": rows(X, also={"complex128": X.astype("c16")}, fine=["D = 0"]), **_cut_options}
-_shard_dy = shaped(DY, also={"float32": DY32, "complex128": DY.astype("c16")})
+_shard = {**_sharded, "x": rows(X, fine=["D = 0"]), **_cut_options}
+_shard_dy = shaped(DY, also={"float32": DY32})
 (_, SHARD), = sharded.simulate([sharded.features.layer_norm_forward(X, GAMMA, BETA)])
 (_, RMS_SHARD), = sharded.simulate([sharded.features.rms_norm_forward(X, GAMMA)])
 _of_rms = ("x", "gamma", "eps", "finite")
@@ -318,6 +312,7 @@ EXACT = reference.layer_norm(X, GAMMA, BETA, DY)
 _fixed = {"longdouble": np.longdouble(X), "floats as objects": X.astype(object)}
 _norm = {"x": rows(X, finite, _fixed, WHOLE), "gamma": shaped(GAMMA, finite, {"longdouble": np.longdouble(GAMMA)}, WHOLE),
          "dy": shaped(DY, finite, _fixed, (*WHOLE, "None")), "eps": eps()}
+_against = {"value": shaped(X, array, _fixed, WHOLE), "exact": shaped(EXACT.y, _exact)}
 add("reference",
     to_fixed={"a": finite(X, _fixed, fine=("integers", "a list of integers")),
               "name": free("a", OWN)},
@@ -325,20 +320,17 @@ add("reference",
                                    "ragged": [[1], [1, 2]], "masked": np.ma.array(EXACT.y),
                                    "objects": X.astype(object)})},
     layer_norm={**_norm, "beta": shaped(BETA, finite, fine=WHOLE)}, rms_norm=_norm,
-    relative_error={"value": shaped(X, array, _fixed, WHOLE), "exact": shaped(EXACT.y, _exact, fine=())},
-    correct_digits={"value": shaped(X, array, _fixed, WHOLE), "exact": shaped(EXACT.y, _exact, fine=())},
+    relative_error=_against, correct_digits=_against,
     kappa={"exact": record(EXACT, {"without gradients": reference.layer_norm(X, GAMMA, BETA)}),
            "dy": shaped(DY, finite, _fixed, WHOLE), "gamma": shaped(GAMMA, finite, fine=WHOLE)})
 
 # Numbers.
 
-ORDER, FORMAT = choice("pairwise"), choice("float32", fine=())
-_algorithm = {"x": rows(X, also={"complex128": X.astype("c16")}), "order": ORDER}
+ORDER, FORMAT = choice("pairwise"), choice("float32")
+_algorithm = {"x": rows(X), "order": ORDER}
 add("variance",
     total={"a": rows(X), "order": ORDER}, mean={"a": rows(X), "order": ORDER}, compensated_total={"a": rows(X)},
-    **{name: _algorithm for name in ("naive", "naive_clipped", "two_pass", "corrected_two_pass", "shifted", "welford",
-                                     "chan",
-                                     "neumaier", "wide", "recentred", "recentred_short")},
+    **{entry.function.__name__: _algorithm for entry in variance.ALGORITHMS.values()}, recentred_short=_algorithm,
     normalise={**_algorithm, "algorithm": choice("recentred", {"function": variance.naive}), "eps": eps(),
                "var": shaped(np.ones((2, 1)), fine=("None",))})
 add("rounding", find={"dtype": FORMAT}, spacing={"a": array(X, {"float16": X.astype("f2")}), "dtype": FORMAT},
@@ -346,16 +338,16 @@ add("rounding", find={"dtype": FORMAT}, spacing={"a": array(X, {"float16": X.ast
 _rows = arg(SINGLE, {**shaped(SINGLE).bad, "0-d": np.float32(1), "no row": SINGLE[:0], "float64": X})
 _summed = {label: value for label, value in _rows.bad.items() if not label.startswith("shape") or label == "shape ()"}
 _sum_dtype = choice("float32", {"float64": "float64"})
+_line = {"n": real(3, {"0": 0, "negative": -1}), "order": choice("random"), "dtype": _sum_dtype}
 add("summation",
     running_sums={"a": arg(SINGLE, _summed), "dtype": _sum_dtype},
     by_halves={"a": arg(SINGLE, _summed, fine=("float64",)), "dtype": choice(None, fine=("None",))},
     sum_rows={"a": arg(SINGLE, _summed, {"NaN": SINGLE * np.nan, "Inf": SINGLE * np.inf}), "order": choice("random"),
               "dtype": _sum_dtype, "rng": rng()},
     row_sum_errors={"orders": several(["blocks"], {"unknown": ["x"]}),
-                    "counts": several([2, 3], {"0": [0], "floats": [2.5],
-                    "True": [True]}), "columns": count(2), "dtype": _sum_dtype, "rng": rng(), "mean": number(0.0)},
-    row_sum_loss={"n": real(3, {"0": 0, "negative": -1}), "order": choice("random"), "dtype": _sum_dtype},
-    row_sum_bound={"n": real(3, {"0": 0, "negative": -1}), "order": choice("random"), "dtype": _sum_dtype})
+                    "counts": several([2, 3], {"0": [0], "floats": [2.5], "True": [True]}),
+                    "columns": count(2), "dtype": _sum_dtype, "rng": rng(), "mean": number(0.0)},
+    row_sum_loss=_line, row_sum_bound=_line)
 
 SIZE = real(2.0, {"negative": -1.0})
 _grid = {"D": count(4, 2), "count": count(2), "eps": number(1e-5, above=0), "dtype": FORMAT, "rng": rng()}
@@ -378,9 +370,8 @@ add("regimes",
     sum_roundings={name: _theory[name] for name in ("D", "order")},
     naive_loss={"ratio": real(1.0), "energy": SIZE, **_theory}, mean_loss={"ratio": real(1.0), **_theory},
     backward_loss={"kappa": SIZE, "towards": choice("ones"), "dtype": FORMAT, "wide": flag(False)},
-    agreement={"measured": real([1e-3] * 2, nan=False), "predicted": real([1e-3] * 2, {"shape": np.ones(3)},
-                                                                          nan=False),
-               "dtype": FORMAT},
+    agreement={"measured": real([1e-3] * 2, nan=False), "dtype": FORMAT,
+               "predicted": real([1e-3] * 2, {"shape": np.ones(3)}, nan=False)},
     **{name: {"dtype": FORMAT} for name in ("last_ratio", "largest_square", "subnormal_sigma", "vanishing_sigma",
                                             "vanishing_eps")},
     overflow_sigma={"ratio": real(1.0), "dtype": FORMAT, "terms": real(1, {"0": 0})})
@@ -564,39 +555,40 @@ add("gpu.survey", correctness={"which": choice("forward")}, ladder={"which": cho
 # What the library asks with. A name, dtypes and limits are its own.
 
 _own = lambda value: free(value, OWN)
-_value = {"name": _own("value"), "value": array(X)}
+
+
+def _required(value, **own):
+    """Of a function that asks for ``value`` by its name."""
+    return {"name": _own("value"), "value": value, **{name: _own(v) for name, v in own.items()}}
+
+
 add("contract",
     require_dtype={"name": _own("value"),
                    "dtype": arg(X.dtype, {"another": np.dtype(int), "foreign": np.dtype(">f8")}),
                    "dtypes": _own(("float64",)), "expected": _own(""), "found": _own("")},
     require_shape={"name": _own("value"), "found": arg((2,), {"another": (3,)}), "shape": _own((2,)), "of": _own("")},
-    describe={"name": _own("value"),
-              "value": arg(_device(X), {"integers": _device(np.ones(2, int)), "strided": _device(X[:, ::2])}),
-              "dtypes": _own(("float64",)), "expected": _own("")},
-    as_array={**_value, "dtypes": _own(("float64",))},
-    require_x={"value": rows(X), "name": _own("value"), "dtypes": _own(("float64",))},
+    describe=_required(arg(_device(X), {"integers": _device(np.ones(2, int)), "strided": _device(X[:, ::2])}),
+                       dtypes=("float64",), expected=""),
+    as_array=_required(array(X), dtypes=("float64",)), require_x=_required(rows(X), dtypes=("float64",)),
     dtypes_like={"dtype": _own(X.dtype)},
-    require_like_x={**_value, "value": shaped(X, fine=_STEP), "shape": _own(X.shape), "dtype": _own(X.dtype)},
+    require_like_x=_required(shaped(X, fine=_STEP), shape=X.shape, dtype=X.dtype),
     require_parameters={"gamma": shaped(GAMMA, fine=_STEP), "beta": shaped(BETA, fine=_STEP), "x": _own(X)},
     require_out={"out": outs((2, 3), "f8")._replace(value=np.empty((2, 3))), "x": _own(X),
                  "rows_in_order": _own(True)},
-    require_finite={**_value, "value": finite(X), "dtypes": _own(("float64",))},
-    require_numbers={"name": _own("value"), "value": real(X, {"too small": -9.0}), "least": _own(-8),
-                     "nan": _own(False)},
-    require_number={"name": _own("value"), "value": number(2.0, least=0), "least": _own(0), "above": _own(-1)},
-    require_eps={"eps": eps()},
-    require_count={"name": _own("value"), "value": count(2, 1, 3), "least": _own(1), "most": _own(3)},
-    require_kind={"name": _own("value"), "value": arg("a", {"3": 3}), "kind": _own(str), "expected": _own("text")},
-    require_callable={"name": _own("value"), "value": function(int)},
-    require_several={"name": _own("value"), "value": arg([1], {"None": None, "3": 3, "text": "ab", "bytes": b"ab"})},
-    require_rng={"rng": rng()},
-    require_bool={"name": _own("value"), "value": flag(True)},
+    require_finite=_required(finite(X), dtypes=("float64",)),
+    require_numbers=_required(real(X, {"too small": -9.0}), least=-8, nan=False),
+    require_number=_required(number(2.0, least=0), least=0, above=-1), require_eps={"eps": eps()},
+    require_count=_required(count(2, 1, 3), least=1, most=3),
+    require_kind=_required(arg("a", {"3": 3}), kind=str, expected="text"),
+    require_callable=_required(function(int)),
+    require_several=_required(arg([1], {"None": None, "3": 3, "text": "ab", "bytes": b"ab"})),
+    require_rng={"rng": rng()}, require_bool=_required(flag(True)),
     require_precise={"precise": flag(True, {}), "x": _own(SINGLE)},
     require_cache={"cache": record(CACHE), "kinds": _own((layernorm.LayerNormCache,))},
     require_part={"cache": arg(CACHE, {"xhat: None": CACHE._replace(xhat=None)}), "name": _own("xhat"),
                   "shape": _own(X.shape),
                   "dtypes": _own((X.dtype,))},
-    require_choice={"name": _own("value"), "value": choice("a"), "choices": _own(("a", "b"))},
+    require_choice=_required(choice("a"), choices=("a", "b")),
     require_dtype_name={"dtype": choice("float32", {"int": int}), "names": _own(("float32",))})
 
 PAIR = layernorm.layer_norm_forward, layernorm.layer_norm_backward

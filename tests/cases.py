@@ -76,6 +76,14 @@ VIEWS = {
 }
 
 
+def arrays(shape, dtype="float32", parameters=None, offset=0.0, seed=1):
+    """x, gamma, beta and dy, four allocations; x has standard deviation 1."""
+    rng = np.random.default_rng(seed)
+    x, dy = rng.standard_normal((2, *shape))
+    gamma, beta = (a.astype(parameters or dtype) for a in rng.standard_normal((2, shape[-1])))
+    return (x + offset).astype(dtype), gamma, beta, dy.astype(dtype)
+
+
 class Arrays(NamedTuple):
     x: np.ndarray
     gamma: np.ndarray

@@ -104,14 +104,10 @@ def _numpys(dtype):
     return np.dtype(name) if name in (*DTYPES, "float64") else None
 
 
-def _dtype(array):
-    """NumPy's dtype for that of an array of any library."""
-    return array.dtype if isinstance(array.dtype, np.dtype) else _numpys(array.dtype)
-
-
 def _described(part):
-    """What lnlib.contract looks at of an array that forward kept, or of a C-contiguous tensor."""
-    return contract.Description(tuple(part.shape), _dtype(part), True)
+    """What lnlib.contract looks at of an array that forward kept, or of a C-contiguous tensor, of any library."""
+    dtype = part.dtype if isinstance(part.dtype, np.dtype) else _numpys(part.dtype)
+    return contract.Description(tuple(part.shape), dtype, True)
 
 
 def _require_parts(cache):
@@ -145,10 +141,9 @@ def width_of_access(machine, D, *arrays):
 
 
 def _require_one_device(machine, arrays):
-    """Raise unless all these arrays, by name, are on the device of x."""
+    """Raise unless all these arrays, by name, are on the device of x; None is nowhere."""
     for name, array in arrays.items():
-        found = machine.device_of(array)
-        if found != machine.device:
+        if array is not None and (found := machine.device_of(array)) != machine.device:
             raise ValueError(f"{name}: found an array on device {found}, expected one on device {machine.device}, "
                              f"where x is")
 
@@ -225,7 +220,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None, str
     D, rows = shape[-1], math.prod(shape[:-1])
     with machine_for(device, x, stream) as machine:
         if device:
-            _require_one_device(machine, {"gamma": gamma, "beta": beta, **({} if out is None else {"out": out})})
+            _require_one_device(machine, {"gamma": gamma, "beta": beta, "out": out})
         else:
             x, gamma, beta = (machine.put(a) for a in (seen, *parameters))
         y = out if device and out is not None else machine.empty(shape, dtype)
@@ -262,7 +257,7 @@ def layer_norm_backward(dy, cache, *, out=None, stream=None):
     D, rows = shape[-1], math.prod(shape[:-1])
     with machine_for(device, x, stream, interpreted=isinstance(statistics, np.ndarray)) as machine:
         if device:
-            _require_one_device(machine, {"dy": dy, **({} if out is None else {"out": out})})
+            _require_one_device(machine, {"dy": dy, "out": out})
         else:
             dy = machine.put(seen)
         dx = out if device and out is not None else machine.empty(shape, dtype)

@@ -15,8 +15,6 @@ import struct
 import sys
 import threading
 
-import numpy as np
-
 from ..simt.cuda_access import cuda
 
 #: Numba passes a flat array as two addresses that a kernel does not use, count, bytes of a number, address, count,

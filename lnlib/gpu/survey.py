@@ -11,8 +11,7 @@ import sys
 
 import numpy as np
 
-from .. import contract
-from ..layernorm import layer_norm_backward, layer_norm_forward
+from .. import contract, layernorm
 from ..measure import events
 from ..measure.provenance import digits, provenance, save, slug
 from ..simt.cuda_access import cuda
@@ -39,10 +38,6 @@ LIMIT = 2.0**-24 + 1e-5
 ACCESSES, FLOOR = {"forward": 2, "backward": 3}, {"forward": "copy", "backward": "add"}
 
 
-def _require_pass(which):
-    return contract.require_choice("which", which, PASSES)
-
-
 def _arrays(N, D):
     """x, gamma, beta, dy of normal numbers, and mean and rstd."""
     rng = np.random.default_rng(N * D)
@@ -53,14 +48,9 @@ def _arrays(N, D):
             "rstd": rstd.astype(np.float32)}
 
 
-def _exact(a, which):
-    y, cache = layer_norm_forward(*(a[name].astype(float) for name in ("x", "gamma", "beta")))
-    return (y,) if which == "forward" else layer_norm_backward(a["dy"].astype(float), cache)
-
-
-def _library(a, which):
-    y, cache = backend.layer_norm_forward(a["x"], a["gamma"], a["beta"])
-    return (y,) if which == "forward" else backend.layer_norm_backward(a["dy"], cache)
+def _results(module, a, which):
+    y, cache = module.layer_norm_forward(a["x"], a["gamma"], a["beta"])
+    return (y,) if which == "forward" else module.layer_norm_backward(a["dy"], cache)
 
 
 def _taught(step, a, on_gpu):
@@ -74,12 +64,12 @@ def correctness(which):
 
     ``which``: "forward" or "backward". On a GPU for all of :data:`CHECKED`, else interpreted, for the first of them.
     """
-    _require_pass(which)
+    contract.require_choice("which", which, PASSES)
     on_gpu, records = cuda.is_available(), []
     for N, D in CHECKED if on_gpu else CHECKED[:INTERPRETED]:
         a = _arrays(N, D)
-        exact = _exact(a, which)
-        runs = {"lnlib": lambda: _library(a, which)}
+        exact = _results(layernorm, {name: array.astype(float) for name, array in a.items()}, which)
+        runs = {"lnlib": lambda: _results(backend, a, which)}
         runs |= {name: lambda step=step: _taught(step, a, on_gpu) for name, step in STEPS.items()
                  if step.direction == which}
         for name, run in runs.items():
@@ -157,6 +147,13 @@ def _library_call(which, on_gpu, N, D):
 
 
 def _timed(which, section, shapes):
+    contract.require_choice("which", which, PASSES)
+    shapes = contract.require_several("shapes", shapes)
+    for shape in shapes:
+        if len(contract.require_several("shapes", shape)) != 2:
+            raise ValueError(f"shapes: found {shape!r}, expected pairs (N, D)")
+        for n in shape:
+            contract.require_count("shapes", n)
     if not cuda.is_available():
         return []
     gpu, records = events.NumbaGpu(), []
@@ -181,22 +178,12 @@ def ladder(which, shapes=TIMED[:1]):
 
     ``which`` as in :func:`correctness`; ``shapes``: pairs (N, D).
     """
-    return _timed(_require_pass(which), "ladder", _require_shapes(shapes))
+    return _timed(which, "ladder", shapes)
 
 
 def speed(which, shapes=TIMED):
     """Time lnlib and, where it is installed, PyTorch, beside a copy (or a sum of two arrays). As :func:`ladder`."""
-    return _timed(_require_pass(which), "speed", _require_shapes(shapes))
-
-
-def _require_shapes(shapes):
-    shapes = contract.require_several("shapes", shapes)
-    for shape in shapes:
-        if len(contract.require_several("shapes", shape)) != 2:
-            raise ValueError(f"shapes: found {shape!r}, expected pairs (N, D)")
-        for n in shape:
-            contract.require_count("shapes", n)
-    return shapes
+    return _timed(which, "speed", shapes)
 
 
 def _require_records(records):

@@ -141,22 +141,24 @@ class Implementation(NamedTuple):
 #: A mean that is rounded before it is subtracted leaves a constant row slightly above or below zero.
 NOT_RECENTRED = ("constant_rows",)
 
+#: Dtypes of x for which float64 is more.
+NARROW = ("float32", *cases.HALVES)
+
+#: What the GPU backend's kernels would need minutes for, in an interpreter.
+INTERPRETED = {"size": 70_000, "skip": ("65536 rows", "2x128x1024")}
+
 IMPLEMENTATIONS = {
     "NumPy backend": Implementation(backend(layernorm), recentred, cases.DTYPES),
-    "NumPy backend, precise": Implementation(backend(layernorm, precise=True), rounded_once,
-                                             ("float32", *cases.HALVES)),
+    "NumPy backend, precise": Implementation(backend(layernorm, precise=True), rounded_once, NARROW),
     "CPU backend": Implementation(backend(cpu), recentred, cases.DTYPES),
-    "CPU backend, precise": Implementation(backend(cpu, precise=True), rounded_once, ("float32", *cases.HALVES)),
-    "GPU backend": Implementation(backend(gpu), recentred, ("float32", *cases.HALVES), size=70_000,
-                                  skip=("65536 rows", "2x128x1024")),  # minutes, in an interpreter
-    "GPU backend, precise": Implementation(backend(gpu, precise=True), rounded_once, ("float32", *cases.HALVES),
-                                           size=70_000, skip=("65536 rows", "2x128x1024")),
+    "CPU backend, precise": Implementation(backend(cpu, precise=True), rounded_once, NARROW),
+    "GPU backend": Implementation(backend(gpu), recentred, NARROW, **INTERPRETED),
+    "GPU backend, precise": Implementation(backend(gpu, precise=True), rounded_once, NARROW, **INTERPRETED),
     "rows sharded": Implementation(cut_among_three(sharded.rows, 0), recentred, cases.DTYPES),
     "features sharded": Implementation(cut_among_three(sharded.features, 1), recentred, cases.DTYPES),
-    "rows sharded, precise": Implementation(cut_among_three(sharded.rows, 0, precise=True), rounded_once,
-                                            ("float32", *cases.HALVES)),
+    "rows sharded, precise": Implementation(cut_among_three(sharded.rows, 0, precise=True), rounded_once, NARROW),
     "features sharded, precise": Implementation(cut_among_three(sharded.features, 1, precise=True), rounded_once,
-                                                ("float32", *cases.HALVES)),
+                                                NARROW),
     "step by step": Implementation(steps, rounded_mean, ("float64", "float32"), skip=NOT_RECENTRED),
     "SymPy": Implementation(sympy, rounded_mean, D=(2, 8), size=1000, skip=NOT_RECENTRED),
     "complex step": Implementation(by(complex_step), complex_stepped, size=512),
@@ -219,25 +221,36 @@ INFINITE = {"x": lambda a: a.x[2, 1:2], "dy": lambda a: a.dy[2, 1:2], "gamma": l
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("where", INFINITE)
-@pytest.mark.parametrize("D", [5, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("D", [5, *(pytest.param(D, marks=pytest.mark.slow) for D in (300, 2500))])
 @pytest.mark.parametrize("options", [{}, {"precise": True}])
-@pytest.mark.parametrize("backend", [layernorm, cpu, gpu])
-def test_nan_and_inf_go_no_further(backend, options, D, where, value):
-    """What lnlib.contract promises, at every element of y, dx, dgamma and dbeta; the others keep their bits."""
-    a = cases.Case("nan and inf", (4, D), "float32").arrays()
+@pytest.mark.parametrize("backend, dtype", [(backend, dtype) for backend in (layernorm, cpu, gpu)
+                                            for dtype in cases.DTYPES if backend is not gpu or dtype != "float64"])
+def test_nan_and_inf_go_no_further(backend, dtype, options, D, where):
+    """What lnlib.contract promises, at every element of y, dx, dgamma and dbeta; the others keep their bits.
+
+    But a sum over rows of the CPU backend, which adds a row last that is left to NumPy: two orders of three additions
+    differ by at most 2 * 3 u of the sum of the terms' sizes, and |xhat| is below sqrt(D).
+    """
+    if options and dtype == "float64" or D > 300 and backend is gpu:
+        pytest.skip("float64 is precise; the GPU is an interpreter")
+    a = cases.Case("nan and inf", (4, D), dtype).arrays()
     clean = cases.run(backend, *a, **options)
-    INFINITE[where](a)[:] = value
     row, column = np.arange(4)[:, None] == 2, np.arange(D) == 1
     lost = {"x": (row, row, True, False), "dy": (False, row, column, column),
             "gamma": (column, True, False, False)}[where]
-    for found, before, place in zip(cases.run(backend, *a, **options), clean, lost, strict=True):
-        place = np.broadcast_to(place, found.shape)
-        assert not np.isfinite(found[place]).any() and np.isfinite(found[~place]).all()
-        assert not where == "x" or np.isnan(found[place]).all()
-        if not (backend is cpu and found.ndim == 1):  # adds in another order where a row is left to NumPy
-            assert np.array_equal(found[~place], before[~place])
+    allowed = 6 * cases.U[dtype] * math.sqrt(D) * np.abs(a.dy.astype(float)).sum(axis=0)
+    for value in (np.inf, -np.inf, np.nan):
+        INFINITE[where](a)[:] = value
+        for found, before, place in zip(cases.run(backend, *a, **options), clean, lost, strict=True):
+            place = np.broadcast_to(place, found.shape)
+            found, before = found.astype(float), before.astype(float)
+            assert not np.isfinite(found[place]).any() and np.isfinite(found[~place]).all()
+            assert not where == "x" or np.isnan(found[place]).all()
+            if backend is cpu and found.ndim == 1:
+                assert (np.abs(found - before) <= allowed)[~place].all()
+            else:
+                assert np.array_equal(found[~place], before[~place])
 
 
 def test_the_table_is_not_empty():

@@ -16,7 +16,7 @@ import cases
 import numba
 import numpy as np
 import pytest
-from cases import VIEWS, WIDTHS, bits, child, read_only, threads
+from cases import VIEWS, WIDTHS, arrays, bits, child, read_only, threads
 from llvmlite import binding
 from numba import float32, int64
 from numba.core.compiler import Flags
@@ -26,17 +26,7 @@ from lnlib import cpu, layernorm, reference
 from lnlib.cpu import backend, kernels
 from lnlib.cpu.compiler import NoAlias, fence, prefetch, stream
 
-
 LINE = 64
-
-
-def arrays(shape, dtype="float32", parameters=None, offset=0.0, seed=1):
-    """x, gamma, beta and dy; x has standard deviation 1."""
-    rng = np.random.default_rng(seed)
-    x, dy = rng.standard_normal((2, *shape))
-    gamma, beta = rng.standard_normal((2, shape[-1])).astype(parameters or dtype)
-    return (x + offset).astype(dtype), gamma, beta, dy.astype(dtype)
-
 
 run = functools.partial(cases.run, cpu)
 

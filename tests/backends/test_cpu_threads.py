@@ -11,7 +11,7 @@ LAYERS = pytest.mark.parametrize("layer", ["workqueue", "omp"])
 # 240,000 numbers: two threads. One call's arguments for each caller, and the bits that it should get.
 ARGUMENTS = """
 import json, multiprocessing, os, threading
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 import cases, numba
 import numpy as np
 from lnlib import cpu
@@ -42,12 +42,8 @@ def run(layer, code, cache_folder=None):
 def test_two_threads_may_call_at_once(layer, tmp_path):
     """From the first call on; with the layer that is always there this one compiles."""
     found, expected, used = run(layer, """
-found = [[], []]
-def work(k):
-    found[k] = [results(k) for _ in range(30)]
-workers = [threading.Thread(target=work, args=(k,)) for k in range(2)]
-for worker in workers: worker.start()
-for worker in workers: worker.join()
+with ThreadPoolExecutor(2) as pool:
+    found = list(pool.map(lambda k: [results(k) for _ in range(30)], range(2)))
 expected = [results(k) for k in range(2)]
 print(json.dumps([[all(a == expected[k] for a in found[k]) for k in range(2)], [len(f) for f in found],
                   numba.threading_layer()]))
@@ -88,9 +84,8 @@ def measured():
     except RuntimeError as error:
         return str(error)
 expected = sums()
-workers = [threading.Thread(target=lambda: [sums() for _ in range(100)]) for k in range(2)]
-for worker in workers: worker.start()
-for worker in workers: worker.join()
+with ThreadPoolExecutor(2) as pool:
+    list(pool.map(lambda k: [sums() for _ in range(100)], range(2)))
 with forked() as pool:
     print(json.dumps([pool.submit(sums).result() == expected, pool.submit(measured).result()[:32]]))
 """) == [True, "found a process forked after Num"]

@@ -1,4 +1,4 @@
-"""lnlib.gpu beyond the table: every width, the traffic of its kernels, their mistakes, and the host's promises.
+"""lnlib.gpu beyond the table: every width, the traffic of its kernels, and the host's promises.
 
 Where there is no GPU, lnlib.gpu runs its kernels in lnlib.simt, and so do most of these tests on any machine:
 launched directly, their accesses can be counted. The last part needs a GPU.
@@ -9,7 +9,6 @@ import copy
 import ctypes
 import functools
 import inspect
-import math
 import os
 import pickle
 import struct
@@ -20,35 +19,24 @@ import types
 import warnings
 from collections import Counter
 from concurrent import futures
-from pathlib import Path
 from typing import NamedTuple
 
 import cases
 import numpy as np
 import pytest
 import test_all_backends
-from cases import VIEWS, bits
+from cases import VIEWS, arrays, bits
 from pages import ROOT
 
 from lnlib import gpu, layernorm, reference, simt
 from lnlib.gpu import backend, devices, kernels, plans, prepared
 from lnlib.gpu.backend import scaled_eps, width_of_access
 from lnlib.gpu.plans import Plan
-from lnlib.mistakes.change import changed, executed
 from lnlib.rounding import round_to
 from lnlib.simt import source as simt_source
-from lnlib.simt.cuda_access import bfloat16, cuda, float16, float32, float64, widened
+from lnlib.simt.cuda_access import bfloat16, cuda, widened
 
 U = cases.U["float32"]
-TYPES = {"bfloat16": bfloat16, "float16": float16, "float32": float32, "float64": float64}
-
-
-def arrays(shape, dtype="float32", parameters=None, seed=1):
-    """x, gamma, beta and dy, four allocations."""
-    rng = np.random.default_rng(seed)
-    x, dy = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
-    gamma, beta = (rng.standard_normal(shape[-1]).astype(parameters or dtype) for _ in range(2))
-    return x, gamma, beta, dy
 
 
 run = functools.partial(cases.run, gpu)
@@ -101,12 +89,10 @@ def unwritten(size, dtype):
     return simt.uninitialised(size, np.dtype(prepared.in_kernels(np.dtype(dtype).name))).view(dtype)
 
 
-def launch_forward(plan, x, gamma, beta, eps=1e-5, real=np.float32, module=kernels, rows=None, y=None, **options):
+def launch_forward(plan, x, gamma, beta, eps=1e-5, real=np.float32, rows=None, y=None, **options):
     """y, the statistics and the launch; y is more than rows * D numbers if ``y`` is."""
     rows, D = x.shape[0] if rows is None else rows, x.shape[1]
-    dtypes = TYPES[np.dtype(real).name], TYPES[x.dtype.name]
-    kernel = (module.forward(*plan[:4], *dtypes) if plan.chunks
-              else module.forward_long(plan.threads, plan.width, *dtypes))
+    kernel = backend._forward_kernel(plan, np.dtype(real), x.dtype)
     y = unwritten(x.size, x.dtype) if y is None else y
     statistics = simt.uninitialised(4 * rows, real)
     ran = simt.launch(kernel, plan.blocks, plan.threads * plan.rows, flat(x), flat(gamma), flat(beta), flat(y), statistics,
@@ -114,13 +100,11 @@ def launch_forward(plan, x, gamma, beta, eps=1e-5, real=np.float32, module=kerne
     return y, statistics, ran
 
 
-def launch_backward(plan, dy, x, statistics, gamma, module=kernels, rows=None, outputs=None, **options):
+def launch_backward(plan, dy, x, statistics, gamma, rows=None, outputs=None, **options):
     """(dx, partial_dgamma, partial_dbeta) and the launch."""
     rows, D = x.shape[0] if rows is None else rows, x.shape[1]
     real = statistics.dtype
-    dtypes = TYPES[real.name], TYPES[x.dtype.name]
-    kernel = (module.backward_long(plan.threads, plan.width, *dtypes) if not plan.chunks
-              else module.backward_twice(*plan[:3], *dtypes) if plan.twice else module.backward(*plan[:4], *dtypes))
+    kernel = backend._backward_kernel(plan, real, x.dtype)
     outputs = outputs or (unwritten(x.size, x.dtype),
                           *(simt.uninitialised(plan.partials * D, real) for _ in range(2)))
     ran = simt.launch(kernel, plan.blocks, plan.threads * plan.rows, flat(dy), flat(x), statistics, flat(gamma),
@@ -128,16 +112,16 @@ def launch_backward(plan, dy, x, statistics, gamma, module=kernels, rows=None, o
     return outputs, ran
 
 
-def launch_add(partial_dgamma, partial_dbeta, D, dtype=np.float32, module=kernels, **options):
+def launch_add(partial_dgamma, partial_dbeta, D, dtype=np.float32, **options):
     """dgamma, dbeta and the last launch: of one chunk of partial sums, or of the sums of several."""
     partials, real = partial_dgamma.size // D, partial_dgamma.dtype
     columns, lanes, chunks = plans.plan_add(partials)
     into = dtype if chunks == 1 else real
-    kernel = module.add_partials(columns, lanes, TYPES[real.name], TYPES[np.dtype(into).name])
+    kernel = backend._kernel(kernels.add_partials, columns, lanes, real, np.dtype(into))
     dgamma, dbeta = (unwritten(chunks * D, into) for _ in range(2))
     ran = simt.launch(kernel, -(-D // columns) * chunks, columns * lanes, partial_dgamma, partial_dbeta, flat(dgamma),
                       flat(dbeta), np.int32(partials), np.int32(D), **options)
-    return (dgamma, dbeta, ran) if chunks == 1 else launch_add(dgamma, dbeta, D, dtype, module, **options)
+    return (dgamma, dbeta, ran) if chunks == 1 else launch_add(dgamma, dbeta, D, dtype, **options)
 
 
 def rounded_and_back(values, kept, numbers, n):
@@ -225,12 +209,12 @@ every_kind, of_forward = each(KINDS), each({name: kind for name, kind in KINDS.i
 PARTIALS, BLOCKS = 3, 2  # one block does two rows of partial sums
 
 
-def launch_all(kind, x, gamma, beta, dy, eps=1e-5, real=np.float32, module=kernels):
+def launch_all(kind, x, gamma, beta, dy, eps=1e-5, real=np.float32):
     """(y, dx, dgamma, dbeta) by three launches of the kernels of this kind."""
     N = x.shape[0]
-    y, statistics, _ = launch_forward(kind.forward(N), x, gamma, beta, eps, real, module)
-    (dx, *partials), _ = launch_backward(kind.backward(N), dy, x, statistics, gamma, module)
-    dgamma, dbeta, _ = launch_add(*partials, kind.D, gamma.dtype, module)
+    y, statistics, _ = launch_forward(kind.forward(N), x, gamma, beta, eps, real)
+    (dx, *partials), _ = launch_backward(kind.backward(N), dy, x, statistics, gamma)
+    dgamma, dbeta, _ = launch_add(*partials, kind.D, gamma.dtype)
     return y.reshape(x.shape), dx.reshape(x.shape), dgamma, dbeta
 
 
@@ -253,10 +237,17 @@ def test_rows_of_a_warp_are_asked_each_for_itself_whether_g_is_constant(name):
     found, exact = launch_all(kind, x, gamma, beta, dy), reference.layer_norm(x, gamma, beta, dy)
     cases.check(found, exact, cases.float32_bars(exact, gamma, dy))
     assert found[1].any(axis=1).tolist() == [False, True, True, False]
-    # In which only the first lane has another g, behind the element with which all are compared.
-    dy[:] = 1
-    dy[:, 1 if kind.width == 4 else kind.threads] = 3
-    assert launch_all(kind, x, gamma, beta, dy)[1].any(axis=1).all()
+
+
+@every_kind
+def test_every_kernel_sees_one_g_that_differs(kind):
+    """It is a row's last; or in the first lane, behind the element with which all are compared."""
+    x, gamma, beta, dy = arrays((4, kind.D))
+    for place in (-1, 1 if kind.width == 4 else kind.threads):
+        gamma[:] = dy[:] = 1
+        dy[:, place] = 3
+        exact = reference.layer_norm(x, gamma, beta, dy)
+        cases.check(launch_all(kind, x, gamma, beta, dy), exact, cases.float32_bars(exact, gamma, dy))
 
 
 @pytest.mark.sweep
@@ -602,8 +593,9 @@ def test_chunks_of_partial_sums(monkeypatch):
 
 # Plans
 
-PLAN_WIDTHS = sorted({*range(1, 200), *range(250, 20000, 61), *(2**k + j for k in range(15) for j in (-1, 0, 1, 4)),
-                      50000, 10**6} - {0})
+# Among them both sides of where a thread has as many numbers as it keeps.
+PLAN_WIDTHS = sorted({*range(1, 200), *range(250, 20000, 61), 50000, 10**6,
+                      *(n * 2**k + j for n in (1, 3) for k in range(15) for j in (-1, 0, 1, 4))} - {0})
 
 
 @pytest.mark.parametrize("width, asked, kept", [(4, 16, 16), (1, 16, 12), (4, 8, 8), (1, 8, 6)])
@@ -632,15 +624,6 @@ def test_plans_cover_the_row(width, asked, kept):
             else:
                 assert (T, V) == (1024, 0)
             assert 32 <= T * R <= 1024
-
-
-def test_where_long_rows_begin():
-    """After 1024 * 16 and 512 * 32 numbers; 1024 * 12 and 512 * 24 where chunks are of one. Half of it is read once."""
-    for plan, width, longest in ((plans.plan_forward, 4, 16384), (plans.plan_forward, 1, 12288),
-                                 (plans.plan_backward, 4, 16384), (plans.plan_backward, 1, 12288)):
-        assert plan(1, longest, width).chunks and not plan(1, longest + width, width).chunks
-        assert plans.plan_backward(1, longest // 2 + width, width).twice
-        assert not plans.plan_backward(1, longest // 2, width).twice
 
 
 def test_plans_cover_the_rows():
@@ -755,193 +738,6 @@ def test_each_misaligned_array_counts(misaligned, monkeypatch):
     assert launched == ["forward", "backward"] * 2 + ["add_partials"]
 
 
-# Mistakes
-
-def mutant(old, new):
-    """lnlib.gpu.kernels with a piece of its source replaced, wherever it stands."""
-    source = changed(Path(kernels.__file__).read_text(encoding="utf-8"), [(old, new)], times=None)
-    return types.SimpleNamespace(**executed(source, "a mutant of the kernels", {"__package__": "lnlib.gpu"}))
-
-
-# What is changed, and what catches it: an error of the interpreter or a result beyond the bar.
-MUTANTS = {
-    "no barrier between writing and reading the warps' sums": (
-        "    flag = cuda.syncthreads_or(flag)\n", "", simt.DataRace),
-    "the next sums in the same place": ("side = int32(2 * warps) - side", "side = side", simt.DataRace),
-    "a barrier for one lane of each warp": (
-        "    flag = cuda.syncthreads_or(flag)\n",
-        "        flag = cuda.syncthreads_or(flag)\n", simt.DivergentBarrier),
-    "one warp of four has no row and yet a barrier": (
-        "                total, squares = warp_sums(total, squares)\n",
-        "                total, squares = warp_sums(total, squares)\n"
-        "                cuda.syncthreads()\n", simt.DivergentBarrier),
-    "no barrier between the halves": (
-        "            cuda.syncthreads()\n            if thread < half",
-        "            if thread < half", simt.DataRace),
-    "a shuffle step is missing": ("for offset in (16, 8, 4, 2, 1)", "for offset in (16, 8, 4, 2)", "wrong"),
-    "a shuffle that leaves the sum in lane 0": ("shfl_xor_sync", "shfl_down_sync", simt.DivergentBarrier),
-    "the sum of one warp is missing": ("for w in range(1, warps)", "for w in range(2, warps)", "wrong"),
-    "gamma and beta swapped": ("x, gamma, beta, y,", "x, beta, gamma, y,", "wrong"),
-    "the residual is forgotten in y": (
-        "v[k + n] * scale - mean) - residual)", "v[k + n] * scale - mean))", "wrong"),
-    "the residual is forgotten in backward": (
-        "((xhat[n] * scale - mean) - residual)", "((xhat[n] * scale - mean))", "wrong"),
-    "no second guess at the mean": ("(off > near or", "(False or", "wrong"),
-    "the last round's mean": ("    mean = better\n", "    mean = better + residual\n", "wrong"),
-    "the sums of a group go on": (
-        "                dgamma[k] = real(0)\n                dbeta[k] = real(0)\n\n",
-        "                dgamma[k] = dgamma[k] if partial >= cuda.gridDim.x else real(0)\n"
-        "                dbeta[k] = dbeta[k] if partial >= cuda.gridDim.x else real(0)\n"
-        "\n", "wrong"),
-    "the sums of several rows go on": (
-        "                dgamma[k], dbeta[k] = real(0), real(0)\n",
-        "                if partial < cuda.gridDim.x:\n"
-        "                    dgamma[k], dbeta[k] = real(0), real(0)\n", "wrong"),
-    "long rows' sums start at every row": ("if row >= partials:", "if row >= rows:", "wrong"),
-    "long rows' sums never start": ("if row >= partials:", "if row >= 0:", simt.UninitialisedRead),
-    "one row too many": ("        if row < rows:\n", "        if row <= rows:\n", simt.OutOfBounds),
-    "rows of the last partial sum are lost": ("while row < rows:", "while row < rows - 1:", "wrong"),
-    "a block does one partial sum only": ("partial += int32(cuda.gridDim.x)", "partial += partials",
-                                          simt.UninitialisedRead),
-    "a lane beyond the end": ("if column < D:", "if column <= D:", simt.OutOfBounds),
-    "loads from the odd numbers": ("fetch(x, base + column, ", "fetch(x, base + column + 1, ", simt.Misaligned),
-    "float64 comes in": ("residual, real(1) / math.sqrt", "residual, 1.0 / math.sqrt", simt.Promotion),
-    "the quotient of integers": ("residual = total / real(D)", "residual = total * (1 / D)", simt.Promotion),
-    "rstd is forgotten in dx": ("(rstd * scale) * inner", "(scale) * inner", "wrong"),
-    "gamma is forgotten in g": ("times(upstream[k + n] * small, weights[n])", "upstream[k + n] * small", "wrong"),
-    "dgamma without xhat": ("dgamma[k] += upstream[k] * xhat[k]", "dgamma[k] += upstream[k]", "wrong"),
-    "the mean of g is forgotten": ("g_mean, gx_mean = g_sum / real(D), ", "g_mean, gx_mean = real(0), ", "wrong"),
-    "no other g is looked for": ("differs = 1", "differs = 0", "wrong"),
-    "a thread looks at its own g only": (
-        "g_sum, gx_sum, differs = block_sums(", "g_sum, gx_sum, _ = block_sums(", "wrong"),
-    "a lane looks at its own g only": ("cuda.any_sync(FULL, flag)", "flag", "wrong"),
-    "a lane of a short row looks at its own g only": (
-        "cuda.ballot_sync(FULL, flag) >> (cuda.laneid & -threads) & bits != 0", "flag", "wrong"),
-    "a mask of all rows of a warp": ("2**threads - 1\n", "2**32 - 1\n", "wrong"),
-    "a mask of the first row of a warp": (" >> (cuda.laneid & -threads) & bits", " & bits", "wrong"),
-    "a step of a short row's sum is missing": (
-        "reversed(range(threads.bit_length() - 1))", "reversed(range(1, threads.bit_length() - 1))", "wrong"),
-    "a sum over the row beside": ("range(threads.bit_length() - 1)", "range(threads.bit_length())", "wrong"),
-    "a row leaves the others of its warp": (
-        "not (cuda.any_sync(FULL, again) if threads < 32 else again)", "not again", simt.DivergentBarrier),
-    "a row leaves its block": ("while block_row < rows:", "while row < rows:", simt.DivergentBarrier),
-    "short rows beyond the end": ("int64(0), row < rows", "int64(0), row <= rows", simt.OutOfBounds),
-    "one row too many is asked for": ("row + step < rows", "row + step <= rows", simt.OutOfBounds),
-    "the row before the next is asked for": (
-        "ask(dy, x, statistics, row + step,", "ask(dy, x, statistics, row + step - 1,", "wrong"),
-    "the next row's statistics come too early": (
-        "following[0], following[1], following[2], following[3]\n", "load4(statistics, int64(row + step) * 4 "
-        "if row + step < rows else int64(0))\n", "wrong"),
-    "sums of rows read twice all in one place": ("dgamma[j * W + k] +=", "dgamma[k] +=", "wrong"),
-    "rows read twice end a chunk early": (
-        "for j in range(V):\n                    column = (thread + int32(j * threads)) * int32(W)\n"
-        "                    if column < D:\n                        read(x, dy, base + column, xhat, upstream, 0",
-        "for j in range(V - 1):\n                    column = (thread + int32(j * threads)) * int32(W)\n"
-        "                    if column < D:\n                        read(x, dy, base + column, xhat, upstream, 0",
-        "wrong"),
-    "no barrier before warps are added": (
-        "        cuda.syncthreads()\n        if thread < int32(threads)", "        if thread < int32(threads)",
-        simt.DataRace),
-    "no barrier before the next warps' sums": (
-        "        cuda.syncthreads()  # before the next partial sum", "        pass  # before the next partial sum",
-        simt.DataRace),
-    "the rows of a warp are not added": ("while offset < 32:", "while offset < 16:", "wrong"),
-    "the last warp is not added": ("for other in range(warps - 1)", "for other in range(warps - 2)", "wrong"),
-    "two warps write to one place": (
-        "(warp - int32(1)) * int32(2 * size)", "(warp - int32(1)) * int32(size)", simt.DataRace),
-    "the projection onto xhat has the other sign": ("- xhat[k + n] * gx_mean", "+ xhat[k + n] * gx_mean", "wrong"),
-    "the warps of a block share a row": (
-        "row = row * int32(R) + (thread >> int32(5))", "row = row * int32(R)", simt.DataRace),
-    "a partial sum's lanes start one later": (
-        "lanes) + thread // int32(columns)\n", "lanes) + thread // int32(columns) + int32(1)\n", "wrong"),
-    "chunks begin one partial sum late": (
-        "p = chunk * int32(TERMS * lanes) +", "p = chunk * int32(TERMS * lanes + 1) +", "wrong"),
-    "every chunk is the first": ("        p = chunk * int32(TERMS * lanes) + ", "        p = ", "wrong"),
-    "a term less": ("for _ in range(8)", "for _ in range(7)", "wrong"),
-    "a chunk goes on in the next one": ("end = min(partials, (chunk + int32(1)) * ", "end = min(partials, (chunk + int32(2)) * ",
-                                        "wrong"),
-    "a partial sum too many": ("if p < partials and", "if p <= partials and", simt.OutOfBounds),
-    "all chunks are written to one place": ("i = int64(chunk) * int64(D) + int64(column)", "i = int64(column)",
-                                            simt.DataRace),
-    "eps is forgotten": ("math.sqrt(variance + e)", "math.sqrt(variance)", "wrong"),
-    "scaled rows keep their scale in dx": ("(rstd * scale) * inner", "(rstd) * inner", "wrong"),
-    "tiny rows are not scaled": ("mean, scale, e = mean * up, up, eps_up", "break", "wrong"),
-    "tiny rows are scaled, their mean is not": ("mean, scale, e = mean * up, up,", "scale, e = up,", "wrong"),
-    "large upstreams are not scaled back": ("(rstd * scale) * inner * large", "(rstd * scale) * inner", "wrong"),
-}
-
-
-@functools.lru_cache(maxsize=None)
-def mutation_cases():
-    """Few rows for every kernel, and for two of them rows out of range; exact results, and the bars."""
-    chosen = [(kind, 5, regime) for kind in KINDS.values() for regime in ("far",)]
-    chosen += [(KINDS["a block"], 2, regime)
-               for regime in ("large", "tiny", "tiny, far", "upstream", "one g differs")]
-    chosen += [(KINDS["four warps, a row each"], 2, "one g differs"), (KINDS["a warp, two rows"], 2, "one g differs"),
-               (KINDS["a warp, two rows"], 2, "one upstream"), (KINDS["a warp, two rows"], 2, "one g is constant")]
-    found = []
-    for kind, N, regime in chosen:
-        x, gamma, beta, dy = arrays((N, kind.D))
-        eps, exponent = 0.5, 0
-        if regime == "far":
-            x += np.float32(1000)
-        elif regime == "one g differs":
-            dy, gamma = dy * 0 + np.float32(1), gamma * 0 + np.float32(1)
-            dy[:, -1] = 3
-        elif regime == "one g is constant":
-            dy[0], gamma = np.float32(0.1), gamma * 0 + np.float32(1.7)
-        elif regime == "one upstream":
-            dy[0], gamma = np.ldexp(dy[0] + np.float32(1), 124), gamma * 0 + np.float32(1)
-        elif regime == "upstream":
-            # The sums of g are about 260 * 2^122.
-            dy, gamma = np.ldexp(dy + np.float32(1), 122), gamma * 0 + np.float32(1)
-        elif regime == "tiny, far":
-            x, eps, exponent = (1e-9 + 1e-16 * x.astype("f8")).astype("f4"), 0.0, -60
-        else:
-            exponent = 100 if regime == "large" else -80
-            x, eps = np.ldexp(x + np.float32(1), exponent), 0.0
-        exact = reference.layer_norm(np.ldexp(x, -exponent), gamma, beta, dy, eps)
-        found.append((kind, (x, gamma, beta, dy), eps, exponent, exact, cases.float32_bars(exact, gamma, dy)))
-    return found
-
-
-def verdict(module):
-    """The class of the interpreter's error, "wrong" for a result beyond its bar, or None."""
-    for kind, a, eps, exponent, exact, bars in mutation_cases():
-        try:
-            y, dx, dgamma, dbeta = launch_all(kind, *a, eps, module=module)
-            cases.check((y, np.ldexp(dx, exponent), dgamma, dbeta), exact, bars)
-            assert not dx[np.ptp(a[3] * a[1], axis=1) == 0].any()  # where g is constant
-        except simt.KernelError as error:
-            return type(error)
-        except AssertionError:
-            return "wrong"
-    return verdict_of_adding(module)
-
-
-def verdict_of_adding(module):
-    """Two chunks of partial sums: integers, so sums are exact."""
-    a = np.arange(1050 * 3, dtype="f4") % 101
-    try:
-        sums = launch_add(a, a, 3, module=module)[:2]
-    except simt.KernelError as error:
-        return type(error)
-    return None if all(np.array_equal(found, a.reshape(-1, 3).sum(0)) for found in sums) else "wrong"
-
-
-@pytest.mark.slow
-def test_the_kernels_themselves_are_right():
-    assert verdict(kernels) is None
-
-
-@pytest.mark.sweep
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MUTANTS)
-def test_mistakes_are_caught(name):
-    old, new, expected = MUTANTS[name]
-    assert verdict(mutant(old, new)) == expected
-
-
 # The host
 
 class TorchsSize(tuple):
@@ -1039,12 +835,7 @@ def refused():
     for x in (X.astype("f8"), X.tolist()):
         yield forward, {**FORWARD, "x": x}, "x", TypeError, f"found dtype {np.asarray(x).dtype.name}", instead
     for function, good in ((forward, FORWARD), (backward, {"dy": DY, "cache": CACHE})):
-        for out, error, found, expected in (
-                (X.tolist(), TypeError, "found list", "expected a NumPy array"),
-                (ON_DEVICE[0], TypeError, "found OnDevice", "expected a NumPy array"),
-                (X.T, ValueError, "found shape (8, 3)", "expected (3, 8), the shape of x"),
-                (cases.read_only(X), ValueError, "found a read-only array", "that can be written")):
-            yield function, {**good, "out": out}, "out", error, found, expected
+        yield function, {**good, "out": ON_DEVICE[0]}, "out", TypeError, "found OnDevice", "expected a NumPy array"
 
     # Arrays here and there.
     here, there = "found an array on the device", "expected an array on the device, where x is"
@@ -1066,17 +857,9 @@ def refused():
                    "expected one on device 0, where x is")
     for name, bad, error, found, expected in (
             ("x", X.tolist(), TypeError, "found list", "the array that forward made"),
-            ("statistics", None, TypeError, "found NoneType", "the array that forward made"),
             ("statistics", CACHE.statistics.astype("f2"), TypeError, "found dtype float16", "float32"),
             ("x", X.astype("f8"), TypeError, "found dtype float64", "float32"),
-            ("gamma", GAMMA.astype("f8"), TypeError, "found dtype float64", "float32"),
-            ("x", np.float32(1) * np.ones((), "f4"), TypeError, "found", ""),
-            ("x", np.ones((), "f4"), ValueError, "found a 0-d array", "at least one axis"),
-            ("statistics", CACHE.statistics[:2], ValueError, "found shape (2, 4)", "(3, 4)"),
-            ("gamma", GAMMA[:7], ValueError, "found shape (7,)", "(8,)"),
-            ("dtype", "float32", TypeError, "found", "a NumPy dtype"),
-            ("dtype", np.dtype("f8"), TypeError, "found dtype float64", "float32"),
-            ("device", 0, TypeError, "found", "")):
+            ("dtype", np.dtype("f8"), TypeError, "found dtype float64", "float32")):
         yield backward, {"dy": DY, "cache": CACHE._replace(**{name: bad})}, f"cache.{name}", error, found, expected
     yield (backward, {"dy": ON_DEVICE[3], "cache": DEVICE_CACHE._replace(statistics=OnDevice(CACHE.statistics[:2]))},
            "cache.statistics", ValueError, "found shape (2, 4)", "(3, 4)")
@@ -1668,5 +1451,3 @@ def test_on_the_gpu_many_rows(shape):
     wide = cases.run(layernorm, *(b.astype("f8") for b in a))
     for found, expected in zip(run(*a), wide, strict=True):
         assert np.linalg.norm(found.astype("f8") - expected) <= 6 * U * np.linalg.norm(expected)
-
-

@@ -124,15 +124,9 @@ def test_bad_input():
     for call, error, message in [
             (lambda: forward.run(x, gamma), TypeError, "inputs: found 2 arrays, expected 3: x, gamma, beta"),
             (lambda: forward.run(x.astype(float), gamma, beta), TypeError, "x: found dtype float64, expected one of"),
-            (lambda: forward.run([[1.0]], gamma, beta), TypeError, "x: found dtype float64, expected one of"),
             (lambda: forward.run(x[0], gamma, beta), ValueError, r"x: found shape \(8,\), expected \(N, D\)"),
             (lambda: forward.run(x[:0], gamma, beta), ValueError, r"x: found shape \(0, 8\)"),
-            (lambda: forward.run(x, gamma[:3], beta), ValueError, r"gamma: found shape \(3,\), expected \(8,\)"),
-            (lambda: forward.run(x, gamma, beta, eps=-1), ValueError, "eps: found -1.0"),
-            (lambda: backward.run(dy[:2], x, mean, rstd, gamma), ValueError, r"dy: found shape \(2, 8\)"),
-            (lambda: backward.run(dy, x, mean, rstd, gamma, G=0), ValueError, "G: found 0, expected an integer >= 1"),
-            (lambda: backward.predict(3, 8.0), TypeError, "D: found float, expected an integer"),
-            (lambda: backward.predict(0, 8), ValueError, "N: found 0")]:
+            (lambda: backward.run(dy[:2], x, mean, rstd, gamma), ValueError, r"dy: found shape \(2, 8\)")]:
         with pytest.raises(error, match=message):
             call()
 

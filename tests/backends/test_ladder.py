@@ -17,10 +17,9 @@ COMPILED = {name: pair for name, pair in ladder.STEPS.items() if not name.starts
 EPS = 0.1  # large: a forgotten or misplaced eps shows
 
 
-def arguments(rows, D, dtype):
+def arguments(*shape_and_dtype):
     """x, gamma, beta, dy, none of which may be written to."""
-    rng = np.random.default_rng(rows * D)
-    return [cases.read_only(rng.standard_normal(shape).astype(dtype)) for shape in ((rows, D), D, D, (rows, D))]
+    return map(cases.read_only, cases.arrays(*shape_and_dtype))
 
 
 @pytest.mark.slow
@@ -32,7 +31,7 @@ def arguments(rows, D, dtype):
 def test_every_step_is_layer_norm(name, dtype, rows, D):
     pair = PAIRS.get(name) or COMPILED[name]
     forward, backward = (kernel or fused for kernel, fused in zip(pair, COMPILED["fused"]))
-    x, gamma, beta, dy = arguments(rows, D, dtype)
+    x, gamma, beta, dy = arguments((rows, D), dtype)
     lost = 1
     if name in COMPILED:
         pytest.importorskip("numba")
@@ -49,7 +48,7 @@ def test_every_step_is_layer_norm(name, dtype, rows, D):
 def test_the_cache_holds_what_the_docstring_says(name):
     if name in COMPILED:
         pytest.importorskip("numba")
-    x, gamma, beta, _ = arguments(6, 10, "float64")
+    x, gamma, beta, _ = arguments((6, 10), "float64")
     _, cache = (PAIRS.get(name) or COMPILED[name])[0](x, gamma, beta, EPS)
     c = x - x.mean(axis=1, keepdims=True)
     rstd = 1 / np.sqrt((c * c).mean(axis=1, keepdims=True) + EPS)
@@ -64,7 +63,7 @@ def test_the_cache_holds_what_the_docstring_says(name):
 
 
 def test_reused_buffers_are_used():
-    x, gamma, beta, dy = arguments(6, 10, "float32")
+    x, gamma, beta, dy = arguments((6, 10), "float32")
     y, cache = ladder.reused_buffers_forward(x, gamma, beta, EPS)
     gradients = ladder.reused_buffers_backward(dy, cache)
     out, dx, scratch = (np.full_like(x, np.nan) for _ in range(3))  # what was in them must not matter
@@ -83,7 +82,7 @@ def test_reused_buffers_are_used():
 
 def test_without_numba_a_kernel_runs_as_it_stands(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
-    x, gamma, beta, _ = arguments(3, 5, "float64")
+    x, gamma, beta, _ = arguments((3, 5), "float64")
     kernel = ladder.Kernel(ladder.forward_rows, fastmath=ladder.ANY_ORDER)
     y, mean, rstd = np.empty_like(x), np.empty((3, 1)), np.empty((3, 1))
     kernel(x, gamma, beta, EPS, y, mean, rstd)

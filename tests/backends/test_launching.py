@@ -107,7 +107,8 @@ def test_launch_on_a_gpu(monkeypatch):
     fixed.flags.writeable = False
     assert repr(gpu.launch(add_to, 1, 4, fixed, x)) == \
         "add_to[1, 4]: 4 threads, compiled by Numba, on Some GPU (compute capability 7.5)"
-    assert np.array_equal(x, [2] * 4)
+    gpu.launch(add_to, 1, 4, x, x)
+    assert np.array_equal(x, [4] * 4) and fake.copied == 3
     with pytest.raises(TypeError, match="kernel"):
         gpu.launch(None, 1, 4, x)
 

@@ -169,6 +169,14 @@ def test_upstream_gradients_near_the_largest_number(backend):
         assert np.array_equal(ln.layer_norm_jvp(np.ldexp(dy, 125), cache), large)  # gamma is 1
 
 
+def dx_error(backend, x, dy, exponent):
+    """The relative error of dx, of which exact is that of dy / 2^e, and what it may be: 4 kappa u. gamma is 1."""
+    one, small = np.ones(x.shape[1], x.dtype), np.ldexp(dy, -exponent)
+    dx, exact = cases.run(backend, x, one, one, dy)[1], reference.layer_norm(x, one, one, small)
+    bar = 4 * cases.U[x.dtype.name] * max(1, reference.kappa(exact, small, one))
+    return reference.relative_error(np.ldexp(dx, -exponent), exact.dx), bar
+
+
 @with_backends("dtype, exponent", [("float32", 100), ("float64", 900)])
 @pytest.mark.parametrize("D", [3, 64, 300, 2500])
 def test_gradients_that_overflow_on_the_way(backend, D, dtype, exponent):
@@ -176,15 +184,12 @@ def test_gradients_that_overflow_on_the_way(backend, D, dtype, exponent):
 
     Of the longest rows the interpreter of the GPU's kernels has one.
     """
-    x, one, largest = rows(1e10, dtype, D), np.ones(D, dtype), np.finfo(dtype).max
+    x, largest = rows(1e10, dtype, D), np.finfo(dtype).max
     x = x[:1] if backend is gpu and D > 300 else x
     dy = np.full(x.shape, -0.9 * largest, dtype)
     dy[:, 0], dy[:, D // 2] = 0, 0.9 * largest
-    dx = cases.run(backend, x, one, one, dy)[1]
-    small = np.ldexp(dy, -exponent)
-    exact = reference.layer_norm(x, one, one, small)
-    bar = 4 * cases.U[dtype] * max(1, reference.kappa(exact, small, one))
-    assert reference.relative_error(np.ldexp(dx, -exponent), exact.dx) <= bar
+    error, bar = dx_error(backend, x, dy, exponent)
+    assert error <= bar
 
 
 @with_backends("dtype, exponent", [("float32", 100), ("float64", 900)])
@@ -192,26 +197,20 @@ def test_one_difference_that_overflows_on_the_way(backend, dtype, exponent):
     """g holds the largest number, its mean is 100 halves of an ulp of that below 0. No product with xhat overflows."""
     half, largest = rows(1e10, dtype, 200), np.finfo(dtype).max
     half[:, 3:5] = 0
-    x, one = np.stack([half, -half], axis=-1).reshape(4, 400), np.ones(400, dtype)
+    x = np.stack([half, -half], axis=-1).reshape(4, 400)
     dy = np.zeros(x.shape, dtype)
     dy[:, 7:10] = largest, -largest, -400 * 100 * (cases.U[dtype] * largest)
-    dx = cases.run(backend, x, one, one, dy)[1]
-    small = np.ldexp(dy, -exponent)
-    exact = reference.layer_norm(x, one, one, small)
-    bar = 4 * cases.U[dtype] * max(1, reference.kappa(exact, small, one))
-    assert reference.relative_error(np.ldexp(dx, -exponent), exact.dx) <= bar
+    error, bar = dx_error(backend, x, dy, exponent)
+    assert error <= bar
 
 
 @pytest.mark.parametrize("backend, dtype", [(ln, "float32"), (cpu, "float32"), (gpu, "float32"), (ln, "float64"), (cpu, "float64")])
 def test_a_g_and_a_mean_that_are_both_large(backend, dtype):
     """All sums are finite; the difference of the first g and the mean is not, and dx is."""
-    x, one = np.array([[0, 10, -10]], dtype), np.ones(3, dtype)
     dy = 0.8 * np.finfo(dtype).max * np.array([[1, -1, -1]], dtype)
-    dx = cases.run(backend, x, one, one, dy)[1]
-    exact = reference.layer_norm(x, one, one, np.ldexp(dy, -100))
     # The norm of dx is 1/1.06 of that of rstd g, and a number of three takes some 10 roundings: of rstd, which is once
     # a row, of g, of two means and their sums, and of the last two products and two differences.
-    assert reference.relative_error(np.ldexp(dx, -100), exact.dx) <= 12 * cases.U[dtype]
+    assert dx_error(backend, np.array([[0, 10, -10]], dtype), dy, 100)[0] <= 12 * cases.U[dtype]
 
 
 @pytest.mark.parametrize("backend", [ln, cpu, gpu])

@@ -108,9 +108,6 @@ def test_richardson_levels():
     assert abs(METHODS["richardson"](loss, x, levels=4) - np.exp(x)).max() < 1e-12
     x = np.array([0.3, -1.2, 0.5, 2])
     assert abs(METHODS["richardson"](loss, x, levels=8) - np.exp(x)).max() < 1e-9
-    for bad in (0, 2.5, -1, 9):
-        with pytest.raises((TypeError, ValueError), match="levels: found"):
-            METHODS["richardson"](loss, x, levels=bad)
 
 
 def steps_taken(method, x):
@@ -247,25 +244,6 @@ def test_complex_step_cannot_detect_a_conjugate():
     x = np.array([1.0, 2.0, 4.0])
     wrong = METHODS["complex"](lambda z: z.var() + 0j * z.sum(), x)
     assert abs(wrong - 2 * (x - x.mean()) / 3).max() > 0.1  # x.var() is |c|^2: documented, not detected
-
-
-def test_bad_input_is_named():
-    x, loss = np.arange(3.0), lambda z: (z**2).sum()
-    for method in METHODS.values():
-        for bad in (np.arange(3), x.astype(np.float16), x.astype(complex), np.array([1, 2.5], object), "x"):
-            with pytest.raises(TypeError, match="x: found dtype"):
-                method(loss, bad)
-        for bad in (0, -1e-5, math.nan, math.inf, np.ones(3), 1j):
-            with pytest.raises((TypeError, ValueError), match="h: found"):
-                method(loss, x, bad)
-        with pytest.raises(ValueError, match="x: found NaN or Inf"):
-            method(loss, np.array([1.0, math.nan]))
-        with pytest.raises(ValueError, match=r"f: found a result of shape \(3,\), expected \(\)"):
-            method(lambda z: z, x)
-        with pytest.raises(ValueError, match=r"f: found a result of shape \(3,\), expected \(1, 3\)"):
-            method(lambda z: z, x, dy=np.ones((1, 3)))
-    with pytest.raises(TypeError, match="x: found dtype float32, expected one of float64"):
-        METHODS["complex"](loss, x.astype(np.float32))
 
 
 # Tests without a numeric gradient -----------------------------------------------------------------
@@ -601,14 +579,9 @@ HERE = np.ones((4, 16))
      r"vjp\(dy\): found shape \(16,\), expected \(4, 16\), the shape of v"),
     (lambda: adjoint_test(lambda u: u[0], np.copy, HERE, HERE), ValueError,
      r"jvp\(v\): found shape \(16,\), expected \(4, 16\), the shape of dy"),
-    (lambda: adjoint_test(np.copy, np.copy, np.arange(4), HERE), TypeError, "v: found dtype int64"),
-    (lambda: tolerance("int64", 8), ValueError, "dtype: found 'int64'"),
-    (lambda: tolerance("float64", 0), ValueError, "D: found 0"),
-    (lambda: tolerance("float64", 8, math.nan), ValueError, "condition: found nan"),
     (lambda: step_curve(np.sum, ARGS[0], GRADS[1], [1.0]), ValueError,
      r"exact: found shape \(8,\), expected \(2, 8\), the shape of x"),
     (lambda: check_gradients(f, ARGS, DY, GRADS, names=["dx"]), ValueError, "names: found 1, expected 3"),
-    (lambda: check_gradients(f, ARGS, DY, GRADS, rtol=math.nan), ValueError, "rtol: found nan"),
     (lambda: direction_test(f, ARGS, DY, (GRADS[0], GRADS[1][None], GRADS[2]), rng=np.random.default_rng(0)),
      ValueError, r"grads\[1\]: found shape \(1, 8\), expected \(8,\)"),
     (lambda: direction_test(f, [a.astype(np.float32) for a in ARGS], DY, GRADS, rng=np.random.default_rng(0)),
@@ -622,10 +595,7 @@ def test_bad_input(call, error, message):
 @pytest.mark.parametrize("check", [check_gradients, partial(direction_test, rng=np.random.default_rng(0))])
 @pytest.mark.parametrize("dy, grads, options, error, message", [
     (DY, GRADS[:2], {}, ValueError, "grads: found 2 arrays, expected 3"),
-    (DY, GRADS, {"method": "magic"}, ValueError, "method: found 'magic', expected one of one_sided, central"),
     (DY[0], GRADS, {}, ValueError, r"f: found a result of shape \(2, 8\), expected \(8,\)"),
-    (DY * math.nan, GRADS, {}, ValueError, "dy: found NaN or Inf"),
-    (DY, (*GRADS[:2], np.ones(8, int)), {}, TypeError, r"grads\[2\]: found dtype int64"),
 ])
 def test_bad_arguments_of_both(check, dy, grads, options, error, message):
     with pytest.raises(error, match=message):

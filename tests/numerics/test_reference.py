@@ -53,14 +53,6 @@ def test_to_float64_rounds_correctly():
     assert found.tolist() == [1.0, 1 + 2**-52, 1 + 2**-51]
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_nan_and_inf_are_refused(bad):
-    with pytest.raises(ValueError, match="found NaN or Inf, expected finite"):
-        to_fixed([1.0, bad])
-    with pytest.raises(ValueError, match="found NaN or Inf"):
-        reference.layer_norm([1.0, bad], [1.0, 1.0], [0.0, 0.0])
-
-
 # Layer norm
 
 def test_sums_over_rows():
@@ -75,11 +67,6 @@ def test_sums_over_rows():
 def test_constant_row_with_eps_zero():
     with pytest.raises(ZeroDivisionError):
         reference.layer_norm([1.0, 1.0], [1.0, 1.0], [0.0, 0.0], eps=0.0)
-
-
-def test_a_parameter_of_another_length():
-    with pytest.raises(ValueError, match=r"^gamma: found shape \(2,\), expected \(3,\)$"):
-        reference.layer_norm(np.ones((2, 3)), np.ones(2), np.zeros(3))
 
 
 @pytest.mark.parametrize("D, offset, scale, eps, bits", [
@@ -120,6 +107,8 @@ def test_relative_error():
     assert reference.relative_error(np.array([0.0, 0.0]), exact) == 1.0
     assert reference.relative_error(np.array([1e300]), np.array([1e-100])) == np.inf  # larger than any float
     assert reference.relative_error(np.zeros((0, 3)), np.zeros((0, 3))) == 0.0
+    assert reference.relative_error([0.0, 0.0], [0.0, 0.0]) == 0.0
+    assert reference.relative_error([0.0, 1e-100], [0.0, 0.0]) == math.inf
     assert reference.relative_error(exact, [3.0, 5.0]) == pytest.approx(1 / math.sqrt(34), rel=1e-15)
     four, three = (np.array(n, object) for n in (4, 3))  # units of 2**-400, of no axis
     assert reference.relative_error(four, three) == pytest.approx(1 / 3, rel=1e-15)
@@ -132,25 +121,12 @@ def test_relative_error_sees_what_float64_rounding_hides():
     assert reference.relative_error(np.array(1 / 3), third) == pytest.approx(2.0**-54, rel=1e-12)
 
 
-def test_relative_error_of_wrong_and_of_exact_zeros():
-    assert reference.relative_error([0.0, 0.0], [0.0, 0.0]) == 0.0
-    assert reference.relative_error([0.0, 1e-100], [0.0, 0.0]) == math.inf
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", cases.DTYPES)
 def test_nan_is_infinitely_wrong(dtype, bad):
     value = np.array([1.0, bad], dtype)
     assert reference.relative_error(value, [1.0, 2.0]) == math.inf
     assert reference.correct_digits(value, [1.0, 2.0]) == 0.0
-
-
-@pytest.mark.parametrize("value, exact", [(np.ones(3), np.ones(2)), (np.ones((1, 3)), np.ones(3)), (1.0, np.ones(1))])
-def test_shapes_must_match(value, exact):
-    """Broadcasting would compare a tensor with another one's numbers."""
-    with pytest.raises(ValueError) as caught:
-        reference.relative_error(value, exact)
-    assert str(np.shape(value)) in str(caught.value) and f"expected {np.shape(exact)}" in str(caught.value)
 
 
 @pytest.mark.parametrize("error, digits", [(0.0, 17.0), (1e-18, 17.0), (1e-7, 7.0), (0.5, math.log10(2)),

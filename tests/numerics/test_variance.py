@@ -398,30 +398,3 @@ def test_normalise_with_a_given_variance():
     np.testing.assert_array_equal(va.normalise(x, var=np.full((4, 1), 3.0)), expected)
     assert va.normalise(x, var=np.full((4, 1), 3.0)).dtype == np.float32
     np.testing.assert_array_equal(va.normalise(x, var=[[3.0]] * 4), expected)
-
-
-x23 = np.ones((2, 3))
-
-
-@pytest.mark.parametrize("call, error, message", [
-    (lambda: va.normalise(x23, "kahan"), ValueError, "algorithm: found 'kahan', expected .*naive, clipped"),
-    (lambda: va.normalise(x23, order="random"), ValueError, "order: found 'random', expected .*sequential"),
-    (lambda: va.total(x23, "random"), ValueError, "order: found 'random', expected .*sequential"),
-    (lambda: va.normalise(x23.astype(int)), TypeError, "x: found dtype int64, expected one of"),
-    (lambda: va.normalise(x23.astype(complex)), TypeError, "x: found dtype complex128, expected one of"),
-    (lambda: va.naive(np.ones((2, 0))), ValueError, "x: found shape .*D = 0"),
-    (lambda: va.naive(np.float64(1)), ValueError, "x: found a 0-d array"),
-    (lambda: va.normalise(x23, eps=-1.0), ValueError, "eps: found -1.0, expected"),
-    (lambda: va.normalise(x23, var=np.ones(2)), ValueError, r"var: found shape \(2,\), expected \(2, 1\)"),
-])
-def test_bad_arguments(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
-
-
-@every_algorithm
-def test_every_algorithm_checks_its_arguments(id):
-    with pytest.raises(TypeError, match="x: found dtype int32"):
-        EVERY[id].function(np.ones((2, 3), np.int32))
-    with pytest.raises(ValueError, match="order: found 'random'"):
-        EVERY[id].function(x23, "random")

@@ -430,9 +430,6 @@ def test_uninitialised_reads():
     caught(simt.UninitialisedRead, written("a = load4(x, 4)  # HERE", "x"), 1, eight, at="# HERE", say="x[7]")
     whole = simt.uninitialised(3, np.int32)
     assert whole.dtype == np.int32 and whole.tolist() == [0, 0, 0] and simt.uninitialised(0, f32).size == 0
-    for name, *given in (("shape", True, f32), ("shape", -1, f32), ("dtype", 3, complex), ("dtype", 3, "f4")):
-        with pytest.raises(TypeError, match=f"{name}: found"):
-            simt.uninitialised(*given)
     simt.launch(read, 1, 1, whole.view(f32))  # as another dtype it is not watched
 
 
@@ -717,14 +714,9 @@ def test_one_kernel_with_several_meanings_of_a_name():
 
 
 @pytest.mark.parametrize("change, error, message", [
-    ({"kernel": 3}, TypeError, "kernel: found int"),
-    ({"grid": 0}, ValueError, "grid: found 0"),
     ({"grid": 2**31}, ValueError, "grid: found 2147483648, expected 1 to 2147483647"),
     ({"grid": 2**31 - 1, "block": 1024, "x": [1.0]}, TypeError, "x: found list"),
-    ({"grid": (1, 1)}, TypeError, "grid: found tuple"),
     ({"block": 1025}, ValueError, "block: found 1025"),
-    ({"block": 32.0}, TypeError, "block: found float"),
-    ({"block": True}, TypeError, "block: found bool"),
     ({"x": np.zeros((2, 2), f32)}, ValueError, r"x: found shape \(2, 2\)"),
     ({"x": np.zeros(8, f32)[::2]}, ValueError, "x: .*strides"),
     ({"x": np.zeros(8, complex)}, TypeError, "x: .*complex128"),

@@ -12,6 +12,7 @@ from lnlib import contract, layernorm
 CASES, TOGETHER = 200, 10
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, CASES, TOGETHER))
 def test_random_cases(first):

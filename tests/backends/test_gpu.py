@@ -218,6 +218,7 @@ def launch_all(kind, x, gamma, beta, dy, eps=1e-5, real=np.float32):
     return y.reshape(x.shape), dx.reshape(x.shape), dgamma, dbeta
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("real, dtype, offset", [(np.float32, "float32", 1e6), (np.float32, "float16", 0),
                                                  (np.float64, "float32", 0),
                                                  *((np.float64, dtype, 0) for dtype in cases.HALVES[1:])])
@@ -560,6 +561,7 @@ def test_nothing_is_written_outside_the_results(kind):
     assert bits([y[:N * D], dx[:N * D], *sums]) == bits(expected)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("partials", [1, 2, 3, 5, 31, 33, 64, 1024, 1025, 2100])
 @pytest.mark.parametrize("D", [1, 7, 8, 40])
 def test_add_partials(D, partials):

@@ -53,6 +53,7 @@ def check(name, outputs, N, D):
         assert np.all(np.abs(outputs["mean"] - mean) <= (D + 2) * U * np.abs(x).mean(axis=1, keepdims=True))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("N, D", [pytest.param(*shape, marks=() if shape in ((7, 33), (1, 1)) else pytest.mark.slow)
                                   for shape in SHAPES])

@@ -22,6 +22,7 @@ def arguments(*shape_and_dtype):
     return map(cases.read_only, cases.arrays(*shape_and_dtype))
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("name, dtype", [
     *((name, dtype) for name in (*PAIRS, "fused") for dtype in ("float32", "float64")),

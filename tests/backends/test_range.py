@@ -61,6 +61,7 @@ NEARLY_CONSTANT = [("float32", 0, 1e-5), ("float32", 0, 1e-30), ("float32", 5, 1
                    ("float64", 0, 1e-40)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("size", [1e20, 3e38])
 @pytest.mark.parametrize("D", [1, 3, 64, 300, pytest.param(2500, marks=pytest.mark.slow)])
 @with_backends("dtype, bits, eps", NEARLY_CONSTANT)

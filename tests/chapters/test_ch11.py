@@ -132,6 +132,7 @@ Y = "y[i, j] = x[i, j] * r * gamma[j]"
 IN_STEPS = "row after row, x read twice, y written once"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("answer, check, words", [
     (of_rows(FORWARD, ("range(x.shape[0])", "range(0)")), "y and rstd", "not written"),
     ((FORWARD, vectorised), IN_STEPS, "one number at a time"),

@@ -204,7 +204,7 @@ def _grade(place, *more):
     return python("-m", "classroom", *arguments(place), "--wall", _WALL, "--call", _CALL, *more, cwd=ROOT)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nobody_is_lost_and_points_and_states_are_as_expected(classroom):
     place, expected, unchanged = classroom
     full = sum(task.points for task in tasks.draw(_CHAPTERS, _SEED))

@@ -33,6 +33,7 @@ def test_right_ones_that_look_different_hold(entry):
     assert validate((layer_norm_forward, entry.backward), dtypes=("float32", "float64")).held
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("name, pair", list(pairs()), ids=[name for name, _ in pairs()])
 def test_right_ones_of_any_spelling_hold(name, pair):

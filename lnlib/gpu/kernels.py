@@ -70,8 +70,8 @@ def fetch4(array, i, registers, k):
 
 @device
 def put4(array, i, registers, k, storage):
-    store4(array, i, storage(registers[k]), storage(registers[k + 1]), storage(registers[k + 2]),
-           storage(registers[k + 3]))
+    store4(array, i, storage(registers[k]), storage(registers[k + 1]),
+           storage(registers[k + 2]), storage(registers[k + 3]))
 
 
 #: W -> how a chunk is read, and written.

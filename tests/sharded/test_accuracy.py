@@ -196,6 +196,15 @@ def test_half_precision_is_storage(dtype):
         assert all(found[name] <= BAR * owed[name] for name in found), (how, found, owed)
 
 
+@pytest.mark.parametrize("how", ["rows", "features"])
+def test_nan_stays_in_its_row(how):
+    x, gamma, beta, dy = numbers(6, 40)
+    x[2, 5] = np.nan
+    y, xhat, dx, *_ = run(how, 3, x, gamma, beta, dy)
+    for a in (y, xhat, dx):
+        assert np.isnan(a[2]).all() and np.isfinite(np.delete(a, 2, 0)).all()
+
+
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 @pytest.mark.parametrize("how, block", [("rows", None), ("rows", 2), ("features", None), ("features", 8)])
 def test_whatever_numpy_is_told_to_raise_numbers_pass_silently(how, block, norm):

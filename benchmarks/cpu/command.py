@@ -34,8 +34,6 @@ QUICK_SHAPES = ((1, 1, 64), (2, 128, 1024), (4, 512, 1024))
 
 # Sections measured at some shapes only, float32, recycled memory. Each runs beside the peers of the tables and lnlib.
 TRICK_SHAPES = ((2, 128, 64), (2, 128, 1024), (4, 512, 4096), (8, 1024, 768), (1, 32768, 128))
-# The sums of several threads need shapes of their own: the same number of elements in rows of different length.
-THREAD_SHAPES = ((1, 65536, 4), (1, 8192, 32), (1, 2048, 128), (1, 256, 1024))
 
 # Results that a call allocates are new memory or old (lnlib.measure.allocation): "fresh" keeps glibc's threshold where
 # it starts, "recycled" never gives a block back. Set before the process starts, this holds for all libraries in it.
@@ -80,7 +78,7 @@ def sections(case):
 
 def thread_cases(threads, state):
     """What section threads measures in one process."""
-    for shape in THREAD_SHAPES if threads > 1 and state == "recycled" else ():
+    for shape in suite.SUM_SHAPES if threads > 1 and state == "recycled" else ():
         yield Case(shape, "float32", "backward", threads, state, "ordinary")
 
 
@@ -205,7 +203,8 @@ def main(arguments=None):
         "cores": os.cpu_count(), "huge_pages": huge_pages(), "libc": " ".join(platform.libc_ver()), "eps": EPS,
         "rounds": rounds, "block_seconds": BLOCK,
         "settle_seconds": SETTLE, "states": STATES, "alignments": ALIGNMENTS}
-    records, left_out, kernels = run(jobs, (shapes, dtypes, rounds), Progress(total))
+    with contextlib.closing(Progress(total)) as progress:
+        records, left_out, kernels = run(jobs, (shapes, dtypes, rounds), progress)
     found = list(warnings_about(records))
     print_tables(records)
     print("\n".join(found))

@@ -11,17 +11,21 @@ from lnlib.measure.suite import AGAINST
 
 
 class Progress:
-    """A bar on a terminal; elsewhere a line for each shape."""
+    """A bar with the shape on a terminal; elsewhere a line for each shape."""
 
     def __init__(self, total):
         self.bar, self.start, self.last = progress(total, "benchmarks.cpu"), time.monotonic(), None
 
     def step(self, record):
-        self.bar.update()
         at = f"{record['threads']} thread(s), {record['state']}, {tuple(record['shape'])}"
+        self.bar.set_description(at, refresh=False)
+        self.bar.update()
         if at != self.last and not sys.stderr.isatty():
             print(f"{time.monotonic() - self.start:5.0f} s  {at}", file=sys.stderr, flush=True)
         self.last = at
+
+    def close(self):
+        self.bar.close()
 
 
 def geometric_mean(numbers):

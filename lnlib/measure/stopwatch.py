@@ -88,6 +88,9 @@ class _NoBar:
     def update(self, n=1):
         pass
 
+    def set_description(self, what, refresh=True):
+        pass
+
     def close(self):
         pass
 

@@ -23,7 +23,8 @@ SHAPES = ((1, 1, 64), (1, 1, 1024), (1, 1, 4096), (2, 128, 64), NEAR, (2, 128, 4
 LADDER_SHAPES = (NEAR, LARGE, (1, 32768, 128))
 THREAD_SHAPES = ((2, 128, 64), NEAR, LARGE, FAR)  # those of the table of threads
 MACHINE_SIZES = (2**17, 2**20, 2**25, 2**27)
-WIDTHS = (4, 32, 128, 1024)
+# The sums of several threads need shapes of their own: the same number of elements in rows of different length.
+SUM_SHAPES = tuple((1, 2**18 // D, D) for D in (4, 32, 128, 1024))
 SETTLE = 4e-3  # seconds of untimed calls where threads of others may still spin
 PASSES = ("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib")
 NEW = ("numpy-idiomatic", "pytorch", "lnlib")  # those that the results file has in new memory
@@ -77,9 +78,8 @@ def two_threads(shape, which, rounds):
     return made
 
 
-def sums(D, rounds):
-    shape = (1, 2**18 // D, D)
-    return _timed(_case("threads", shape, "backward", 2), contestants.partial_sums(D), rounds, SETTLE)
+def sums(shape, rounds):
+    return _timed(_case("threads", shape, "backward", 2), contestants.partial_sums(shape[-1]), rounds, SETTLE)
 
 
 def jobs():
@@ -90,7 +90,7 @@ def jobs():
         *(Job(f"rates, {size / 1e6:.1f} MB", partial(rates, size)) for size in MACHINE_SIZES),
         *(Job(f"NumPy's lines, {s}", partial(lines, s)) for s in (NEAR, LARGE, FAR)),
         *(Job(f"ladder, {w}, {s}", partial(passes, "ladder", s, w, names=LADDER)) for s in LADDER_SHAPES for w in both),
-        *(Job(f"threads, rows of {D}", partial(sums, D)) for D in WIDTHS),
+        *(Job(f"threads, rows of {s[-1]}", partial(sums, s)) for s in SUM_SHAPES),
         *(Job(f"two threads, {w}, {s}", partial(two_threads, s, w)) for s in THREAD_SHAPES for w in both),
         *(Job(f"passes, {w}, {s}", partial(passes, "kernels", s, w)) for s in SHAPES for w in both)]
 

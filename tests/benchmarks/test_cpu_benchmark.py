@@ -24,6 +24,14 @@ def test_every_case_once(threads, state, number):
     assert len({*command.pass_cases(threads, state)}) == 8 * (threads == 2)
 
 
+def test_a_terminal_is_told_the_shape(monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    shown = tables.Progress(2)
+    shown.step({"threads": 1, "state": "fresh", "shape": [2, 3]})
+    assert "1 thread(s), fresh, (2, 3)" in str(shown.bar) and "1/2" in str(shown.bar)
+    shown.close()
+
+
 def small(which, dtype="float32", **changes):
     case = Case((2, 3, 8), dtype, which, 1, "recycled", "ordinary")._replace(**changes)
     return case, arrays(case)

@@ -111,7 +111,7 @@ def test_both_bars_and_both_predictions_are_drawn(instant):
     assert measured.predicted(found, "numpy-idiomatic", "forward", measured.SHAPE) == pytest.approx(6e-3)
     assert measured.predicted(found, "lnlib", "backward", measured.SHAPE) == pytest.approx(1e-3)
     sharing = measured.sharing(STORED, found).axes[0]
-    assert len(sharing.patches) == 4 * len(suite.WIDTHS)
+    assert len(sharing.patches) == 4 * len(suite.SUM_SHAPES)
     roofs = measured.roofline(STORED, found).axes[0].lines
     # Eight operations an element in a millisecond: the open point of lnlib.cpu, the last drawn.
     assert roofs[-1].get_ydata()[0] == pytest.approx(8 * math.prod(suite.NEAR) / 1e-3 / 1e9, rel=1e-2)

@@ -673,12 +673,12 @@ def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
 # fastmath, forceinline, _nrt, and whether NoAlias compiles it.
 FLAGS = {
     ((), True, False, False): "_backward_rows _ends_of_lines _fetch _guess_of_g _harmless _is_plain _lost _means_of_g "
-                              "_moments_of_row _plan _rounding_of_a_mean _rstd _store times",
+                              "_moments_of_row _plan _rounding_of_a_mean _rstd _store _sums_of_chunks times",
     (("contract",), True, False, False): "_gradient _xhat",
     (("contract",), True, False, True): "_fold _overflown _two_sum _upstream_sums write_gradients",
     (("contract", "nsz", "reassoc"), True, False, False): "_add",
-    ((), True, True, False): "_add_threads _backward _backward_part _filled_parts _forward _long_moments _overlap "
-                             "_parts _refused _rows _zero_sums copy_for head_of",
+    ((), True, True, False): "_add_threads _backward _backward_blocks _backward_part _filled_parts _forward _long_moments "
+                             "_overlap _parts _refused _rows _zero_sums copy_for head_of",
     ((), False, False, False): "backward_serial forward_serial",
     ((), False, True, False): "_forward_blocks _forward_part _forward_rows backward_threads forward_threads",
     (("contract",), False, True, True): "_first_sum _moments _write_y",
@@ -767,10 +767,11 @@ def to_be_heard(rows, D, far):
     Long rows are cut at the first line that begins in them. Where they are far, they are also cut every 1024 bytes from
     there and at the last line, and what lies between the first and the last passes the caches. With each part of a far
     row, the lines of that part are asked for of a row 2 KB ahead, or of the next, and those of results that do not pass
-    the caches too. Rows of less than four lines are left alone. Nor does forward ask how, if near rows of one chunk go
-    in blocks.
+    the caches too. Rows of less than four lines are left alone. Neither pass asks how, if near rows of one chunk go in
+    blocks.
     """
-    long, blocks = D >= 256, not far and rows > 8 and D < 256 and 8 * D <= kernels.CHUNK
+    long, plain = D >= 256, not far and D < 256 and 8 * D <= kernels.CHUNK
+    size, in_blocks = 8 * rows * D, (rows > 8, rows > 16)  # of forward and backward
     past, ahead = far and long, max(1, 256 // D)
     far = far and D >= 32
     pieces = []
@@ -784,8 +785,8 @@ def to_be_heard(rows, D, far):
     asked = [[name, i + ahead, j] for passed in names for i, start, stop, _ in pieces if far and i + ahead < rows
              for name in passed for j in range(start, stop, 8)]
     copies = [[2], [1]] * (long and rows > 8) + [[1], [2], [3]] * (long and rows > 16)
-    return [asked, copies, pieces, pieces, [[arrays * 8 * rows * D] for arrays in (2, 3)[rows <= 8:]],
-            [[D, arrays * 8 * rows * D, 8] for arrays in (2, 3)[blocks:]],
+    return [asked, copies, pieces, pieces, [[arrays * size] for arrays, many in zip((2, 3), in_blocks) if many],
+            [[D, arrays * size, 8] for arrays, many in zip((2, 3), in_blocks) if not (plain and many)],
             [[]] * 2 * far]
 
 

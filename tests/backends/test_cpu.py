@@ -677,8 +677,8 @@ FLAGS = {
     (("contract",), True, False, False): "_gradient _xhat",
     (("contract",), True, False, True): "_fold _overflown _two_sum _upstream_sums write_gradients",
     (("contract", "nsz", "reassoc"), True, False, False): "_add",
-    ((), True, True, False): "_add_threads _backward _backward_blocks _backward_part _filled_parts _forward _long_moments "
-                             "_overlap _parts _refused _rows _zero_sums copy_for head_of",
+    ((), True, True, False): "_add_threads _backward _backward_blocks _backward_part _filled_parts _forward "
+                             "_long_moments _overlap _parts _refused _rows _zero_sums copy_for head_of",
     ((), False, False, False): "backward_serial forward_serial",
     ((), False, True, False): "_forward_blocks _forward_part _forward_rows backward_threads forward_threads",
     (("contract",), False, True, True): "_first_sum _moments _write_y",
@@ -757,8 +757,8 @@ for kernels.FAR in (kernels.FAR, 0):
         found.append(([b.tolist() for b in test_cpu.run(*a, out=out)], list(heard.values())))
 print(json.dumps(found))
 """
-LISTENED = ((3, 7), (14, 31), (16, 32), (37, 31), (17, 255), (8, 256), (9, 256), (16, 256), (17, 256), (2, 300), (3, 1023),
-            (3, 1024), (3, 1100))
+LISTENED = ((3, 7), (14, 31), (16, 32), (37, 31), (17, 255), (8, 256), (9, 256), (16, 256), (17, 256), (2, 300),
+            (3, 1023), (3, 1024), (3, 1100))
 
 
 def to_be_heard(rows, D, far):

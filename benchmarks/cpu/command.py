@@ -63,8 +63,9 @@ def cases(shapes, dtypes, threads, state):
 
 def records_of(case, calls, rounds, section="kernels"):
     """Time a dict {name: call without arguments} and give one record each, with the coordinates of the case."""
+    against = AGAINST | {"of_lnlib": ("lnlib-out",)} if section == "tricks" else AGAINST
     with stopwatch.watch(os.sched_getaffinity(0)) as shared:
-        found = stopwatch.compare(calls, AGAINST, rounds=rounds, block=BLOCK, settle=SETTLE[min(case.threads, 2)])
+        found = stopwatch.compare(calls, against, rounds=rounds, block=BLOCK, settle=SETTLE[min(case.threads, 2)])
     return [{"section": section, **case._asdict(), **record, **shared} for record in found]
 
 
@@ -113,7 +114,7 @@ def work(threads, state, shapes, dtypes, rounds):
             a = arrays(case)
             calls = contestants(case, a, left_out)
             records = records_of(case, calls, rounds)
-            peers = {name: calls[name] for name in (*sum(AGAINST.values(), ()), "lnlib") if name in calls}
+            peers = {name: calls[name] for name in (*sum(AGAINST.values(), ()), "lnlib", "lnlib-out") if name in calls}
             for section, family in sections(case).items():
                 records += records_of(case, peers | dict(family(case, a)), rounds, section)
             print(json.dumps({"records": records}), file=results, flush=True)
@@ -196,7 +197,7 @@ def main(arguments=None):
     if max(numbers) > len(os.sched_getaffinity(0)) or min(numbers) < 1:
         parser.error(f"--threads: found {max(numbers)}, expected 1 to {len(os.sched_getaffinity(0))} (the cores)")
     shapes, dtypes, rounds = ((QUICK_SHAPES, ("float32",), 5) if options.quick
-                              else (SHAPES, ("float32", "float64"), 11))
+                              else (SHAPES, ("float32", "float64"), 25))
     jobs = [(threads, state) for threads in numbers for state in STATES if state == "recycled" or threads == 1]
     total = sum(1 for job in jobs for _ in (*cases(shapes, dtypes, *job), *thread_cases(*job), *pass_cases(*job)))
     ran = provenance("python -m benchmarks.cpu", PACKAGES) | {

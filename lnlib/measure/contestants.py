@@ -213,13 +213,16 @@ def thread_calls(case, a):
 
 
 def trick_calls(case, a, names=None):
-    """:mod:`lnlib.cpu` without one of its measures (:mod:`lnlib.measure.tricks`)."""
+    """:mod:`lnlib.cpu` without one of its measures (:mod:`lnlib.measure.tricks`); to be compared with "lnlib-out".
+
+    All write into one array: in different ones the same loops differ by more than some of the measures make.
+    """
     from .tricks import BACKWARD_ONLY, TRICKS, without
 
     for name in TRICKS if names is None else names:
-        forward = partial(without(name).layer_norm_forward, a.x, a.gamma, a.beta, EPS)
+        forward = partial(without(name).layer_norm_forward, a.x, a.gamma, a.beta, EPS, out=a.out)
         if case.which == "backward":
-            yield name, partial(without(name).layer_norm_backward, a.dy, forward()[1])
+            yield name, partial(without(name).layer_norm_backward, a.dy, forward()[1], out=a.out)
         elif name not in BACKWARD_ONLY:
             yield name, forward
 

@@ -32,6 +32,7 @@ try:
     from llvmlite import ir
     from numba import cuda, float32, float64, int32, int64, types, uint16, uint64
     from numba.core.errors import TypingError
+    from numba.core.types import float16
     from numba.cuda import libdevice
     from numba.cuda.extending import intrinsic
 except ImportError:  # no Numba, or one without its CUDA target
@@ -42,6 +43,12 @@ __all__ = ["FULL", "bfloat16", "cuda", "device", "float16", "float32", "float64"
 
 #: The mask of the lanes that take part in a shuffle, here all 32.
 FULL = 0xffffffff
+
+
+def device(function):
+    """Mark a function that kernels call: its body is put in the place of the call. Without Numba it stays what it is."""
+    return cuda.jit(device=True, inline="always")(function)
+
 
 if cuda is None:
     class _NoNumba:
@@ -66,33 +73,17 @@ if cuda is None:
     float16, float32, float64 = np.float16, np.float32, np.float64
     int32, int64, uint64 = np.int32, np.int64, np.uint64
 
-    def device(function):
-        """Mark a function that kernels call. Without Numba it stays what it is."""
+    def _of_kernels(name):
+        """What kernels call by this name, for which :mod:`lnlib.simt` has a function of its own."""
+        def function(*arguments):
+            raise NotImplementedError(f"{name}: works in a kernel only")
+
+        function.__name__ = name
         return function
 
-    def load4(array, i):
-        """The four neighbours from i on, as a tuple: only inside a kernel."""
-        raise NotImplementedError("load4: works in a kernel only")
-
-    def store4(array, i, a, b, c, d):
-        """array[i], ..., array[i + 3] = a, b, c, d: only inside a kernel."""
-        raise NotImplementedError("store4: works in a kernel only")
-
-    def widened(value):
-        """The number that an element of an array stands for: only inside a kernel."""
-        raise NotImplementedError("widened: works in a kernel only")
-
-    def bfloat16(value):
-        """The bits of the nearest bfloat16: only inside a kernel."""
-        raise NotImplementedError("bfloat16: works in a kernel only")
+    load4, store4, widened, bfloat16 = map(_of_kernels, ("load4", "store4", "widened", "bfloat16"))
 
 else:
-    float16 = types.float16
-
-    def device(function):
-        """Mark a function that kernels call: its body is put in the place of the call."""
-        return cuda.jit(device=True, inline="always")(function)
-
     # An intrinsic is two functions. The outer one runs when Numba infers types and returns the signature; the
     # inner one runs when Numba writes LLVM instructions, and what it returns is the value.
 

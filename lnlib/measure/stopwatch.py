@@ -23,6 +23,7 @@ import math
 import os
 import sys
 import time
+import types
 from itertools import repeat
 from typing import NamedTuple
 
@@ -84,17 +85,6 @@ def no_garbage_collection():
             gc.enable()
 
 
-class _NoBar:
-    def update(self, n=1):
-        pass
-
-    def set_description(self, what, refresh=True):
-        pass
-
-    def close(self):
-        pass
-
-
 def progress(total, what=""):
     """A progress bar, shown after a second, on a terminal or in a notebook; without tqdm it shows nothing.
 
@@ -103,7 +93,10 @@ def progress(total, what=""):
     try:
         from tqdm import tqdm
     except ImportError:
-        return _NoBar()
+        def nothing(*what, **how):
+            """There is no bar."""
+
+        return types.SimpleNamespace(update=nothing, set_description=nothing, close=nothing)
     hidden = not sys.stderr.isatty() and "ipykernel" not in sys.modules
     return tqdm(total=total, desc=what, delay=1, leave=False, disable=hidden)
 

@@ -6,7 +6,6 @@ and a figure can show both.
 
 import time
 from functools import partial
-from typing import NamedTuple
 
 from . import contestants
 from .allocation import memory
@@ -30,13 +29,6 @@ PASSES = ("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib")
 NEW = ("numpy-idiomatic", "pytorch", "lnlib")  # those that the results file has in new memory
 LADDER = ("numpy-idiomatic", "numpy-reused", "separate", "fused-in-order", "fused", "one-reading", "no-alias", "lnlib",
           "pytorch")
-
-
-class Job(NamedTuple):
-    """A part of the suite: what it is called and ``run(rounds)``, which returns records."""
-
-    name: str
-    run: object
 
 
 def _case(section, shape, which="forward", threads=1, state="recycled"):
@@ -83,16 +75,19 @@ def sums(shape, rounds):
 
 
 def jobs():
-    """All parts; new memory first, because what old memory leaves behind is used again. Some need Numba."""
+    """All parts by name: what takes ``rounds`` and returns records. Some need Numba.
+
+    New memory comes first, because what old memory leaves behind is used again.
+    """
     both = "forward", "backward"
-    return [
-        Job("results in new memory", partial(passes, "kernels", NEAR, "forward", names=NEW, state="fresh")),
-        *(Job(f"rates, {size / 1e6:.1f} MB", partial(rates, size)) for size in MACHINE_SIZES),
-        *(Job(f"NumPy's lines, {s}", partial(lines, s)) for s in (NEAR, LARGE, FAR)),
-        *(Job(f"ladder, {w}, {s}", partial(passes, "ladder", s, w, names=LADDER)) for s in LADDER_SHAPES for w in both),
-        *(Job(f"threads, rows of {s[-1]}", partial(sums, s)) for s in SUM_SHAPES),
-        *(Job(f"two threads, {w}, {s}", partial(two_threads, s, w)) for s in THREAD_SHAPES for w in both),
-        *(Job(f"passes, {w}, {s}", partial(passes, "kernels", s, w)) for s in SHAPES for w in both)]
+    return {
+        "results in new memory": partial(passes, "kernels", NEAR, "forward", names=NEW, state="fresh"),
+        **{f"rates, {size / 1e6:.1f} MB": partial(rates, size) for size in MACHINE_SIZES},
+        **{f"NumPy's lines, {s}": partial(lines, s) for s in (NEAR, LARGE, FAR)},
+        **{f"ladder, {w}, {s}": partial(passes, "ladder", s, w, names=LADDER) for s in LADDER_SHAPES for w in both},
+        **{f"threads, rows of {s[-1]}": partial(sums, s) for s in SUM_SHAPES},
+        **{f"two threads, {w}, {s}": partial(two_threads, s, w) for s in THREAD_SHAPES for w in both},
+        **{f"passes, {w}, {s}": partial(passes, "kernels", s, w) for s in SHAPES for w in both}}
 
 
 def run(seconds=150.0, rounds=7, clock=time.monotonic):
@@ -102,14 +97,14 @@ def run(seconds=150.0, rounds=7, clock=time.monotonic):
     """
     found, left_out, start, wanted = [], {}, clock(), jobs()
     bar = progress(len(wanted), "chapters 10 and 11")
-    for job in wanted:
+    for name, job in wanted.items():
         if clock() - start > seconds:
-            left_out[job.name] = f"{seconds:.0f} seconds were over"
+            left_out[name] = f"{seconds:.0f} seconds were over"
         else:
             try:
-                found += job.run(rounds=rounds)
+                found += job(rounds=rounds)
             except ImportError as error:
-                left_out[job.name] = f"not installed: {error.name or 'Numba'}"
+                left_out[name] = f"not installed: {error.name or 'Numba'}"
         bar.update()
     bar.close()
     return found, left_out

@@ -11,9 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import contract, simt
-from . import ladder
-from .devices import Gpu
-from .prepared import Work
+from . import ladder, launching
 
 SECTOR = 32  #: Bytes that memory delivers at once.
 
@@ -163,8 +161,8 @@ class Step(NamedTuple):
         ``inputs`` are float32 arrays. Forward takes x (N, D), gamma and beta (D,), and eps, and gives y, mean and
         rstd. Backward takes dy and x (N, D), mean and rstd (N, 1), gamma (D,), and gives dx, dgamma and dbeta. ``G``
         is the number of blocks of a persistent grid; N is enough where there are fewer rows. With ``log`` every
-        access is recorded (see :func:`lnlib.simt.launch`). With ``gpu`` the kernels are compiled and run on the GPU,
-        and the second list is empty.
+        access is recorded (see :func:`lnlib.simt.launch`). With ``gpu`` the kernels are run by :func:`lnlib.gpu.launch`,
+        on the GPU if there is one, and the second list is empty.
         """
         for name, value in (("log", log), ("gpu", gpu)):
             contract.require_bool(name, value)
@@ -181,19 +179,13 @@ class Step(NamedTuple):
                 arrays[name] = simt.uninitialised(math.prod(shapes[name]), np.float32)
             for name in launch.atomics:
                 arrays[name] = np.zeros(math.prod(shapes[name]), np.float32)
-        if gpu:
-            machine = Gpu()
-            arrays = {name: machine.put(array) for name, array in arrays.items()}
         for launch in plan:
-            given = [arrays[name] for name in launch.arrays]
-            arguments = given + [numbers[name] for name in launch.numbers]
+            arguments = [arrays[name] for name in launch.arrays] + [numbers[name] for name in launch.numbers]
             if gpu:
-                machine.launch(_work(launch, shapes, numbers), *given)
+                launching.launch(launch.kernel, launch.grid, launch.block, *arguments)
             else:
                 runs.append(simt.launch(launch.kernel, launch.grid, launch.block, *arguments, log=log))
-        results = {name: arrays[name].copy_to_host() if gpu else arrays[name]
-                   for name in OUTPUTS[self.direction]}
-        return {name: array.reshape(shapes[name]) for name, array in results.items()}, runs
+        return {name: arrays[name].reshape(shapes[name]) for name in OUTPUTS[self.direction]}, runs
 
     def predict(self, N, D, G=4):
         """What the step asks of memory for N rows of D numbers: a :class:`Prediction`, made without running it."""
@@ -205,13 +197,6 @@ class Step(NamedTuple):
             traffic.append({(name, kind): -(-4 * size[name] // SECTOR) * SECTOR
                             for kind, names in (("load", loads), ("store", stores)) for name in names})
         return Prediction(tuple(traffic), plan[0].sectors_per_request, sum(launch.readings for launch in plan))
-
-
-def _work(launch, shapes, numbers):
-    """What is launched on a GPU, for arrays of these shapes and for these numbers, both by name."""
-    return Work(launch.kernel, launch.grid, launch.block,
-                [(np.dtype("f4"), math.prod(shapes[name])) for name in launch.arrays],
-                [np.asarray(numbers[name])[()] for name in launch.numbers])
 
 
 def _shapes(N, D, G):

@@ -38,7 +38,7 @@ def prefetch(typing_context, array, i, j):
         kind = ir.FunctionType(ir.VoidType(), [address.type, int32, int32, int32])
         function = get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         to_read, keep_in_all_caches, data = 0, 3, 1
-        builder.call(function, [address, *(ir.Constant(int32, n) for n in (to_read, keep_in_all_caches, data))])
+        builder.call(function, [address, *map(int32, (to_read, keep_in_all_caches, data))])
         return context.get_dummy_value()
 
     return types.void(array, i, j), generate
@@ -54,7 +54,7 @@ def stream(typing_context, array, i, j, number):
     """
 
     def generate(context, builder, signature, arguments):
-        one = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        one = builder.module.add_metadata([ir.IntType(32)(1)])
         store = builder.store(arguments[3], _address(context, builder, signature, arguments), align=64)
         store.set_metadata("nontemporal", one)
         return context.get_dummy_value()

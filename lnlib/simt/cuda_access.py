@@ -51,24 +51,17 @@ def device(function):
 
 
 if cuda is None:
-    class _NoNumba:
+    class _NoNumba(SimpleNamespace):
         """Stands in for ``numba.cuda``, so that kernels can be defined; it compiles nothing."""
-
-        implementation = None
-
-        @staticmethod
-        def is_available():
-            return False
-
-        @staticmethod
-        def jit(function=None, **options):
-            """A kernel stays what it is; with options, what leaves it so."""
-            return function or (lambda function: function)
 
         def __getattr__(self, name):
             raise AttributeError(f"cuda.{name}: Numba's CUDA target is not installed, so no GPU can be reached")
 
-    cuda = _NoNumba()
+    def _jit(function=None, **options):
+        """A kernel stays what it is; with options, what leaves it so."""
+        return function or (lambda function: function)
+
+    cuda = _NoNumba(implementation=None, is_available=lambda: False, jit=_jit)
     libdevice = SimpleNamespace()
     float16, float32, float64 = np.float16, np.float32, np.float64
     int32, int64, uint64 = np.int32, np.int64, np.uint64
@@ -103,9 +96,6 @@ else:
         # Four float64 are 32 bytes: two accesses of 16, the widest that all these GPUs have.
         return builder.bitcast(pointer, four.as_pointer()), min(16, array_type.dtype.bitwidth // 2)
 
-    def _position(k):
-        return ir.Constant(ir.IntType(32), k)
-
     @intrinsic
     def load4(typingctx, array, i):
         """The four neighbours array[i], ..., array[i + 3], as a tuple, in one access; i is a multiple of 4.
@@ -119,7 +109,7 @@ else:
             pointer, align = _address(context, builder, array, arguments[0], i, arguments[1])
             four = builder.load(pointer, align=align)
             return context.make_tuple(builder, signature.return_type,
-                                      [builder.extract_element(four, _position(k)) for k in range(4)])
+                                      [builder.extract_element(four, ir.IntType(32)(k)) for k in range(4)])
 
         return types.UniTuple(array.dtype, 4)(array, i), generate
 
@@ -135,7 +125,7 @@ else:
             pointer, align = _address(context, builder, array, arguments[0], i, arguments[1])
             four = ir.Constant(pointer.type.pointee, ir.Undefined)
             for k in range(4):
-                four = builder.insert_element(four, arguments[2 + k], _position(k))
+                four = builder.insert_element(four, arguments[2 + k], ir.IntType(32)(k))
             builder.store(four, pointer, align=align)
             return context.get_dummy_value()
 
@@ -148,7 +138,7 @@ else:
             return value(value), lambda context, builder, signature, arguments: arguments[0]
 
         def generate(context, builder, signature, arguments):
-            bits = builder.shl(builder.zext(arguments[0], ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
+            bits = builder.shl(builder.zext(arguments[0], ir.IntType(32)), ir.IntType(32)(16))
             return builder.bitcast(bits, ir.FloatType())
 
         return float32(value), generate

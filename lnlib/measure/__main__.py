@@ -19,11 +19,6 @@ from .stopwatch import OTHERS, watch
 PACKAGES = ("numpy", "numba", "llvmlite", "torch")
 
 
-def watch_all():
-    """The share of all cores' time that others have meanwhile, where the system tells it."""
-    return watch(os.sched_getaffinity(0)) if sys.platform == "linux" else contextlib.nullcontext({})
-
-
 def summary(found):
     """Lines of text: the passes at every shape, prediction, measurement and ratio."""
     from ..figures.measured import copy_seconds, seconds
@@ -77,7 +72,8 @@ def main(arguments=None):
     from . import suite
 
     said = io.StringIO()
-    with watch_all() as shared, contextlib.redirect_stdout(said):  # each pass would tell again what is not installed
+    others = watch(os.sched_getaffinity(0)) if sys.platform == "linux" else contextlib.nullcontext({})
+    with others as shared, contextlib.redirect_stdout(said):  # each pass would tell again what is not installed
         found, left_out = suite.run(options.seconds, options.rounds)
     ran = provenance("python -m lnlib.measure", PACKAGES) | {"cores": os.cpu_count(), "rounds": options.rounds, **shared}
     path = options.folder / f"{slug(cpu())}-{os.cpu_count()}-cores.json"

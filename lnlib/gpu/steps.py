@@ -169,7 +169,10 @@ class Step(NamedTuple):
         names = INPUTS[self.direction]
         if len(inputs) != len(names):
             raise TypeError(f"inputs: found {len(inputs)} arrays, expected {len(names)}: {', '.join(names)}")
-        N, D = _check_rows(inputs[names.index("x")])
+        shape = contract.require_x(inputs[names.index("x")]).shape
+        if len(shape) != 2 or shape[0] == 0:
+            raise ValueError(f"x: found shape {shape}, expected (N, D) with at least one row")
+        N, D = shape
         eps, shapes = contract.require_eps(eps), _shapes(N, D, G)
         arrays = {name: _flat(name, value, shapes[name]) for name, value in zip(names, inputs)}
         plan, runs = self.plan(N, D, G), []
@@ -206,14 +209,6 @@ def _shapes(N, D, G):
     return {**dict.fromkeys(("x", "y", "dy", "dx"), (N, D)), **dict.fromkeys(("mean", "rstd"), (N, 1)),
             **dict.fromkeys(("gamma", "beta", "dgamma", "dbeta"), (D,)),
             **dict.fromkeys(("dgamma_parts", "dbeta_parts"), (min(G, N), D))}
-
-
-def _check_rows(x):
-    """(N, D), or an error that names x."""
-    shape = contract.require_x(x).shape
-    if len(shape) != 2 or shape[0] == 0:
-        raise ValueError(f"x: found shape {shape}, expected (N, D) with at least one row")
-    return shape
 
 
 def _flat(name, value, shape):

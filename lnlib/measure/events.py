@@ -22,7 +22,7 @@ import numpy as np
 
 from .. import contract
 from ..simt.cuda_access import cuda
-from .stopwatch import Timing, checked, no_garbage_collection, progress, records, require_calls, turns
+from .stopwatch import Timing, checked_call, no_garbage_collection, progress, records, require_calls, turns
 
 WARM = 3  # calls before the first that counts: memory that the allocator then keeps, the clocks of the GPU
 SLEEP = 1e-3  # seconds, at least; and at least three times what the host needs for the call
@@ -217,16 +217,6 @@ def sample(call, gpu, sleep, cold=True):
     return gpu.seconds(start, end), late, sleep
 
 
-def first_call(name, call, gpu, check, clock):
-    """Seconds of the host for the very first call and all that it asks for; the result is checked."""
-    start = clock()
-    output = call()
-    gpu.synchronize()
-    spent = clock() - start
-    checked(check, name, output)
-    return spent
-
-
 def interleave(calls, gpu, rounds=30, cold=True, check=None, host=host_seconds, clock=time.perf_counter):
     """Time the calls of a dict {name: call without arguments} in turn; returns {name: :class:`~.stopwatch.Timing`}.
 
@@ -242,7 +232,7 @@ def interleave(calls, gpu, rounds=30, cold=True, check=None, host=host_seconds, 
         contract.require_callable(name, function)
     found, sleeps = {}, {}
     for name, call in calls.items():
-        first = first_call(name, call, gpu, check, clock)
+        first = checked_call(name, call, check, clock, gpu.synchronize)
         found[name] = Timing([], 1, first, host=host(call, gpu), late=[])
         sleeps[name] = max(SLEEP, 3 * found[name].host)
     with no_garbage_collection():
@@ -251,7 +241,7 @@ def interleave(calls, gpu, rounds=30, cold=True, check=None, host=host_seconds, 
             found[name].seconds.append(seconds)
             found[name].late.append(late)
         for name, call in calls.items() if check is not None else ():
-            first_call(name, call, gpu, check, clock)
+            checked_call(name, call, check, clock, gpu.synchronize)
     return found
 
 

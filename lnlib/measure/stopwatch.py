@@ -167,10 +167,19 @@ def require_calls(calls):
     return calls
 
 
-def checked(check, name, output):
-    """Raise ValueError if ``check(name, output)`` is false; without a check, do nothing."""
+def checked_call(name, call, check, clock, wait=None):
+    """What the clock counts for a call and, with ``wait``, until its work is done.
+
+    ValueError if then ``check(name, output)`` is false.
+    """
+    start = clock()
+    output = call()
+    if wait is not None:
+        wait()
+    spent = clock() - start
     if check is not None and not check(name, output):
         raise ValueError(f"calls[{name!r}]: found a result that check refuses, expected one that it accepts")
+    return spent
 
 
 def turns(names, rounds, bar):
@@ -204,11 +213,7 @@ def interleave(calls, rounds=11, block=3e-3, settle=0.0, check=None, clock=time.
     found = {}
     with no_garbage_collection():
         for name, call in calls.items():
-            start = clock()
-            output = call()
-            first = (clock() - start) * 1e-9
-            checked(check, name, output)
-            del output
+            first = checked_call(name, call, check, clock) * 1e-9
             found[name] = Timing([], calibrate(call, block, clock), first, [])
         for name in turns(calls, rounds, progress(rounds * len(calls), "measuring")):
             call, timing = calls[name], found[name]
@@ -217,9 +222,8 @@ def interleave(calls, rounds=11, block=3e-3, settle=0.0, check=None, clock=time.
             before = faults()
             timing.seconds.append(seconds(call, timing.number, clock))
             timing.faults.append((faults() - before) / timing.number)
-        if check is not None:
-            for name, call in calls.items():
-                checked(check, name, call())
+        for name, call in calls.items() if check is not None else ():
+            checked_call(name, call, check, clock)
     return found
 
 

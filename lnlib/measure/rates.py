@@ -7,7 +7,7 @@ import numpy as np
 
 from .. import contract
 from ..cost import Machine
-from .contestants import memory_loops
+from .contestants import memory_loops, place
 from .stopwatch import interleave
 
 
@@ -33,15 +33,6 @@ def multiply_add_loop(parallel):
                     row[i] = v
 
     return multiply_add
-
-
-def aligned(n):
-    """n float32 ones that begin on a cache line of 64 bytes, where NumPy's own arrays need not begin."""
-    contract.require_count("n", n)
-    a = np.empty(n + 16, np.float32)
-    start = -a.ctypes.data % 64 // a.itemsize
-    a[start:start + n] = 1  # touched, so that every page exists
-    return a[start:start + n]
 
 
 def machine(threads=1, size=2**27, rounds=11):
@@ -73,7 +64,7 @@ def machine(threads=1, size=2**27, rounds=11):
     contract.require_count("rounds", rounds)
     (copy, triad), multiply_add = memory_loops(threads), multiply_add_loop(threads > 1)
     n, lanes, repeats, half = size // 4, 512, 2**14, np.float32(0.5)  # 0.1 GFLOP a thread
-    a, b, c = (aligned(n) for _ in range(3))
+    a, b, c = (place(np.ones(n, np.float32), 64) for _ in range(3))  # each begins a cache line; NumPy's need not
     work = np.ones((threads, lanes), np.float32)  # 2 KB each: the nearest cache
     before = numba.get_num_threads()
     numba.set_num_threads(threads)

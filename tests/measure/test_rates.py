@@ -60,10 +60,15 @@ def test_the_number_of_threads_is_set_and_set_back(numba, monkeypatch):
     assert calls == [1, 7]
 
 
-def test_arrays_begin_on_a_cache_line():
-    for n in (1, 16, 1000, 10**6):
-        a = rates.aligned(n)
-        assert a.ctypes.data % 64 == 0 and a.shape == (n,) and (a == 1).all()
+@pytest.mark.parametrize("n", [16, 1000, 10**6])
+def test_arrays_begin_on_a_cache_line(numba, monkeypatch, n):
+    def loop(*arguments):
+        for a in arguments:
+            assert np.ndim(a) != 1 or a.ctypes.data % 64 == 0 and a.shape == (n,) and (a == 1).all()
+
+    monkeypatch.setattr(rates, "memory_loops", lambda threads: (loop, loop))
+    monkeypatch.setattr(rates, "multiply_add_loop", lambda parallel: loop)
+    measure.machine(size=4 * n, rounds=1)
 
 
 def test_without_numba_it_says_what_to_do(monkeypatch):

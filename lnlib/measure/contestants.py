@@ -192,9 +192,8 @@ def ladder_calls(case, a, names=None):
     r = a.rows()
     eps = r.x.dtype.type(EPS)
     of_x = ladder.reused_buffers_forward(r.x, r.gamma, r.beta, eps)[1]
-    for name, (forward, backward) in ladder.STEPS.items():
-        if names is not None and name not in names:
-            continue
+    for name in ladder.STEPS if names is None else names:
+        forward, backward = ladder.STEPS[name]
         if case.which == "forward" and forward:
             yield name, partial(forward, r.x, r.gamma, r.beta, eps)
         if case.which == "backward" and backward:
@@ -265,14 +264,6 @@ FAMILIES = {name: family for family, names in (
 ACCESSES = {"numpy-idiomatic": (12, 21), "numpy-reused": (10, 21), "separate": (4, 7)}
 
 
-def _tell(missing):
-    """Say what is not measured here and why; ``missing``: package -> names."""
-    for package, names in missing.items():
-        why = (f"no browser runs {package}; threads and page faults it cannot show either"
-               if sys.platform == "emscripten" else f"{package} is not installed")
-        print(f"not measured here: {', '.join(names)}: {why}")
-
-
 def _require_shape(shape):
     shape = contract.require_several("shape", shape)
     if not shape:
@@ -296,7 +287,7 @@ def _calls(family, case, a, names, threads):
         import numba  # noqa: F401 - without it these loops would be Python's
     options = {"names": names} if family in (ladder_calls, trick_calls) else {}
     found = {name: call for name, call in family(case, a, **options) if names is None or name in names}
-    if family in (lnlib_calls, trick_calls, memory_calls) and set(found) != {"copyto"}:
+    if family in (lnlib_calls, trick_calls, memory_calls):
         return {name: _threads(threads, call) for name, call in found.items()}
     return found
 
@@ -330,7 +321,10 @@ def passes(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"),
                 found["copyto"] = partial(np.copyto, a.out, a.x)
             package = "PyTorch" if (error.name or "").startswith("torch") else "Numba"
             missing.setdefault(package, []).extend(wanted or ["the compiled copy and triad"])
-    _tell(missing)
+    for package, lost in missing.items():
+        why = (f"no browser runs {package}; threads and page faults it cannot show either"
+               if sys.platform == "emscripten" else f"{package} is not installed")
+        print(f"not measured here: {', '.join(lost)}: {why}")
     return found
 
 

@@ -306,19 +306,6 @@ def cell(values, unit=1):
 FLOORS = {"copyto": 2, "copy-loop": 2, "copy": 2, "triad": 3, "add": 3}
 
 
-def one_access(found):
-    """Seconds of one access to an array, in each round: of the fastest of ``FLOORS`` that took part.
-
-    None if none did.
-    """
-    require_found(found)
-    each = [np.array(found[name].seconds) / n for name, n in FLOORS.items() if name in found]
-    return np.min(each, axis=0) if each else None
-
-
-_UNITS = ((1, "s", 1), (1e-3, "ms", 1e3), (0, "us", 1e6))
-
-
 def table(found, nbytes=None, accesses=None):
     """What was found, as lines of text: medians and quartiles, and what memory made one expect.
 
@@ -330,12 +317,15 @@ def table(found, nbytes=None, accesses=None):
     * ``of floor``: the time of the copy or the triad over that of the line. ``faults``: minor page faults a call, where
       there are any: its results lie in new memory.
     """
-    access, largest = one_access(found), max(timing.median for timing in found.values())
-    unit, scale = next((name, scale) for above, name, scale in _UNITS if largest >= above)
+    largest = max(timing.median for timing in require_found(found).values())
+    unit, scale = ("s", 1) if largest >= 1 else ("ms", 1e3) if largest >= 1e-3 else ("us", 1e6)
     if nbytes is not None:
         contract.require_count("nbytes", nbytes)
     counts = contract.require_kind("accesses", {} if accesses is None else accesses, dict, "a dict {name: number}")
-    least = next((n for name, n in FLOORS.items() if name in found), None)
+    floors = {name: n for name, n in FLOORS.items() if name in found}
+    least = next(iter(floors.values()), None)
+    # Seconds of one access, in each round: of the fastest floor.
+    access = np.min([np.array(found[name].seconds) / n for name, n in floors.items()], axis=0) if floors else None
     head = ["", "predicted", "measured", "quartiles", "ratio", "GB/s", "of floor", "faults"]
     lines = []
     for name, timing in found.items():

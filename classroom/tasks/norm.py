@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lnlib.mistakes.change import function_of
+
 _ROOTS = {"inside": "np.sqrt(q + eps)", "outside": "np.sqrt(q) + eps", "floor": "np.sqrt(np.maximum(q, eps))",
           "squared": "np.sqrt(q + eps**2)", "least": "np.maximum(np.sqrt(q), eps)"}
 _ROOTS_TEX = {"inside": r"\sqrt{q + \varepsilon}", "outside": r"\sqrt{q} + \varepsilon",
@@ -88,13 +90,12 @@ def definition(norm):
     text += (rf"$$ {centre}, \qquad q = \frac{{1}}{{{divisor(norm).strip('()')}}} \sum_j c_j^2, \qquad "
              rf"s = {_ROOTS_TEX[norm.eps]}, \qquad \hat x_i = c_i / s, \qquad "
              rf"y_i = {y} $$" + "\n\n")
-    text += "Mind where eps stands, what q is divided by, "
-    text += "and what is subtracted." if norm.centred else "and that nothing is subtracted."
-    text += {"feature": " `gamma` and `beta` have one number for each of the D features.",
-             "group": f" `gamma` and `beta` have one number for each of the {norm.groups} parts, shape "
-                      f"({norm.groups},): all features of a part share it.",
-             "none": " There is neither gamma nor beta."}[norm.affine]
-    return text
+    mind = "what is subtracted" if norm.centred else "that nothing is subtracted"
+    return f"{text}Mind where eps stands, what q is divided by, and {mind}. " + {
+        "feature": "`gamma` and `beta` have one number for each of the D features.",
+        "group": f"`gamma` and `beta` have one number for each of the {norm.groups} parts, shape ({norm.groups},): all "
+                 "features of a part share it.",
+        "none": "There is neither gamma nor beta."}[norm.affine]
 
 
 def cut(norm, array, always=False):
@@ -192,31 +193,20 @@ def example(norm, rows=1):
             f"np.linspace(1, 2, {size})", f"np.linspace(-1, 1, {size})")
 
 
-def weights(norm, n):
-    """The weights w, (n,); zeros where nothing is subtracted."""
-    return eval(_WEIGHTS[norm.centre][0], {"np": np, "n": n}) if norm.centred else np.zeros(n)
-
-
 def forward(norm, x, gamma, beta, eps, hold=()):
-    """y of real or complex floats; gamma and beta are not looked at where there are none.
+    """y of real or complex floats, of which a maximum goes by the real parts; gamma and beta are not looked at where
+    there are none.
 
     hold : of "mean" and "s", what the complex step shall see as a constant.
     """
-    def in_parts(a):
-        return (a.reshape(*a.shape[:-1], -1, norm.groups).swapaxes(-1, -2) if norm.strided else
-                a.reshape(*a.shape[:-1], norm.groups, -1))
-
-    parts = in_parts(x)
-    n = parts.shape[-1]
-    mean = (weights(norm, n) * parts).sum(axis=-1, keepdims=True)
-    c = parts - (mean.real if "mean" in hold else mean)
-    q = (c * c).sum(axis=-1, keepdims=True) / (n + norm.more)
-    s = eval(_ROOTS[norm.eps], {"np": np, "q": q, "eps": eps})  # of complex numbers, the maximum goes by the real parts
-    xhat = c / (s.real if "s" in hold else s)
+    source, mean = statistics(norm), "(w * parts).sum(axis=-1, keepdims=True)"
+    if "mean" in hold:
+        source = source.replace(mean, f"{mean}.real")
+    y = joined(norm, f"(c / {'s.real' if 's' in hold else 's'})")
     if norm.affine != "none":
-        gamma, beta = (a[:, None] if norm.affine == "group" else in_parts(a) for a in (gamma, beta))
-        xhat = gamma * xhat + beta
-    return (xhat.swapaxes(-1, -2) if norm.strided else xhat).reshape(x.shape)
+        y = f"{per_feature(norm)} * {y} + {per_feature(norm, 'beta')}"
+    source = f"def forward(x, gamma, beta, eps):{source}    return {y}"
+    return function_of(source, "forward", {"np": np})(x, gamma, beta, eps)
 
 
 def gradient(norm, dy, x, gamma, beta, eps, hold=()):

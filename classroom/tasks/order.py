@@ -20,23 +20,16 @@ def in_words(way):
 
 def joining(way):
     """Source that leaves the number that the list ``sums`` adds up to in ``total``."""
-    if way == "sequence":
-        return """
-    total = sums[0]
-    for a in sums[1:]:
+    in_a_row = """
+    total = sums[{}]
+    for a in sums[{}]:
         total = total + a"""
-    if way == "backwards":
-        return """
-    total = sums[-1]
-    for a in sums[-2::-1]:
-        total = total + a"""
-    if way == "halves":
-        return """
+    in_halves = """
     while len(sums) > 1:
         h = (len(sums) + 1) // 2
         sums = [sums[i] + sums[i + h] if i + h < len(sums) else sums[i] for i in range(h)]
     total = sums[0]"""
-    return f"""
+    in_groups = f"""
     while len(sums) > 1:
         groups = [sums[i:i + {way}] for i in range(0, len(sums), {way})]
         sums = []
@@ -45,16 +38,16 @@ def joining(way):
                 total = total + a
             sums.append(total)
     total = sums[0]"""
+    return {"sequence": in_a_row.format("0", "1:"), "backwards": in_a_row.format("-1", "-2::-1"),
+            "halves": in_halves}.get(way, in_groups)
 
 
 def slips(way):
     """(old, new, says) of the mistakes that these lines invite."""
-    others = {"sequence": ["backwards", 2], "backwards": ["sequence", 2], "halves": ["sequence", 2]}.get(
-        way, ["sequence", "halves"])
-    says = {"sequence": "the sums are joined in sequence",
-            "backwards": "the sums are joined from the last to the first", "halves": "the sums are joined in halves", 2: "the sums are joined in pairs of neighbours"}
-    for other in others:
-        yield joining(way), joining(other), says[other]
+    says = {"sequence": "in sequence", "backwards": "from the last to the first", "halves": "in halves",
+            2: "in pairs of neighbours"}
+    for other in ("backwards" if way == "sequence" else "sequence"), ("halves" if isinstance(way, int) else 2):
+        yield joining(way), joining(other), f"the sums are joined {says[other]}"
     if isinstance(way, int):
         yield (f"[sums[i:i + {way}]", f"[sums[i:i + {way - 1}]", "the last sum of each group is lost")
 

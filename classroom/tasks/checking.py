@@ -102,19 +102,14 @@ class GradientCheck(_OfGradient):
 
     def wrong(self, what, dx_of, dy, rng):
         dx = dx_of()
-        if what == "a factor":
-            return 1.05 * dx, -dx, dx / len(dx)
-        if what == "a part":
-            return (dx_of(("s",)), dx_of(("mean",)) if self.variant.centred else dx - dx.mean(axis=-1, keepdims=True))
-        if what == "another dy":
-            return dx_of(dy=rng.permuted(dy, axis=-1)), dx_of(dy=np.ones_like(dx))
-        if what == "another eps":
-            return dx_of(norm=self.elsewhere()),
-        if what == "a sum":
-            return dx + np.outer([1, -1, 0], np.r_[np.ones(6), -np.ones(6)]) * 0.05,
         one = np.zeros_like(dx)
         one[-1, -1] = 0.05 * np.linalg.norm(dx)
-        return dx + one, dx - one
+        return {"a factor": lambda: (1.05 * dx, -dx, dx / len(dx)), "one entry": lambda: (dx + one, dx - one),
+                "a part": lambda: (dx_of(("s",)), dx_of(("mean",)) if self.variant.centred else
+                                   dx - dx.mean(axis=-1, keepdims=True)),
+                "another dy": lambda: (dx_of(dy=rng.permuted(dy, axis=-1)), dx_of(dy=np.ones_like(dx))),
+                "another eps": lambda: (dx_of(norm=self.elsewhere()),),
+                "a sum": lambda: (dx + np.outer([1, -1, 0], np.r_[np.ones(6), -np.ones(6)]) * 0.05,)}[what]()
 
     def judge(self, found, right, what, **_):
         expect(isinstance(found, (bool, np.bool_)), f"found {type(found).__name__}, expected True or False")

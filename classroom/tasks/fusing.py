@@ -1,7 +1,7 @@
 """Graded tasks of chapters 10 to 14: bytes of a kernel, a sum in lanes, a warp's sums, partial sums over rows."""
 
 import itertools
-from typing import NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -10,34 +10,20 @@ from lnlib.exercises.expect import expect, expect_parts
 from . import order
 from .task import Task
 
-
-class Kernel(NamedTuple):
-    """A fused kernel.
-
-    backward : or forward.  residual : whether there is a second array beside x.  mask : whether there is one, of one
-    byte a number.  twice : whether what is normalised is read twice.  parts : of a row.  centred : whether a mean is
-    kept.  statistic : bytes of a statistic.  affine : "feature", "part" or "none".  parameter : bytes of one.
-    """
-
-    backward: bool
-    residual: bool
-    mask: bool
-    twice: bool
-    parts: int
-    centred: bool
-    statistic: int
-    affine: str
-    parameter: int
-
-    @property
-    def possible(self):
-        """Whether such a kernel has what it says."""
-        return (self.affine != "part" or self.parts > 1) and (self.affine != "none" or self.parameter == 4)
-
-
-_KERNELS = [kernel for kernel in itertools.starmap(Kernel, itertools.product(
-    *[(True, False)] * 4, (1, 2, 4), (True, False), (2, 4, 8), ("feature", "part", "none"), (2, 4, 8)))
-    if kernel.possible]
+# What a fused kernel may be.
+_FIELDS = {
+    "backward": (True, False),  # or forward
+    "residual": (True, False),  # whether there is a second array beside x
+    "mask": (True, False),  # whether there is one, of one byte a number
+    "twice": (True, False),  # whether what is normalised is read twice
+    "parts": (1, 2, 4),  # of a row
+    "centred": (True, False),  # whether a mean is kept
+    "statistic": (2, 4, 8),  # bytes of one
+    "affine": ("feature", "part", "none"),
+    "parameter": (2, 4, 8)}  # bytes of one
+Kernel = namedtuple("Kernel", _FIELDS)
+_KERNELS = [kernel for kernel in itertools.starmap(Kernel, itertools.product(*_FIELDS.values()))
+            if (kernel.affine != "part" or kernel.parts > 1) and (kernel.affine != "none" or kernel.parameter == 4)]
 
 
 class BytesOfAKernel(Task):
@@ -278,14 +264,13 @@ class WarpSums(Task):
         alone = _PARTNERS[self.kind][2]
         yield f"{self.offsets}", f"{self.offsets[::-1]}", "the steps are in the opposite order"
         yield f"{self.offsets}", f"{self.offsets[:-1]}", "a step is missing"
-        yield (f"return value", "return value[::-1]", "the lanes are counted from the other end") if \
-            self.kind != "xor" else ("value[partner]", "value", "every lane adds its own number")
         if self.kind == "xor":  # all lanes hold the same number then, to the bit
+            yield "value[partner]", "value", "every lane adds its own number"
             return
+        yield "return value", "return value[::-1]", "the lanes are counted from the other end"
         yield "return value", f"return np.full({self.width}, value[0])", "every lane is given the number of lane 0"
-        down = "down" in self.kind
-        yield ("lanes + d", "lanes - d", "the partner is on the other side") if down else (
-            "lanes - d", "lanes + d", "the partner is on the other side")
+        mine, other = ("lanes + d", "lanes - d")[::1 if "down" in self.kind else -1]
+        yield mine, other, "the partner is on the other side"
         if alone:
             other = "doubles" if alone == "keeps" else "keeps"
             yield self.step[alone], self.step[other], f"a lane without a partner {other} its number"
@@ -311,9 +296,9 @@ class SumsOverRows(Task):
             random.choice([True, False]), random.randrange(1, 12))
         arrays, stay = ("dy, xhat", "they are") if what == "dgamma" else ("dy", "it is")
         self.example = f"({'np.float32([[1, 2], [3, 4], [5, 6]]), ' * (2 if what == 'dgamma' else 1)}2)"
-        several = f", in {runs} running sums that start at 0: its k-th row, from k = 0 on, is added to the running " \
-                  f"sum k mod {runs}; at the end these are added one after the other, the first to the second, " \
-                  "then the third" if runs > 1 else ", one row after the other"
+        several = (f", in {runs} running sums that start at 0: its k-th row, from k = 0 on, is added to the running "
+                   f"sum k mod {runs}; at the end these are added one after the other, the first to the second, "
+                   "then the third") if runs > 1 else ", one row after the other"
         self.statement = (
             f"A kernel on the GPU computes {what} in two stages. The term of a row is "
             f"{'dy * xhat' if what == 'dgamma' else 'its dy'}, rounded to float32. In the first stage block b, of "
@@ -362,8 +347,8 @@ class SumsOverRows(Task):
     def slips(self):
         cut, way, what, upwards, runs = self.variant
         yield self.rows, _CUTS["chunks" if cut == "stride" else "stride"][1], "the blocks take the wrong rows"
-        yield f"enumerate({self.taken})", f"enumerate({f'reversed({self.rows})' if upwards else self.rows})", \
-            "a block adds its rows from the other end"
+        yield (f"enumerate({self.taken})", f"enumerate({f'reversed({self.rows})' if upwards else self.rows})",
+               "a block adds its rows from the other end")
         yield f"blocks), {runs}\n", f"blocks), {1 if runs > 1 else 2}\n", (
             "a block has a single running sum" if runs > 1 else "a block has two running sums")
         yield ("np.float32)\n    size", "float)\n    size", "the sums are wider than float32")

@@ -10,8 +10,6 @@ from . import norm as norms
 from . import order
 from .task import Task
 
-_U = 2.0**-53
-
 
 class _Spread(NamedTuple):
     """How the spread of n numbers is stored.
@@ -68,6 +66,11 @@ class StatisticsOfParts(Task):
             random.choice([True, False]), random.choice([True, False]))
         self.centre = "sums" if self.from_sums else "mean"
         self.returned = "sums" if self.to_sums else "mean"
+        self.mean, self.mean_part = ("sums / n", "sums_part / n_part") if self.from_sums else ("mean", "mean_part")
+        rows = np.array([[1.0, 1], [2, 4], [4, 2], [6, 3], [2, 5]])
+        known = self.known([rows, rows[:2]] if self.take_away else [rows[:2], rows[2:]])
+        sources = (f"np.array({np.round(v, 12).tolist()})" if np.ndim(v) else str(v) for v in known)
+        self.example = f"({', '.join(sources)})"
         (self._draw_rest if self.take_away else self._draw_merged)()
         words = {True: "the sum over the rows", False: "the mean over the rows"}
         self.statement += (
@@ -89,17 +92,13 @@ class StatisticsOfParts(Task):
     {c}, spread, {c}_part, spread_part: (D,), of each feature over all rows, and over the part.
     Returns (number of rows, {self.returned}, spread) of the rest.
     """'''
-        mean, mean_part = ("sums / n", "sums_part / n_part") if self.from_sums else ("mean", "mean_part")
         self.body = f"""
     left = n - n_part
-    shift = {mean_part} - {mean}
-    mean_left = {mean} - shift * n_part / left
+    shift = {self.mean_part} - {self.mean}
+    mean_left = {self.mean} - shift * n_part / left
     squares = {self.given.squares('spread', 'n')} - {self.given.squares('spread_part', 'n_part')}
     squares = squares - shift**2 * n * n_part / left
     return left, {'left * ' if self.to_sums else ''}mean_left, {self.asked.stored('squares', 'left')}"""
-        rows = np.array([[1.0, 1], [2, 4], [4, 2], [6, 3], [2, 5]])
-        self.example = self._example_of(*self.known(rows, self.given, self.from_sums),
-                                        *self.known(rows[:2], self.given, self.from_sums))
 
     def _draw_merged(self):
         c = self.centre
@@ -116,20 +115,12 @@ class StatisticsOfParts(Task):
     """'''
         self.body = f"""
     total, n = n.sum(), n[:, None]
-    mean_of_part = {'sums / n' if self.from_sums else 'mean'}
+    mean_of_part = {self.mean}
     shift = mean_of_part - mean_of_part[0]
     offset = (n * shift).sum(axis=0) / total
     squares = ({self.given.squares('spread', 'n')}).sum(axis=0) + (n * (shift - offset)**2).sum(axis=0)
     merged = mean_of_part[0] + offset
     return total, {'total * ' if self.to_sums else ''}merged, {self.asked.stored('squares', 'total')}"""
-        parts = np.array([[1.0, 1], [2, 4]]), np.array([[4.0, 2], [6, 3], [2, 5]])
-        self.example = self._example_of(*map(np.array, zip(
-            *(self.known(rows, self.given, self.from_sums) for rows in parts))))
-
-    @staticmethod
-    def _example_of(*values):
-        sources = (f"np.array({np.round(v, 12).tolist()})" if np.ndim(v) else str(v) for v in values)
-        return f"({', '.join(sources)})"
 
     def cases(self):
         sizes = [(2, 5), (20, 40)] + [(2, 30)] * (0 if self.take_away else 2)
@@ -140,17 +131,17 @@ class StatisticsOfParts(Task):
     def ask(self, rng, sizes, far, apart):
         parts = [far + apart * rng.standard_normal(3) + rng.uniform(0.7, 1.4, 3) * rng.standard_normal((n, 3))
                  for n in (int(rng.integers(*size)) for size in sizes)]
-        known = [self.known(rows, self.given, self.from_sums) for rows in
-                 ((np.concatenate(parts), parts[0]) if self.take_away else parts)]
-        given = [*known[0], *known[1]] if self.take_away else map(np.array, zip(*known))
-        return self.solved(dict(zip(self.names, given)), far=far)
+        known = self.known([np.concatenate(parts), parts[0]] if self.take_away else parts)
+        return self.solved(dict(zip(self.names, known)), far=far)
 
-    @staticmethod
-    def known(rows, spread, sums):
-        """The statistics of these rows."""
-        n, squares = len(rows), ((rows - rows.mean(axis=0))**2).sum(axis=0)
-        stored = eval(spread.stored("squares", "n"), {"np": np, "n": n, "squares": squares})
-        return n, rows.sum(axis=0) if sums else rows.mean(axis=0), stored
+    def known(self, groups):
+        """The arguments that tell the statistics of all rows and of a part, or of the parts."""
+        statistics = []
+        for rows in groups:
+            n, squares = len(rows), ((rows - rows.mean(axis=0))**2).sum(axis=0)
+            stored = eval(self.given.stored("squares", "n"), {"np": np, "n": n, "squares": squares})
+            statistics.append((n, rows.sum(axis=0) if self.from_sums else rows.mean(axis=0), stored))
+        return [*statistics[0], *statistics[1]] if self.take_away else [*map(np.array, zip(*statistics))]
 
     def judge(self, found, expected, far, **_):
         (number, centre, stored), right = expect_parts(found, 3), expected
@@ -158,20 +149,19 @@ class StatisticsOfParts(Task):
         centre = expect_array(centre, right[1].shape, name=f"the {self.returned}").astype(float)
         n = right[0] if self.to_sums else 1
         # Distances from the mean are what counts; near 1e6 the mean itself is rounded at 1e-10.
-        expect_close(centre / n - far, right[1] / n - far, self.rtol + 100 * _U * far, f"the {self.returned}")
+        expect_close(centre / n - far, right[1] / n - far, self.rtol + 100 * 2**-53 * far, f"the {self.returned}")
         expect_close(stored, right[2], 1e-6 if far else self.rtol, "the spread")
 
     def slips(self):
         if self.take_away:
-            mean, mean_part = ("sums / n", "sums_part / n_part") if self.from_sums else ("mean", "mean_part")
             yield ("shift * n_part / left", "shift * n_part / n",
                    "the mean of the rest divides by the number of all rows")
-            yield f"{mean} - shift", f"{mean} + shift", "the mean moves towards the part, not away from it"
+            yield f"{self.mean} - shift", f"{self.mean} + shift", "the mean moves towards the part, not away from it"
             yield ("    squares = squares - shift**2 * n * n_part / left\n", "",
                    "the distance of the two means is left out")
             yield "n * n_part / left", "n_part", "the distance of the two means has the wrong weight"
             yield ("shift**2 * n * n_part / left",
-                   f"(n_part * ({mean_part})**2 + left * mean_left**2 - n * ({mean})**2)",
+                   f"(n_part * ({self.mean_part})**2 + left * mean_left**2 - n * ({self.mean})**2)",
                    "large squares of means are subtracted from one another")
         else:
             yield ("(n * shift).sum(axis=0) / total", "shift.mean(axis=0)",

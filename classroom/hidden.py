@@ -26,7 +26,7 @@ def points(candidate, id, seed, fingerprint):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as judge:
         try:
             while True:
-                kind, *rest = wire.receive(_reader(judge.stdout))
+                kind, *rest = wire.receive(judge.stdout.read)
                 if kind == "points":
                     print(*rest[1], sep="\n")
                     return rest[0]
@@ -40,21 +40,12 @@ def _answer(candidate, args):
     """The frame of what ``candidate`` returned, and which arguments it changed, or of what it raised."""
     before = wire.encode_all(args)
     try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")  # what stands on stderr costs all points
+        # What stands on stderr costs all points.
+        with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
             result = candidate(*args)
         return wire.encode(("returned", result, wire.changed(args, before)))
     except Exception as error:
         return wire.encode(("raised", type(error).__name__, f"{type(error).__name__}: {error!s:.500}"))
-
-
-def _reader(stream):
-    def read(number):
-        data = stream.read(number)
-        if len(data) < number:
-            raise EOFError("the other process stopped")
-        return data
-    return read
 
 
 def main():
@@ -74,7 +65,7 @@ def main():
 
     def call(args):
         _send(("call", args))
-        kind, *rest = wire.receive(_reader(sys.stdin.buffer))
+        kind, *rest = wire.receive(sys.stdin.buffer.read)
         return raise_again(*rest) if kind == "raised" else rest
 
     passed, lines, inputs = 0, [], secrets.randbits(128)

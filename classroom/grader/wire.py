@@ -10,6 +10,8 @@ No pickle: what comes back can be nothing but these. Sizes are compared with lim
 The module imports nothing from this package: it runs on both sides, of one machine, whose order of bytes they share.
 """
 
+import io
+import itertools
 import json
 import math
 import struct
@@ -89,8 +91,11 @@ def changed(values, before):
 
 
 def receive(read):
-    """The value of the frame that ``read(number)`` gives the bytes of; WireError if it is none."""
+    """The value of the frame that ``read(number)`` gives the bytes of; WireError if it is none, EOFError if there are
+    no more bytes."""
     head = read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        raise EOFError("the other process stopped")
     return decode(head + read(sum(sizes(head))))
 
 
@@ -107,60 +112,53 @@ def decode(frame):
         text, length = sizes(frame[:_HEAD.size])
         body = frame[_HEAD.size:]
         _need(len(body) == text + length, "a frame of the wrong length")
-        return _Decoder(body[text:]).value(json.loads(body[:text].decode()))
+        data = io.BytesIO(body[text:])
+        value = _value(json.loads(body[:text].decode()), data, itertools.count(1), 0)
+        _need(not data.read(1), "bytes that belong to nothing")
+        return value
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error, MemoryError) as error:
         raise WireError(f"not a message: {error!s:.200}") from None
 
 
-class _Decoder:
-    def __init__(self, data):
-        self._data, self._taken, self._items = data, 0, 0
+def _value(v, data, items, depth):
+    """The value of a part of the JSON; ``items`` counts, ``data`` has the bytes of what is left."""
+    _need(next(items) <= ITEMS and depth <= _DEPTH, "too many values, or too deep")
+    if v is None or type(v) in (bool, float):
+        return v
+    if type(v) is int:
+        _need(abs(v) < _BOUND, "an integer too large")
+        return v
+    if type(v) is str:
+        return v.encode(errors="replace").decode()  # half a surrogate pair cannot be written to a file
+    _need(type(v) is list, "a value of no kind")
+    kind, *rest = v
+    if kind in ("list", "tuple"):
+        found = [_value(item, data, items, depth + 1) for item in rest]
+        return found if kind == "list" else tuple(found)
+    if kind == "dict":
+        return dict([_value(part, data, items, depth + 1) for part in (_key(key), item)] for key, item in rest)
+    if kind == "complex":
+        real, imag = rest
+        _need(type(real) is type(imag) is float, "no complex number")
+        return complex(real, imag)
+    if kind == "array":
+        name, shape = rest
+        return _array(name, shape, data)
+    _need(kind == "scalar", "a value of no kind")
+    name, = rest
+    return _array(name, [], data)[()]
 
-    def value(self, found):
-        result = self._value(found, 0)
-        _need(self._taken == len(self._data), "bytes that belong to nothing")
-        return result
 
-    def _value(self, v, depth):
-        self._items += 1
-        _need(self._items <= ITEMS and depth <= _DEPTH, "too many values, or too deep")
-        if v is None or type(v) in (bool, float):
-            return v
-        if type(v) is int:
-            _need(abs(v) < _BOUND, "an integer too large")
-            return v
-        if type(v) is str:
-            return v.encode(errors="replace").decode()  # half a surrogate pair cannot be written to a file
-        _need(type(v) is list, "a value of no kind")
-        kind, *rest = v
-        if kind in ("list", "tuple"):
-            items = [self._value(item, depth + 1) for item in rest]
-            return items if kind == "list" else tuple(items)
-        if kind == "dict":
-            return dict([self._value(part, depth + 1) for part in (_key(key), item)] for key, item in rest)
-        if kind == "complex":
-            real, imag = rest
-            _need(type(real) is type(imag) is float, "no complex number")
-            return complex(real, imag)
-        if kind == "array":
-            name, shape = rest
-            return self._array(name, shape)
-        _need(kind == "scalar", "a value of no kind")
-        name, = rest
-        return self._array(name, [])[()]
-
-    def _array(self, name, shape):
-        dtype = DTYPES[name]
-        _need(type(shape) is list and len(shape) <= 16, "an array of no shape")
-        _need(all(type(n) is int and 0 <= n for n in shape), "an array of no shape")
-        # An axis of length 0 must not hide huge ones beside it.
-        _need(math.prod(n or 1 for n in shape) <= DATA_LIMIT, "an array too large")
-        start = self._taken
-        self._taken += math.prod(shape) * dtype.itemsize
-        part = self._data[start:self._taken]  # of one without all its bytes the shape does not fit
-        if name == "bool":  # a byte that is neither 0 nor 1 is no bool
-            return (np.frombuffer(part, np.uint8) != 0).reshape(shape)
-        return np.frombuffer(part, dtype).reshape(shape).copy()
+def _array(name, shape, data):
+    dtype = DTYPES[name]
+    _need(type(shape) is list and len(shape) <= 16, "an array of no shape")
+    _need(all(type(n) is int and 0 <= n for n in shape), "an array of no shape")
+    # An axis of length 0 must not hide huge ones beside it.
+    _need(math.prod(n or 1 for n in shape) <= DATA_LIMIT, "an array too large")
+    part = data.read(math.prod(shape) * dtype.itemsize)  # of one without all its bytes the shape does not fit
+    if name == "bool":  # a byte that is neither 0 nor 1 is no bool
+        return (np.frombuffer(part, np.uint8) != 0).reshape(shape)
+    return np.frombuffer(part, dtype).reshape(shape).copy()
 
 
 def _key(key):

@@ -94,7 +94,7 @@ def read(path):
         text = Path(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"roster: {path} is not UTF-8; save it as CSV UTF-8") from None
-    table = csv.DictReader(io.StringIO(text, newline=""), dialect=_dialect(text))
+    table = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=text.partition("\n")[0].count))
     columns = tuple(table.fieldnames or ())
     by_name = {column.strip().casefold(): column for column in columns}
     ids = [by_name[name] for name in _IDS if name in by_name] or [by_name[name] for name in _NAMES if name in by_name]
@@ -117,12 +117,6 @@ def read(path):
     return Roster(columns, tuple(students))
 
 
-def _dialect(text):
-    first = text.partition("\n")[0]
-    return csv.excel if first.count(",") >= max(first.count(";"), first.count("\t")) else type(
-        "Dialect", (csv.excel,), {"delimiter": ";" if first.count(";") >= first.count("\t") else "\t"})
-
-
 def _student(id, row, by_name, ids):
     def first(names):
         return next((row[by_name[name]] for name in names if name in by_name and row[by_name[name]]), "")
@@ -140,20 +134,17 @@ def _student(id, row, by_name, ids):
 def entry(name):
     """The :class:`Entry` that a file or folder of this name is."""
     moodle, canvas = _MOODLE.match(name), _CANVAS.match(name)
+    found = moodle or canvas
+    says = unicodedata.normalize("NFC", f"{found['name']}_{found['number']}" if found else name)
     if moodle:
         ignored = None if moodle["kind"] == "file" else f"Moodle's folder of {moodle['kind']}"
-        keys = f"participant{moodle['number']}", plain(_as_typed(moodle["name"]))
-        return Entry(keys, _said(moodle), "moodle", ignored)
+        return Entry((f"participant{moodle['number']}", plain(_as_typed(moodle["name"]))), says, "moodle", ignored)
     whole = _as_typed(name)
-    exact = plain(whole), plain(whole.removesuffix(suffix(whole)))
+    stem = whole.removesuffix(suffix(whole))
     if canvas:  # or an id that looks like it
-        keys = *exact, canvas["number"], plain(_as_typed(canvas["name"]))
-        return Entry(keys, _said(canvas), "canvas", late=bool(canvas["late"]), upload=canvas["upload"])
-    return Entry((*exact, _letters(whole.removesuffix(suffix(whole)))), unicodedata.normalize("NFC", name))
-
-
-def _said(match):
-    return unicodedata.normalize("NFC", f"{match['name']}_{match['number']}")
+        keys = plain(whole), plain(stem), canvas["number"], plain(_as_typed(canvas["name"]))
+        return Entry(keys, says, "canvas", late=bool(canvas["late"]), upload=canvas["upload"])
+    return Entry((plain(whole), plain(stem), _letters(stem)), says)
 
 
 def join(names, roster=None):

@@ -46,7 +46,7 @@ def _mistaken(task, rng):
 def hostile_cells(drawn, name, secrets=(), port=9):
     """A submission of this kind of ``hostile.CELLS``: the harm first, then right answers."""
     names = f"SECRETS = {tuple(map(str, secrets))!r}\nPORT = {port}\nNAMES = {[task.name for task in drawn]!r}"
-    return honest(drawn, before=(names, hostile.CELLS[name][0]))
+    return honest(drawn, before=(names, hostile.FIRST, hostile.CELLS[name][0]))
 
 
 def hostile_kinds(drawn, secrets=(), port=9):

@@ -1,6 +1,7 @@
 """Submissions that do harm, or try to: for the rehearsal and the tests. Each kind must cost its student only.
 
-``CELLS``: name -> (source of a first cell, state, whether the right answers after it count).
+``FIRST``: source of a cell that comes first of all.
+``CELLS``: name -> (source of the cell after it, state, whether the right answers that follow count).
 ``ONE``: name -> (body of one answer, state).  ``ANSWERS``: name -> source of a function that stands for all of them.
 ``FILES``: name -> function (path) that writes something which is no notebook there.
 A cell that gets through prints LEAK.
@@ -10,7 +11,11 @@ import json
 import os
 import zipfile
 
-_TRY = '''
+FIRST = '''
+import ctypes, fcntl, os, signal, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+def must(f, *args):
+    if f(*args) == -1: raise OSError(ctypes.get_errno())
 def attempt(what, f):
     try:
         result = f()
@@ -18,15 +23,11 @@ def attempt(what, f):
         print("refused:", what, type(error).__name__)
     else:
         print("LEAK:", what, repr(result)[:200])
-'''
-_SAY = '''
-import os, sys
 def say(*message): os.write(4, sys.modules["wire"].encode(message))
 '''
 
 CELLS = {
-    "reads files": (_TRY + '''
-import glob, os
+    "reads files": ('''
 for path in ("/etc/shadow", "/etc/passwd", "/etc/hostname", "/proc/1/environ", "/proc/self/maps", "/sys/kernel",
              "/dev/mem", "/dev/vda", "/dev/sda", "/dev/tty", "/dev/shm", "/run", "/var", "/home", "/boot", SECRETS):
     for p in path if isinstance(path, tuple) else (path,):
@@ -43,7 +44,7 @@ for n in range(256):
     if n > 4: print("LEAK: descriptor", n)
 if "SECRET" in str(os.environ) or len(os.environ) > 12: print("LEAK: environment", *os.environ)
 ''', "graded", True),
-    "opens sockets": (_TRY + '''
+    "opens sockets": ('''
 import socket, urllib.request
 attempt("tcp", lambda: socket.create_connection(("127.0.0.1", PORT), 2))
 attempt("http", lambda: urllib.request.urlopen("http://192.0.2.1/", timeout=2))
@@ -53,11 +54,9 @@ for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLIN
         attempt((family, kind), lambda: socket.socket(family, kind))
 attempt("pair", lambda: socket.socketpair())
 ''', "graded", True),
-    "leaves its namespaces": (_TRY + '''
-import ctypes, os, resource, struct, subprocess
-libc = ctypes.CDLL(None, use_errno=True)
-def call(*args):
-    if libc.syscall(*map(ctypes.c_long, args)) == -1: raise OSError(ctypes.get_errno())
+    "leaves its namespaces": ('''
+import resource, struct, subprocess
+def call(*args): must(libc.syscall, *map(ctypes.c_long, args))
 numbers = dict(unshare=272, setns=308, mount=165, umount=166, pivot=155, chroot=161, ptrace=101, bpf=321, perf=298,
                userfaultfd=323, io_uring=425, keyctl=250, add_key=248, memfd=319, shmget=29, msgget=68, semget=64,
                prctl=157, personality=135, clone3=435, open_tree=428, fsopen=430, vm_read=310, kcmp=312,
@@ -80,8 +79,7 @@ for f, *args in ((os.setuid, 0), (os.setgid, 0), (os.setgroups, [0]), (os.chroot
     attempt((f.__name__, *args), lambda: f(*args))
 if os.getuid() != 1000 or os.getpid() != 1: print("LEAK: ids", os.getuid(), os.getpid())
 ''', "graded", True),
-    "holds files of others": (_TRY + '''
-import fcntl, os, signal
+    "holds files of others": ('''
 signal.signal(signal.SIGIO, signal.SIG_IGN)
 for path in ("/grader/child.py", "/packages/book/lnlib/__init__.py", "/packages/site", "/lib"):
     fd = os.open(path, os.O_RDONLY)
@@ -92,40 +90,34 @@ for path in ("/grader/child.py", "/packages/book/lnlib/__init__.py", "/packages/
     attempt(("owner", path), lambda: fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid()))
     os.close(fd)
 ''', "graded", True),
-    "keeps memory in pipes": (_TRY + '''
-import ctypes, fcntl, mmap, os
-libc, ends = ctypes.CDLL(None, use_errno=True), os.pipe()
+    "keeps memory in pipes": ('''
+import mmap
+ends = os.pipe()
 class Part(ctypes.Structure): _fields_ = [("at", ctypes.c_void_p), ("size", ctypes.c_size_t)]
 page = ctypes.create_string_buffer(mmap.PAGESIZE)
-def moved(call, *args):
-    if call(*args) == -1: raise OSError(ctypes.get_errno())
-attempt("vmsplice", lambda: moved(libc.vmsplice, ends[1], ctypes.byref(Part(ctypes.addressof(page), 4096)), 1, 0))
+attempt("vmsplice", lambda: must(libc.vmsplice, ends[1], ctypes.byref(Part(ctypes.addressof(page), 4096)), 1, 0))
 os.write(ends[1], b"x" * 9)
 other = os.pipe()
-attempt("tee", lambda: moved(libc.tee, ends[0], other[1], 4, 0))
-attempt("splice", lambda: moved(libc.splice, ends[0], None, other[1], None, 4, 0))
+attempt("tee", lambda: must(libc.tee, ends[0], other[1], 4, 0))
+attempt("splice", lambda: must(libc.splice, ends[0], None, other[1], None, 4, 0))
 attempt("a larger pipe", lambda: fcntl.fcntl(ends[1], 1031, 2**20))
-attempt("pages of the system's own stock", lambda: moved(libc.munmap, ctypes.c_void_p(libc.mmap), 0)
+attempt("pages of the system's own stock", lambda: must(libc.munmap, ctypes.c_void_p(libc.mmap), 0)
         if ctypes.c_long(libc.mmap(None, ctypes.c_size_t(2**21), 0, 0x40022, -1, 0)).value == -1 else "mapped")
 ''', "graded", True),
-    "slows the system": (_TRY + '''
-import ctypes, os
-libc = ctypes.CDLL(None, use_errno=True)
-def call(f, *args):
-    if f(*args) == -1: raise OSError(ctypes.get_errno())
+    "slows the system": ('''
 attempt("affinity", lambda: os.sched_setaffinity(0, range(os.cpu_count())))
 attempt("scheduler", lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)))
-attempt("priority of disks", lambda: call(libc.syscall, 251 if os.uname().machine == "x86_64" else 30, 1, 0, 0x4000))
-attempt("sync", lambda: call(libc.syncfs, 1) or os.sync())
+attempt("priority of disks", lambda: must(libc.syscall, 251 if os.uname().machine == "x86_64" else 30, 1, 0, 0x4000))
+attempt("sync", lambda: must(libc.syncfs, 1) or os.sync())
 timer = ctypes.c_void_p()
-attempt("timer", lambda: call(libc.timer_create, 1, None, ctypes.byref(timer)))
-attempt("inotify", lambda: call(libc.inotify_init))
+attempt("timer", lambda: must(libc.timer_create, 1, None, ctypes.byref(timer)))
+attempt("inotify", lambda: must(libc.inotify_init))
 attempt("eventfd", lambda: os.eventfd(0))
-attempt("signalfd", lambda: call(libc.signalfd, -1, ctypes.create_string_buffer(128), 0))
-attempt("readahead", lambda: call(libc.readahead, os.open("/grader/child.py", 0), ctypes.c_long(0), 9))
+attempt("signalfd", lambda: must(libc.signalfd, -1, ctypes.create_string_buffer(128), 0))
+attempt("readahead", lambda: must(libc.readahead, os.open("/grader/child.py", 0), ctypes.c_long(0), 9))
 ''', "graded", True),
     "spins in many threads": ('''
-import threading, time, zlib
+import zlib
 until, data = time.monotonic() + 1, bytes(10**6)
 def spin():
     while time.monotonic() < until: zlib.crc32(data)
@@ -135,15 +127,15 @@ try:
 except RuntimeError: pass  # no more than its memory and its threads
 spin()
 ''', "graded", True),
-    "asks a terminal": (_TRY + '''
-import fcntl, os, termios
+    "asks a terminal": ('''
+import termios
 for fd in 0, 1, 2, 3, 4:
     attempt(("type", fd), lambda: fcntl.ioctl(fd, termios.TIOCSTI, b"x"))
     attempt(("console", fd), lambda: fcntl.ioctl(fd, termios.TIOCCONS))
     attempt(("clone", fd), lambda: fcntl.ioctl(fd, 0x40049409, 0))
 ''', "graded", True),
     "lacks what is random": ('''
-import os, random, secrets
+import random, secrets
 try:
     with open("/dev/urandom", "rb") as file: file.read(9)
     secrets.token_hex(), random.SystemRandom().random()
@@ -158,11 +150,9 @@ class Odd(Exception): pass
 raise Odd("\\x1b]0;owned\\x07\\x1b[2J\\u202e" * 10**5)
 ''', "graded", True),
     "prints what is no text": ('''
-import os
 os.write(1, b"\\x1b[2J\\x1b]0;owned\\x07\\xe2\\x80\\xae<script>alert(1)</script>" * 999)
 ''', "graded", True),
     "kills everybody": ('''
-import os, signal
 for target in (-1, 0, os.getppid(), *range(2, 100000)):
     for number in (signal.SIGTERM, signal.SIGKILL):
         try: os.kill(target, number)
@@ -171,7 +161,6 @@ try: os.killpg(0, signal.SIGINT)
 except (OSError, KeyboardInterrupt): pass
 ''', "graded", True),
     "forks without end": ('''
-import os, threading, time
 forked = 0
 for _ in range(10000):
     try: os.fork(); forked += 1
@@ -192,7 +181,6 @@ if len(kept) > 12: print("LEAK: memory", len(kept))
 del kept
 ''', "graded", True),
     "fills the disk": ('''
-import os
 written = 0
 try:
     for n in range(10**6):
@@ -205,56 +193,40 @@ for n in range(10**6):
     except OSError: break
 ''', "graded", True),
     "deletes files": ('''
-import os, shutil
+import shutil
 for path in ("/packages", "/usr", "/lib", "/grader", "/"):
     shutil.rmtree(path, ignore_errors=True)
 if not os.path.exists("/grader/child.py"): print("LEAK: deleted")
 ''', "graded", True),
-    "prints a gigabyte": ('''
-import os
-for _ in range(1000): os.write(1, b"x" * 10**6)
-''', "graded", True),
-    "closes its output": ('''
-import os
-os.close(0); os.close(1); os.close(2)
-''', "graded", True),
-    "crashes": ("import ctypes\nctypes.string_at(0)", "crashed", False),
-    "exits": ("import os\nos._exit(0)", "crashed", False),
-    "exits as if by no signal": ("import os\nos._exit(168)", "crashed", False),
+    "prints a gigabyte": ("for _ in range(1000): os.write(1, b'x' * 10**6)", "graded", True),
+    "closes its output": ("os.close(0); os.close(1); os.close(2)", "graded", True),
+    "crashes": ("ctypes.string_at(0)", "crashed", False),
+    "exits": ("os._exit(0)", "crashed", False),
+    "exits as if by no signal": ("os._exit(168)", "crashed", False),
     "hangs": ("while True: pass", "graded", True),
-    "hangs and cannot be interrupted": ('''
-import signal
-signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-while True: pass
-''', "too slow", False),
-    "sleeps through alarms": ('''
-import signal, threading
-signal.signal(signal.SIGALRM, signal.SIG_IGN)
-threading.Event().wait()
-''', "too slow", False),
-    "writes garbage into the pipe": ('import os\nos.write(4, bytes(range(256)))', "tampered", False),
-    "announces a huge message": ('import os\nos.write(4, b"\\xff" * 8)', "tampered", False),
+    "hangs and cannot be interrupted": (
+        "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\nwhile True: pass", "too slow", False),
+    "sleeps through alarms": (
+        "signal.signal(signal.SIGALRM, signal.SIG_IGN)\nthreading.Event().wait()", "too slow", False),
+    "writes garbage into the pipe": ("os.write(4, bytes(range(256)))", "tampered", False),
+    "announces a huge message": ('os.write(4, b"\\xff" * 8)', "tampered", False),
     "dribbles": ('''
-import os, time
 os.write(4, (100).to_bytes(4, "little") + bytes(4))
 while True:
     try: os.write(4, b" ")
     except OSError: break
     time.sleep(0.05)
-    if 0: break
 ''', "tampered", False),
-    "answers ahead": (_SAY + '''
+    "answers ahead": ('''
 say("ran", {"cells": 1, "errors": [], "defined": {n: 1 for n in NAMES}, "missing": [], "functions": []})
 for _ in range(50): say("returned", 0.0, [])
 ''', "graded", False),
-    "notes of another form": (_SAY + 'say("ran", {"cells": "many", "errors": 7, "defined": None})', "tampered", False),
-    "notes in an array": (_SAY + 'say("ran", __import__("numpy").zeros(3))', "tampered", False),
-    "no notebook, and no reason": (_SAY + 'say("not a notebook")', "tampered", False),
-    "closes the pipe": ("import os\nos.close(3); os.close(4)", "crashed", False),
-    "another program": ('''
-import os, sys
-os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(1000)"])
-''', "too slow", False),
+    "notes of another form": ('say("ran", {"cells": "many", "errors": 7, "defined": None})', "tampered", False),
+    "notes in an array": ('say("ran", __import__("numpy").zeros(3))', "tampered", False),
+    "no notebook, and no reason": ('say("not a notebook")', "tampered", False),
+    "closes the pipe": ("os.close(3); os.close(4)", "crashed", False),
+    "another program": (
+        "os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(1000)'])", "too slow", False),
 }
 
 # After right answers to all: one of them again, so that it does this. It costs that answer only.
@@ -305,17 +277,15 @@ class Odd(BaseException):
     def __str__(self): raise SystemExit
 def answer(*args): raise Odd
 ''',
-    "raises what it was given": '''
-def answer(*args): raise ValueError(f"\\x1b[2J{args}")
-''',
+    "raises what it was given": "def answer(*args): raise ValueError(f'\\x1b[2J{args}')",
     "returns a deep heap": '''
 def answer(*args):
     value = 1.0
     for _ in range(15): value = [value, value]
     return value
 ''',
-    "looks for the answers": _TRY + '''
-import gc, sys
+    "looks for the answers": '''
+import sys
 def answer(*args):
     frame, names = sys._getframe(), set()
     while frame: names |= set(frame.f_locals) | set(frame.f_globals); frame = frame.f_back
@@ -327,27 +297,22 @@ def answer(*args):
 }
 
 
-def _in_folder(make):
-    """A kind of FILES that is a folder: ``make`` fills it."""
-    def write(path):
-        folder = path.with_suffix("")
-        folder.mkdir()
-        make(folder)
-    return write
+def _folder(path):
+    """A new folder in the place of the file."""
+    folder = path.with_suffix("")
+    folder.mkdir()
+    return folder
 
 
 def _zip(path, name, data, mode=0):
     entry = zipfile.ZipInfo(name)
     entry.external_attr, entry.compress_type = mode << 16, zipfile.ZIP_DEFLATED
-    with zipfile.ZipFile(path, "w") as archive, archive.open(entry, "w", force_zip64=True) as file:
-        for _ in range(-(-data // 10**6) if isinstance(data, int) else 0):
-            file.write(bytes(10**6))
-        if isinstance(data, bytes):
-            file.write(data)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(entry, data)
 
 
-def _deep(folder):
-    innermost = folder.joinpath(*["d"] * 30)
+def _deep(path):
+    innermost = _folder(path).joinpath(*["d"] * 30)
     innermost.mkdir(parents=True)
     (innermost / "x.ipynb").write_text("{}")
 
@@ -362,12 +327,12 @@ FILES = {
     "huge": lambda path: (path.touch(), os.truncate(path, 10**8 + 1)),
     "link to a secret": lambda path: path.symlink_to("/etc/shadow"),
     "named pipe": os.mkfifo,
-    "empty folder": _in_folder(lambda folder: None),
-    "link in a folder": _in_folder(lambda folder: (folder / "x.ipynb").symlink_to("/etc/shadow")),
-    "folder that is a link": _in_folder(lambda folder: (folder / "x").symlink_to("/etc")),
-    "folder too deep": _in_folder(_deep),
-    "folder of many files": _in_folder(lambda folder: [(folder / str(k)).touch() for k in range(1100)]),
-    "zip that grows": lambda path: _zip(path, "x.ipynb", 101 * 10**6),
+    "empty folder": _folder,
+    "link in a folder": lambda path: (_folder(path) / "x.ipynb").symlink_to("/etc/shadow"),
+    "folder that is a link": lambda path: (_folder(path) / "x").symlink_to("/etc"),
+    "folder too deep": _deep,
+    "folder of many files": lambda path: [(folder / str(k)).touch() for folder in [_folder(path)] for k in range(1100)],
+    "zip that grows": lambda path: _zip(path, "x.ipynb", bytes(101 * 10**6)),
     "zip with a link": lambda path: _zip(path, "x.ipynb", b"/etc/shadow", 0o120777),
     "zip with a path": lambda path: _zip(path, "../../../tmp/x.ipynb", b"{}"),
     "half of UTF-16": lambda path: path.write_bytes(b"\xff\xfe" + '{"cells": []}'.encode("utf-16-le")[:-1]),

@@ -109,7 +109,7 @@ def _grade(command, assignment, dask=None, **options):
     from . import key
     from .grader import grade
 
-    options |= {"title": key.title(assignment), "roster": options["roster"] or key.roster(assignment)}
+    options["roster"] = options["roster"] or key.roster(assignment)
     if dask:
         from . import spread
         options["judge"] = spread.by_dask(dask, assignment)

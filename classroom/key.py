@@ -5,7 +5,6 @@ import json
 import platform
 import secrets
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,27 +18,6 @@ CODE = Path(__file__).parent, *(Path(lnlib.__file__).parent / room for room in (
 _FORMAT = 2
 #: Beside assignment.json: the tasks of your own, and the roster of variants for each student.
 OWN, ROSTER = "tasks", "roster.csv"
-
-
-class PerStudent(NamedTuple):
-    """An assignment with a variant for each student; ``tasks`` are those of the first, for what all have in common.
-
-    key : as of :class:`Assignment`.  seed : of the checks.  draw : function (student) -> tasks.  prints : dict of
-    student -> fingerprint.
-    """
-
-    tasks: tuple
-    seed: int
-    key: str
-    draw: object
-    prints: dict
-
-    def of(self, student):
-        """The :class:`Assignment` of one student; KeyError where there is none of that name."""
-        expected, tasks = self.prints[student], self.draw(student)
-        if sheet_print(tasks) != expected:
-            raise ValueError("assignment: written by another version of this repository, which draws other tasks")
-        return Assignment(tasks, self.seed, f"{self.key}/{student}")
 
 
 def fingerprint(task):
@@ -70,14 +48,14 @@ def text(title, name, seed, chapters, ids, tasks, prints=None):
 
 
 def load(path):
-    """The :class:`classroom.grader.judge.Assignment` or :class:`PerStudent` of an assignment.json, with a new seed of
-    128 bits for the inputs of its checks; ValueError where ``path`` is none, or of another version."""
+    """The :class:`classroom.grader.judge.Assignment` of an assignment.json, with a new seed of 128 bits for the inputs
+    of its checks; ValueError where ``path`` is none, or of another version."""
     path = Path(path)
     try:
         data = path.read_bytes()
         key = json.loads(data)
         seed, chapters, ids = int(key["seed"]), tuple(map(int, key["chapters"])), key["own"]
-        prints, students = [task["fingerprint"] for task in key["tasks"]], key.get("students")
+        prints, students, title = [task["fingerprint"] for task in key["tasks"]], key.get("students"), key["title"]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"assignment: found {path}, expected an assignment.json of this kit ({error})") from None
     folders = CODE
@@ -85,36 +63,24 @@ def load(path):
         folders = (*CODE, path.parent / OWN)
         own.load(path.parent / OWN)
 
-    def drawn(student):
-        return draw(chapters, for_student(seed, student), ids)
+    def variants(student):
+        expected, found = students[student], draw(chapters, for_student(seed, student), ids)
+        if sheet_print(found) != expected:
+            raise ValueError("assignment: written by another version of this repository, which draws other tasks")
+        return found
 
-    tasks = draw(chapters, seed, ids) if students is None else drawn(next(iter(students)))
+    tasks = draw(chapters, seed if students is None else for_student(seed, next(iter(students))), ids)
     if prints != [fingerprint(task) for task in tasks]:
         raise ValueError(f"assignment: {path} was written by another version of this repository, which draws other "
                          f"tasks; use that one: lnlib {key.get('versions', {}).get('lnlib')}")
-    judged_by = code_hash(folders) + hashlib.sha256(data).hexdigest()
-    inputs = secrets.randbits(128)
-    return Assignment(tasks, inputs, judged_by) if students is None else PerStudent(
-        tasks, inputs, judged_by, drawn, students)
-
-
-def title(path):
-    """The title of the assignment."""
-    try:
-        return json.loads(Path(path).read_bytes())["title"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"assignment: found {path}, expected an assignment.json of this kit ({error})") from None
+    code = hashlib.sha256()
+    for file in sorted(file for folder in folders for file in folder.rglob("*.py")):
+        code.update(f"{file.name}\n".encode() + file.read_bytes())
+    judged_by = code.hexdigest() + hashlib.sha256(data).hexdigest()
+    return Assignment(tasks, secrets.randbits(128), judged_by, title, variants if students else None)
 
 
 def roster(path):
     """Path of the roster beside assignment.json, if every student has a variant; else None."""
     found = Path(path).parent / ROSTER
     return found if found.exists() else None
-
-
-def code_hash(folders):
-    """A hash of the Python files in these folders."""
-    code = hashlib.sha256()
-    for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
-        code.update(f"{path.name}\n".encode() + path.read_bytes())
-    return code.hexdigest()

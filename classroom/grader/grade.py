@@ -45,12 +45,12 @@ def nowhere(grading):
 
 
 def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wall, call=Seconds().call, roster=None,
-        title="Assignment", deadline=None, late=None, shard=None, judge=None):
+        deadline=None, late=None, shard=None, judge=None):
     """Grade; ``wall`` and ``call`` as in :class:`classroom.grader.notebook.Seconds`.
 
-    roster : path of a CSV.  title : of the column of points for other systems.  deadline, late : as in
-    :func:`classroom.grader.late.rule`.  shard : (i, n), to judge every n-th submission and store results only.
-    judge : function (:class:`.schedule.Grading`) that judges, on this machine if not given.
+    roster : path of a CSV.  deadline, late : as in :func:`classroom.grader.late.rule`.  shard : (i, n), to judge every
+    n-th submission and store results only.  judge : function (:class:`.schedule.Grading`) that judges, on this machine
+    if not given.
 
     Its exit code: 0, 1 where a result is missing, 2 where it cannot work, 130 at Ctrl-C.
     """
@@ -72,13 +72,16 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
     lock = f".lock-{shard[0]}-of-{shard[1]}" if shard else ".lock"
     with place.held(out, lock), open_folder(submissions) as folder:
         assignment = assignment._replace(seed=place.inputs(out))
-        found = _Found(folder, who, shard, rule is not None)
+        found, (i, n) = find_submissions(folder), shard or (1, 1)
+        joined = rosters.join([one.student for one in found], who)
+        found = [one for one in found if one.student in joined.student][i - 1::n]
+        times = _times(found, joined.student, who, folder) if rule else {}
         agreed = matches.read(out / "matches.csv")
-        changed = overrides.read(out / overrides.FILE, [task.id for task in assignment.tasks], who, found.joined)
+        changed = overrides.read(out / overrides.FILE, [task.id for task in assignment.tasks], who, joined)
         (out / "results").mkdir(exist_ok=True)
         limits = Limits(cpu=max(Limits().cpu, wall))  # who allows more time means time to compute
-        grading = Grading(folder, found.submissions, assignment, out / "results", again, Seconds(wall, call), limits,
-                          progress, agreed, found.joined.student)
+        grading = Grading(folder, found, assignment, out / "results", again, Seconds(wall, call), limits, progress,
+                          agreed, joined.student)
         try:
             judge(grading)
         except KeyboardInterrupt:
@@ -88,12 +91,12 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
         if shard:
             print(f"shard {shard[0]} of {shard[1]}: {len(grading.graded)} submissions; results: {out / 'results'}")
             return 0
-        marks = sorted(settle(sorted(grading.graded.items()), found.joined, changed, rule, found.times))
-        number = _write(out, marks, assignment, grading, agreed, changed, found, who, title, rule is not None)
+        marks = sorted(settle(sorted(grading.graded.items()), joined, changed, rule, times))
+        number = _write(out, marks, assignment, grading, agreed, changed, joined, who, rule is not None)
         states = [mark.result["state"] for mark in marks]
         if "not judged" not in states:
             place.forget_inputs(out)
-    for entry, why in found.joined.ignored.items():
+    for entry, why in joined.ignored.items():
         print(f"not looked at: {entry}, {why}")
     return _summary(out, marks, states, number)
 
@@ -111,29 +114,19 @@ def merge(shards, out, **options):
     return run(out=out, judge=nowhere, **options)
 
 
-class _Found:
-    """The submissions of a folder: whose they are, and when they were handed in."""
-
-    def __init__(self, folder, who, shard, timed):
-        found, (i, n) = find_submissions(folder), shard or (1, 1)
-        self.joined = rosters.join([submission.student for submission in found], who)
-        self.submissions = [one for one in found if one.student in self.joined.student][i - 1::n]
-        self.times = {one.student: _time(one, folder) for one in self.submissions if one.path}
-        self.called = {student.id: student.name for student in who.students} if who else {}
-        if timed and who:
-            rows = {student.id: student.row for student in who.students}
-            for entry in self.times:  # Moodle knows better than the clock of a download
-                id = self.joined.student[entry]
-                self.times[entry] = _by_worksheet(id, rows.get(id, {})) or self.times[entry]
-
-
-def _by_worksheet(student, row):
-    """The time in the student's row, if it has one. One that cannot be read stops here: the file's may be later."""
-    try:
-        return lateness.handed_in(row)
-    except ValueError as error:
-        raise ValueError(f"deadline: {error} of the roster, row of {student}, expected a time such as 'Friday, 20 "
-                         "November 2026, 11:59 PM', or nothing where the time of the file counts") from None
+def _times(found, students, who, folder):
+    """When submissions were handed in: dict, entry -> time. Moodle knows better than the clock of a download; a time
+    of Moodle's that cannot be read stops here, for the file's may be later."""
+    rows, times = {student.id: student.row for student in who.students} if who else {}, {}
+    for one in (one for one in found if one.path):
+        student = students[one.student]
+        try:
+            when = lateness.handed_in(rows.get(student, {}))
+        except ValueError as error:
+            raise ValueError(f"deadline: {error} of the roster, row of {student}, expected a time such as 'Friday, 20 "
+                             "November 2026, 11:59 PM', or nothing where the time of the file counts") from None
+        times[one.student] = when or _time(one, folder)
+    return times
 
 
 def _time(submission, folder):
@@ -151,26 +144,27 @@ def _sheet(assignment, student):
         return assignment
 
 
-def _write(out, marks, assignment, grading, agreed, changed, found, who, title, late):
+def _write(out, marks, assignment, grading, agreed, changed, joined, who, late):
     """All files but the results; how many names need a look."""
+    to_read = {student.id: student.name for student in who.students} if who else {}
     names = {mark.student: f"{file_name(mark.student)}.html" for mark in marks}
     for folder in "feedback", "instructor":
         (out / folder).mkdir(exist_ok=True)
         place.keep_only(out / folder, set(names.values()))
     for mark in marks:
         name, sheet = names[mark.student], _sheet(assignment, mark.student)
-        called = found.called.get(mark.student, mark.student)
+        called = to_read.get(mark.student, mark.student)
         write(out / "feedback" / name, feedback(called, mark.result, sheet))
         write(out / "instructor" / name, details(called, mark.result, sheet))
-    write(out / "points.csv", points_csv(marks, assignment, late, found.called))
-    look = needs_a_look(marks, found.joined, looks, grading.identical, changed)
+    write(out / "points.csv", points_csv(marks, assignment, late, to_read))
+    look = needs_a_look(marks, joined, looks, grading.identical, changed)
     write(out / "needs-a-look.csv", looks_csv(look))
     write(out / "matches.csv", matches.table(sorted(grading.graded.items()), agreed))
-    write(out / "index.html", pages.index(marks, assignment, found.called))
+    write(out / "index.html", pages.index(marks, assignment, to_read))
     write(out / "statistics.html", pages.class_statistics(marks, assignment))
     name = None
     if who:
-        name, text = for_import(marks, who, title)
+        name, text = for_import(marks, who, assignment.title)
         write(out / name, text)
     if any(rosters.entry(mark.entry).system == "moodle" for mark in marks):
         written = {mark.entry: out / "feedback" / names[mark.student] for mark in marks}

@@ -35,16 +35,22 @@ ENDED = {"too slow": "during a check it took too long and was stopped",
 
 
 class Assignment(NamedTuple):
-    """tasks : as drawn.  seed : of the checks, new for each grading.  key : a text that changes with what is asked
-    and how it is judged."""
+    """tasks : as drawn, where each student has a variant the first one's.  seed : of the checks, new for each grading.
+    key : a text that changes with what is asked and how it is judged.  title : to be read.  variants : function
+    (student) -> their own tasks, which raises KeyError where there is none of that name; None where all have the same.
+    """
 
     tasks: tuple
     seed: int
     key: str
+    title: str = "Assignment"
+    variants: object = None
 
     def of(self, student):
-        """The same for everybody."""
-        return self
+        """What is asked of one student."""
+        if self.variants is None:
+            return self
+        return Assignment(self.variants(student), self.seed, f"{self.key}/{student}")
 
 
 class Checked:
@@ -71,7 +77,7 @@ class Checked:
             self.message = NOT_WRITTEN
 
     def _verdict(self, make):
-        with _quietly():
+        with warnings.catch_warnings(action="ignore"):
             return verdict(self._check, np.random.default_rng(self._seed), make)
 
     def diagnosis(self):
@@ -79,15 +85,11 @@ class Checked:
         if not self.message:
             return None
         try:
-            with _quietly():
+            with warnings.catch_warnings(action="ignore"):
                 return self._task.diagnose(self._calls[:_CALLS], lambda function: self._verdict(here(function)))
         except Exception as error:
             warnings.warn(f"no diagnosis for {self._task.id}: {type(error).__name__}: {error}", RuntimeWarning)
             return None
-
-
-def _quietly():
-    return warnings.catch_warnings(action="ignore")
 
 
 def judge_example(task, call):
@@ -102,7 +104,7 @@ def judge_example(task, call):
         return plain(str(error)), True, None
     except (Gone, Slow) as error:
         return str(error), False, error if isinstance(error, Gone) else None
-    with _quietly():
+    with warnings.catch_warnings(action="ignore"):
         wrong = difference(result, expected, task.rtol)
     if changed and not wrong:
         wrong = "your function changed its arguments; work on new arrays"

@@ -136,11 +136,6 @@ def notebook(cells):
                   | (code if kind == "code" else {}) for kind, id, source, metadata in cells]}, indent=1) + "\n"
 
 
-def _opening(title, tasks):
-    return (f"# {title}\n\n{len(tasks)} task{'s' * (len(tasks) > 1)}, {sum(task.points for task in tasks)} points, "
-            f"about {sum(task.minutes for task in tasks)} minutes.\n\n{_RULES}")
-
-
 def _text(task):
     head, _, rest = task.text.partition("\n")
     return f"{head}\n\n*{task.points} points, about {task.minutes} minutes.*\n{rest}\n{_judged(task)}\n"
@@ -189,7 +184,9 @@ def _example(task):
 
 def _cells(title, tasks, answer, after=lambda task: ()):
     """Cells of a notebook: of each task its text, ``answer(task)``, the example, and the cells ``after(task)``."""
-    yield "markdown", "title", _opening(title, tasks), {}
+    points, minutes = sum(task.points for task in tasks), sum(task.minutes for task in tasks)
+    yield "markdown", "title", (f"# {title}\n\n{len(tasks)} task{'s' * (len(tasks) > 1)}, {points} points, about "
+                                f"{minutes} minutes.\n\n{_RULES}"), {}
     yield "code", "setup", _SETUP, {}
     for task in tasks:
         yield "markdown", f"{task.id}-text", _text(task), {}

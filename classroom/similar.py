@@ -95,23 +95,17 @@ def _shared(one, other):
     return len(shared) / max(1, min(len(one), len(other))), shared
 
 
-def _sources(submissions):
-    """Name -> cells of what can be read in the folder."""
-    sources = {}
-    with open_folder(submissions) as folder:
-        for submission in find_submissions(folder):
-            with contextlib.suppress(ValueError):
-                sources[submission.student] = cells_of(read(folder, submission))
-    return sources
-
-
 def run(submissions, handed_out, out, threshold=0.8):
     """The command ``similar``: a page with the pairs; exit code 0."""
     notebooks = [handed_out] if Path(handed_out).is_file() else sorted(Path(handed_out).glob("*.ipynb"))
     if not notebooks:  # else what was handed out would be told as copied
         raise ValueError(f"handed-out: found no notebook in {handed_out}, expected the one that students got, or a "
                          "folder of them")
-    sources = _sources(submissions)
+    sources = {}
+    with open_folder(submissions) as folder:
+        for submission in find_submissions(folder):
+            with contextlib.suppress(ValueError):  # of what cannot be read
+                sources[submission.student] = cells_of(read(folder, submission))
     whose = join(list(sources)).student
     given = [cell for path in notebooks for cell in cells_of(Path(path).read_bytes())]
     found = sorted((pair for pair in pairs(sources, given, threshold) if whose.get(pair[1]) != whose.get(pair[2], 0)),

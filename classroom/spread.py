@@ -50,7 +50,9 @@ def _spread(client, grading, files):
         few = list(islice(jobs, _FEW)) if len(waiting) < 2 * workers else []
         if few:
             message = json.dumps({"files": files, "seconds": grading.seconds, "limits": grading.limits,
-                                  "jobs": [_packed(job) for job in few]})
+                                  "jobs": [{"data": base64.b64encode(job.data).decode(), "student": job.student,
+                                            "inputs": str(job.sheet.seed), "renamed": job.renamed,
+                                            "name": job.path.name} for job in few]})
             waiting.append((few, client.submit(elsewhere, message, retries=_RETRIES, pure=False)))
         elif waiting:
             _store(grading, *waiting.popleft())
@@ -68,11 +70,6 @@ def _store(grading, few, future):
         if job.path.name in results:
             schedule.write(job.path, results[job.path.name])
         grading.end(job.path)
-
-
-def _packed(job):
-    return {"data": base64.b64encode(job.data).decode(), "student": job.student, "inputs": str(job.sheet.seed),
-            "renamed": job.renamed, "name": job.path.name}
 
 
 def elsewhere(message):

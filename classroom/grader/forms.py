@@ -12,7 +12,6 @@ import re
 
 CODE_LIMIT, _ZIP_LIMIT = 10**7, 10**8  # bytes of all code; of a file in a zip
 _CELL = re.compile(r"^# ?(?:%%.*|In ?\[.*\]:.*)$", re.MULTILINE)
-_SUFFIXES = ".ipynb", ".py"
 
 
 def code_cells(data):
@@ -38,7 +37,7 @@ def _in_zip(data):
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = [name for name in archive.namelist()
                      if not any(part.startswith((".", "__MACOSX")) for part in name.split("/"))]
-            for suffix in _SUFFIXES:
+            for suffix in (".ipynb", ".py"):
                 chosen = [name for name in names if name.lower().endswith(suffix)]
                 if len(chosen) == 1:
                     with archive.open(chosen[0]) as file:

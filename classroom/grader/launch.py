@@ -81,15 +81,12 @@ def interpreter():
 
 def shown_everywhere():
     """What every sandbox shows of this machine: a dict of path inside -> path outside."""
-    shown = {}
     prefix = os.path.realpath(sys.base_prefix)
-    for path in ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/null", "/dev/urandom",
-                 f"{prefix}/lib", f"{prefix}/{sys.platlibdir}", str(interpreter())):
-        if os.path.lexists(path):
-            shown[path] = path
+    paths = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/null", "/dev/urandom",
+             f"{prefix}/lib", f"{prefix}/{sys.platlibdir}", str(interpreter()))
     # By the package, not by sys.path: wherever NumPy is, the packages beside it come along, and nothing else.
-    shown["/packages/site"] = str(Path(numpy.__file__).parents[1])
-    return shown
+    return {path: path for path in paths if os.path.lexists(path)} | {
+        "/packages/site": str(Path(numpy.__file__).parents[1])}
 
 
 def _make_root(shown, disk):

@@ -9,7 +9,6 @@ import re
 
 from .text import cell, csv_text
 
-
 _MOODLE = {"identifier", "grade", "last modified (grade)"}
 #: Columns in front of the assignments, in Canvas' order; with names in one column or, as a course may choose, in two.
 _CANVAS = ("student", "lastname", "firstname", "id", "sis user id", "sis login id", "integration id", "root account",

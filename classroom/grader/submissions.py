@@ -69,14 +69,11 @@ def _file_of(fd, entry):
     if not entry.is_dir():
         return (entry.name,), entry.inode(), None
     try:
-        return _only_one(list(_walk(fd, entry.name, (), [0])))
+        files = list(_walk(fd, entry.name, (), [0]))
     except OSError as error:
         return None, None, f"its folder cannot be read: {error.strerror}"
     except ValueError as error:
         return None, None, str(error)
-
-
-def _only_one(files):
     for kind in SUFFIXES:
         chosen = [file for file in files if suffix(file[0][-1]).lower() == kind]
         if len(chosen) == 1:

@@ -252,7 +252,6 @@ def _counted(candidate, arguments):
     return Ran(result, len(calls))
 
 
-
 EXERCISES = (
     Exercise("central-difference", 10, "implement", numeric_gradient_solution,
              (each("exact for squares", _squares, _is_exact, call=_watched),
@@ -268,7 +267,9 @@ EXERCISES = (
         ("        shift = np.zeros_like(x)\n        shift[i] = h\n"
          "        gradient[i] = (f(x + shift) - f(x - shift)) / (2 * h)",
          "        x[i] += h\n        above = f(x)\n        x[i] -= 2 * h\n"
-         "        gradient[i] = (above - f(x)) / (2 * h)", "An element of x is moved and never put back."),
+         "        gradient[i] = (above - f(x)) / (2 * h)", "An element of x is moved and never put back.",
+         "        x = x.copy()\n        x[i] += h\n        above = f(x)\n        x[i] -= 2 * h\n"
+         "        gradient[i] = (above - f(x)) / (2 * h)", "An element is moved and never put back."),
         ("(f(x + shift) - f(x - shift)) / (2 * h)", "(f(x + shift) - 2 * f(x) + f(x - shift)) / h**2",
          "What you return are second derivatives. Which difference gives the first?"),
         ("    for i in np.ndindex(x.shape):\n        shift = np.zeros_like(x)\n",
@@ -276,10 +277,6 @@ EXERCISES = (
          "Your moves pile up: an element that was moved stays moved for the next ones."),
         ("/ (2 * h)\n", "/ (2 * h)\n        return gradient\n",
          "Only the first entry of what you return is filled. Where does your return stand?"),
-        ("        shift = np.zeros_like(x)\n        shift[i] = h\n"
-         "        gradient[i] = (f(x + shift) - f(x - shift)) / (2 * h)",
-         "        x = x.copy()\n        x[i] += h\n        above = f(x)\n        x[i] -= 2 * h\n"
-         "        gradient[i] = (above - f(x)) / (2 * h)", "An element is moved and never put back."),
         ("shift[i] = h", "shift[i] = h * x[i]", "Your step is h times the element itself. How far does an element of 0 move?"),
         ("np.ndindex(x.shape)", "np.ndindex(x.shape[:2])",
          "Your loops have two indices. What does x[i, j] move where x has three axes?"),
@@ -338,8 +335,7 @@ EXERCISES = (
          "1 / length * ", "You divide by the length. If x is in metres, in which unit is your step?"),
         ("length * (u / order) ** (1 / (order + 1))", "(1 + order) * (u / order) ** (order / (order + 1))",
          "What you return is about the error at the best step. Where is the step?",
-         "length * (u / order) ** 1 / (order + 1)",
-         "A power goes before a division in Python: what is a ** 1 / 2?",
+         "length * (u / order) ** 1 / (order + 1)", "A power goes before a division in Python: what is a ** 1 / 2?",
          "length * u / order ** (1 / (order + 1))",
          "Your power has order under it alone. Which quotient belongs under the root?",
          "1e-5 * length", "Your step is the same for every rule and every u.",
@@ -424,8 +420,7 @@ EXERCISES = (
                    unchanged=True)),
              mistakes=changes(
         ("[rng.standard_normal(a.shape) for a in args]", "[rng.standard_normal(args[-1].shape)] * len(args)",
-         "All arguments move along one direction. Which two gradients could then be exchanged?"),
-        ("[rng.standard_normal(a.shape) for a in args]",
+         "All arguments move along one direction. Which two gradients could then be exchanged?",
          "[rng.standard_normal(a.shape[-1]) for a in args]",
          "All rows of x move along one direction. Which rows of dx could then be exchanged?"),
         ("(g * v).sum() for", "(g * rng.standard_normal(g.shape)).sum() for",
@@ -435,8 +430,7 @@ EXERCISES = (
          "g.sum() for", "The direction has no part in your prediction. Along what does it predict?"),
         ("rng.standard_normal(a.shape)", "rng.standard_normal()",
          "Each array moves as a whole, by one number. Which mistakes does such a direction not see?",
-         "np.ones(a.shape)",
-         "Your direction is the same in every call, whatever rng is. Who draws it?"),
+         "np.ones(a.shape)", "Your direction is the same in every call, whatever rng is. Who draws it?"),
         ("(dy * f(*moved))", "f(*moved)", "The derivative is that of the sum of y: dy has no part in it."),
         (".sum().imag", ".sum().real", "The derivative of a complex step is not in the real part."),
         (".imag / 1e-30", ".imag", "Your derivative is not divided by the step."),
@@ -444,11 +438,10 @@ EXERCISES = (
         ("[a + 1e-30j * v for a, v in zip(args, directions)]", "[args[0] + 1e-30j * directions[0], *args[1:]]",
          "Only the first argument moves, but all gradients predict something."),
         ("return derivative, predicted", "return predicted, predicted",
-         "Your two numbers come from the same gradients. What has f to say?"),
+         "Your two numbers come from the same gradients. What has f to say?",
+         "return predicted, derivative", "The two numbers are returned in the other order."),
         ("zip(grads, directions)", "zip(grads[:1], directions)",
          "Only the first gradient predicts something, but all arguments move."),
-        ("return derivative, predicted", "return predicted, derivative",
-         "The two numbers are returned in the other order."),
         (("[a + 1e-30j * v for a, v in zip(args, directions)]", "[args[0] + 1e-30j * directions[0], *args[1:]]"),
          ("zip(grads, directions)", "zip(grads[:1], directions)"),
          "Only the first argument moves, and only its gradient predicts. Which of the gradients does that see?"))),

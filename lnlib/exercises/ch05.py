@@ -269,8 +269,7 @@ EXERCISES = (
              tuple(each(f"eps = {eps}", lambda rng, eps=eps: Call({"eps": eps}), _shows)
                    for eps in (1.0, 1e-5, 1e-20, 100.0, 1e-40)), mistakes=changes(
         # In this order: three fail at a small eps only, the fourth at every one, the last at a large one only.
-        ("np.sqrt(eps) * ", "",
-         "Here sigma is too large. Does it become smaller as fast as the root of eps?",
+        ("np.sqrt(eps) * ", "", "Here sigma is too large. Does it become smaller as fast as the root of eps?",
          "1e-10 * ", "Here sigma is too large. Does it become smaller as fast as the root of eps?",
          "1e-3 * ", "Here sigma is too large. Does it become smaller as fast as the root of eps?",
          "100 * np.sqrt(eps) * ",
@@ -335,8 +334,7 @@ EXERCISES = (
          "One of your columns has r and the others lack it."),
         ("(g * xhat)", "(dy * xhat)", "One of your columns is made from dy. What is g?"),
         ("cache.gamma * dy, cache.xhat", "dy, cache.xhat", "Your columns are made from dy. What is g?"),
-        (" * np.ones_like(g)", "",
-         "One of your columns has one number for each row, the others one for each element."),
+        (" * np.ones_like(g)", "", "One of your columns has one number for each row, the others one for each element."),
         ("    return np.linalg.lstsq(np.stack(columns, axis=-1), dx.ravel(), rcond=None)[0]",
          "    return np.array([column @ dx.ravel() / (column @ column) for column in columns])",
          "Each column is fitted on its own. Are they at right angles to each other?",

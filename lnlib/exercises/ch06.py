@@ -168,26 +168,20 @@ def _right_ones_agree(result, **_):
     expect(not refused, f"on your input right layers disagree ({refused}), so a test with it would refuse them: {why}")
 
 
-def _shows(layer, why):
-    """A judge: on the input the wrong layer is off by 1e-3 in some output.
-
-    Else it says the first of ``why(x, gamma, beta, dy, eps)`` that is so, or how far off the layer is.
-    """
-    def judge(result, **_):
+def _input_for(id, minutes, solution, layer, mistakes):
+    def shows(result, **_):
+        x, gamma, _, dy, eps = result
         with np.errstate(all="ignore"):
             error = _error(layer, *result)
-            reason = next((words for words, so in why(*result) if so), f"what it has wrong is {error:.0e} of the "
-                          "terms that are added up, and 1e-3 is asked for")
+            reason = next((words for words, so in _why(layer, x, gamma, dy, eps) if so), f"what it has wrong is "
+                          f"{error:.0e} of the terms that are added up, and 1e-3 is asked for")
         expect(not error <= 1e-3, f"{layer.__name__} passes on your input: {reason}")
-    return judge
 
-
-def _input_for(id, minutes, solution, layer, why, mistakes):
     def asks(title, judge):
         return each(title, lambda rng: [Call({"rng": one}) for one in rng.spawn(2)], judge)
     return Exercise(id, minutes, "test", solution,
                     (asks("is an input", _is_input), asks("right layers pass", _right_ones_agree),
-                     asks(f"{layer.__name__} fails", _shows(layer, why))), mistakes=changes(*mistakes))
+                     asks(f"{layer.__name__} fails", shows)), mistakes=changes(*mistakes))
 
 
 def gamma_solution(rng):
@@ -221,44 +215,26 @@ def threads_solution(rng):
     return x, gamma, beta, dy, 1e-5
 
 
-# Why a wrong layer passes on an input: (words, whether it is so), of which the first that is so is told.
-
-def _flat(x, eps):
-    """Why xhat is 0, or nearly, whatever the layer."""
-    var = x.var(axis=-1)
-    return [("a row of one number has no variance", x.shape[-1] == 1), ("all its rows are constant", not var.any()),
-            ("eps is so far above the variance that xhat is nearly 0", (var < 1e-6 * eps).all())]
-
-
-def _why_gamma(x, gamma, beta, dy, eps):
-    return [*_flat(x, eps), ("gamma is the same for all features", np.ptp(gamma) == 0),
-            ("gamma times dy is 0 everywhere", not (gamma * dy).any())]
-
-
-def _why_lanes(x, gamma, beta, dy, eps):
+def _why(layer, x, gamma, dy, eps):
+    """Why a wrong layer passes on an input: (words, whether it is so), of which the first that is so is told."""
+    D, var, g = x.shape[-1], x.var(axis=-1), gamma * dy
+    n = x.size // D
     squares = (x - mean_of(x)) ** 2
     alike = np.allclose(squares[..., -1:], mean_of(squares), rtol=1e-9, atol=0)
-    return [("D is a multiple of 8", x.shape[-1] % 8 == 0), *_flat(x, eps),
-            ("every last number is as far from the mean as the others are", alike)]
-
-
-def _why_floor(x, gamma, beta, dy, eps):
-    var = x.var(axis=-1)
-    return [*_flat(x, eps)[:2], ("the variance of its rows is everywhere far above eps", (var > 100 * eps).all()),
-            ("the variance of its rows is everywhere far below eps", (var < eps / 100).all())]
-
-
-def _why_tile(x, gamma, beta, dy, eps):
-    D = x.shape[-1]
     repeated = all(np.array_equal(x[..., k:], x[..., :D - k]) for k in range(256, D, 256))
-    return [("D is at most 256", D <= 256), *_flat(x, eps), ("each tile of x repeats the first", repeated),
-            ("g is 0 beyond the first 256 features", not (gamma * dy)[..., 256:].any())]
-
-
-def _why_threads(x, gamma, beta, dy, eps):
-    n = x.size // x.shape[-1]
-    return [("it has fewer than 64 rows", n < 64), ("16 divides the number of rows", n % 16 == 0),
-            ("dy is 0 in the last rows", not dy.reshape(n, -1)[n // 16 * 16:].any())]
+    constant = [("a row of one number has no variance", D == 1), ("all its rows are constant", not var.any())]
+    flat = [*constant, ("eps is so far above the variance that xhat is nearly 0", (var < 1e-6 * eps).all())]
+    return {
+        layer_a: [*flat, ("gamma is the same for all features", np.ptp(gamma) == 0),
+                  ("gamma times dy is 0 everywhere", not g.any())],
+        layer_b: [("D is a multiple of 8", D % 8 == 0), *flat,
+                  ("every last number is as far from the mean as the others are", alike)],
+        layer_c: [*constant, ("the variance of its rows is everywhere far above eps", (var > 100 * eps).all()),
+                  ("the variance of its rows is everywhere far below eps", (var < eps / 100).all())],
+        layer_d: [("D is at most 256", D <= 256), *flat, ("each tile of x repeats the first", repeated),
+                  ("g is 0 beyond the first 256 features", not g[..., 256:].any())],
+        layer_e: [("it has fewer than 64 rows", n < 64), ("16 divides the number of rows", n % 16 == 0),
+                  ("dy is 0 in the last rows", not dy.reshape(n, -1)[n // 16 * 16:].any())]}[layer]
 
 
 # ---- A test ------------------------------------------------------------------------------------------
@@ -322,27 +298,27 @@ def _asks_again(answer):
 
 
 EXERCISES = (
-    _input_for("input-gamma", 10, gamma_solution, layer_a, _why_gamma, (
+    _input_for("input-gamma", 10, gamma_solution, layer_a, (
         ("gamma, beta = rng.standard_normal((2, 8))", "gamma, beta = np.ones(8), np.zeros(8)",
          "Your gamma is constant along the row. Which two means are then the same?",
          "gamma, beta = rng.standard_normal((2, 9))", "Your gamma has another length than the rows have features."),)),
-    _input_for("input-lanes", 10, lanes_solution, layer_b, _why_lanes, (
+    _input_for("input-lanes", 10, lanes_solution, layer_b, (
         ("(2, 3, 5))\n    x[:, -1] += 10\n    gamma, beta = rng.standard_normal((2, 5))",
          "(2, 3, 8))\n    gamma, beta = rng.standard_normal((2, 8))",
          "Your rows fill every group of eight lanes. What do the other lanes of a last group load?",
          "(2, 3, 6))\n    x[:] = [1, -1, 1, -1, 1, -1]\n    gamma, beta = rng.standard_normal((2, 6))",
          "Your last number counts several times among the squares, and its square is just their mean. What has to change "
          "for that, the number or D?"),)),
-    _input_for("input-floor", 10, floor_solution, layer_c, _why_floor, (
+    _input_for("input-floor", 10, floor_solution, layer_c, (
         ("1.0\n", "1e-5\n", "Your eps is far below the variance. What is the larger of the two, and what is their sum?"),
         ("1.0\n", "1e6\n", "Your eps is far above the variance. What is the larger of the two, and what is their sum?"))),
-    _input_for("input-tile", 15, tile_solution, layer_d, _why_tile, (
+    _input_for("input-tile", 15, tile_solution, layer_d, (
         ("(2, 3, 600))\n    gamma, beta = rng.standard_normal((2, 600))",
          "(2, 3, 256))\n    gamma, beta = rng.standard_normal((2, 256))",
          "Your rows fit into one tile. How often does the loop run, and what does its second turn read?"),
         ("    return", "    gamma[256:] = 0\n    return",
          "In your input nothing comes from the second tile. What multiplies dy there?"))),
-    _input_for("input-threads", 10, threads_solution, layer_e, _why_threads, (
+    _input_for("input-threads", 10, threads_solution, layer_e, (
         ("71, 5", "7, 5", "Your input takes the branch for few rows. Which condition chooses it?",
          "80, 5", "Your rows divide evenly among the threads. Who takes what is left over?"),
         ("    return", "    dy[-7:] = 0\n    return",

@@ -11,14 +11,18 @@ Arguments are not checked: here they come from programs that have checked theirs
 import numpy as np
 
 
-def _block(x, start, width):
-    return np.asarray(x[:, start:start + width], np.float64)
+@np.errstate(all="ignore")
+def _of_parts(columns, make, block, *arrays):
+    """The count and ``make(part of each array)``, in float64, of each block: (blocks, rows, columns).
 
-
-def _parts(columns, shape, block, make):
-    """``make(start, width)`` of each block, stacked: (blocks, rows, columns); none of a shard without features."""
-    rows, width = shape
-    made = [make(start, block or width) for start in range(0, width, block or max(width, 1))]
+    A shard without features has no blocks.
+    """
+    rows, width = arrays[0].shape
+    made = []
+    for start in range(0, width, block or max(width, 1)):
+        parts = [np.asarray(a[:, start:start + (block or width)], np.float64) for a in arrays]
+        numbers = make(*parts)
+        made.append(np.concatenate([np.full_like(numbers[0], parts[0].shape[1]), *numbers], -1))
     return np.stack(made) if made else np.empty((0, rows, columns))
 
 
@@ -31,43 +35,32 @@ def centred(x):
     return m, r, c
 
 
-@np.errstate(all="ignore")
 def quadruples(x, block=None):
     """(n, m, r, S) of every row of x, (rows, width), for each block of features: (blocks, rows, 4)."""
-    def make(start, width):
-        part = _block(x, start, width)
+    def make(part):
         m, r, c = centred(part)
         c *= c
-        return np.concatenate([np.full_like(m, part.shape[1]), m, r, c.sum(-1, keepdims=True)], -1)
+        return m, r, c.sum(-1, keepdims=True)
 
-    return _parts(4, x.shape, block, make)
+    return _of_parts(4, make, block, x)
 
 
-@np.errstate(all="ignore")
 def quintuples(g, xhat, block=None):
     r"""(n, m, r, X, Q) of every row of g, (rows, width), for each block of features: (blocks, rows, 5).
 
     :math:`X = \sum\hat x` and :math:`Q = \sum c\,\hat x`; c is g less the mean of the block, m + r.
     """
-    def make(start, width):
-        part, along = _block(g, start, width), _block(xhat, start, width)
+    def make(part, along):
         m, r, c = centred(part)
         c *= along
-        sums = [a.sum(-1, keepdims=True) for a in (along, c)]
-        return np.concatenate([np.full_like(m, part.shape[1]), m, r, *sums], -1)
+        return m, r, along.sum(-1, keepdims=True), c.sum(-1, keepdims=True)
 
-    return _parts(5, g.shape, block, make)
+    return _of_parts(5, make, block, g, xhat)
 
 
-@np.errstate(all="ignore")
 def products(a, b, block=None):
     """(n, sum of a * b) of every row for each block of features: (blocks, rows, 2)."""
-    def make(start, width):
-        part = _block(a, start, width)
-        total = (part * _block(b, start, width)).sum(-1, keepdims=True)
-        return np.concatenate([np.full_like(total, part.shape[1]), total], -1)
-
-    return _parts(2, a.shape, block, make)
+    return _of_parts(2, lambda part, other: [(part * other).sum(-1, keepdims=True)], block, a, b)
 
 
 def squares(x, block=None):

@@ -8,6 +8,7 @@ benchmarks.gpu``, with PyTorch) does more of the same: more shapes, dtypes and p
 import math
 import pathlib
 import sys
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from ..simt.cuda_access import cuda
 from . import backend
 from .prepared import compiled
 from .plans import RESIDENT
-from .steps import INPUTS, OUTPUTS, STEPS
+from .steps import INPUTS, STEPS
 
 PASSES = "forward", "backward"
 
@@ -53,10 +54,9 @@ def _results(module, a, which):
     return (y,) if which == "forward" else module.layer_norm_backward(a["dy"], cache)
 
 
-def _taught(step, a, on_gpu):
-    found, _ = step.run(*(a[name] for name in INPUTS[step.direction]), gpu=on_gpu)
-    names = ("y",) if step.direction == "forward" else OUTPUTS["backward"]
-    return tuple(found[name] for name in names)
+def _taught(step, a):
+    found, _ = step.run(*(a[name] for name in INPUTS[step.direction]), gpu=True)
+    return tuple(found[name] for name in ("y", "dx", "dgamma", "dbeta") if name in found)
 
 
 def correctness(which):
@@ -65,13 +65,12 @@ def correctness(which):
     ``which``: "forward" or "backward". On a GPU for all of :data:`CHECKED`, else interpreted, for the first of them.
     """
     contract.require_choice("which", which, PASSES)
-    on_gpu, records = cuda.is_available(), []
-    for N, D in CHECKED if on_gpu else CHECKED[:INTERPRETED]:
+    records = []
+    for N, D in CHECKED if cuda.is_available() else CHECKED[:INTERPRETED]:
         a = _arrays(N, D)
         exact = _results(layernorm, {name: array.astype(float) for name, array in a.items()}, which)
-        runs = {"lnlib": lambda: _results(backend, a, which)}
-        runs |= {name: lambda step=step: _taught(step, a, on_gpu) for name, step in STEPS.items()
-                 if step.direction == which}
+        runs = {"lnlib": partial(_results, backend, a, which)}
+        runs |= {name: partial(_taught, step, a) for name, step in STEPS.items() if step.direction == which}
         for name, run in runs.items():
             try:
                 found = run()
@@ -89,25 +88,16 @@ def _add(a, b, out):
         out[i] = a[i] + b[i]
 
 
-def _floor(which, x, dy, blocks):
-    out = cuda.device_array(x.size, np.float32)
-    if which == "forward":
-        return lambda: out.copy_to_device(x)
-    add = compiled(_add)[blocks, 256]
-    return lambda: add(x, dy, out)
-
-
 def _step_call(step, on_gpu, N, D, multiprocessors):
     """A call that launches a step's kernels on device arrays. ValueError if the rows are too long for it."""
     G = min(N, multiprocessors * max(1, RESIDENT // step.plan(N, D, 1)[0].block))
     sizes = {"y": N * D, "dx": N * D, "mean": N, "rstd": N, "dgamma": D, "dbeta": D, "dgamma_parts": G * D,
              "dbeta_parts": G * D}
-    arrays, numbers, launches = dict(on_gpu), {"N": N, "D": D, "G": G, "eps": np.float32(1e-5)}, []
-    zeros = []
+    nothing = {name: np.zeros(size, np.float32) for name, size in sizes.items()}
+    arrays, numbers, launches, zeros = dict(on_gpu), {"N": N, "D": D, "G": G, "eps": np.float32(1e-5)}, [], []
     for launch in step.plan(N, D, G):
-        made = launch.writes + launch.updates + launch.atomics
-        arrays |= {name: cuda.to_device(np.zeros(sizes[name], np.float32)) for name in made}
-        zeros += [(arrays[name], cuda.to_device(np.zeros(sizes[name], np.float32))) for name in launch.atomics]
+        arrays |= {name: cuda.to_device(nothing[name]) for name in launch.writes + launch.updates + launch.atomics}
+        zeros += [(arrays[name], cuda.to_device(nothing[name])) for name in launch.atomics]
         launches.append((compiled(launch.kernel)[launch.grid, launch.block],
                          [arrays[name] for name in launch.arrays] + [numbers[name] for name in launch.numbers]))
 
@@ -137,15 +127,6 @@ def _pytorch(which, on_gpu, N, D):
     return lambda: backward(dy, x, [D], mean, rstd, gamma, beta, [True, True, True])
 
 
-def _library_call(which, on_gpu, N, D):
-    x, dy = (on_gpu[name].reshape(N, D) for name in ("x", "dy"))
-    y, cache = backend.layer_norm_forward(x, on_gpu["gamma"], on_gpu["beta"])
-    if which == "forward":
-        return lambda: backend.layer_norm_forward(x, on_gpu["gamma"], on_gpu["beta"], out=y)
-    dx = cuda.device_array((N, D), np.float32)
-    return lambda: backend.layer_norm_backward(dy, cache, out=dx)
-
-
 def _timed(which, section, shapes):
     contract.require_choice("which", which, PASSES)
     shapes = contract.require_several("shapes", shapes)
@@ -156,20 +137,24 @@ def _timed(which, section, shapes):
             contract.require_count("shapes", n)
     if not cuda.is_available():
         return []
-    gpu, records = events.NumbaGpu(), []
+    gpu, records, against = events.NumbaGpu(), [], {f"of_{FLOOR[which]}": (FLOOR[which],)}
     for N, D in shapes:
-        arrays = _arrays(N, D)
-        on_gpu = {name: cuda.to_device(a.reshape(-1)) for name, a in arrays.items()}
-        calls = {FLOOR[which]: _floor(which, on_gpu["x"], on_gpu["dy"], 8 * gpu.multiprocessors)}
-        calls["lnlib"] = _library_call(which, on_gpu, N, D)
+        on_gpu = {name: cuda.to_device(array.reshape(-1)) for name, array in _arrays(N, D).items()}
+        x, dy, out = on_gpu["x"], on_gpu["dy"], cuda.device_array(N * D, np.float32)
+        given = x.reshape(N, D), on_gpu["gamma"], on_gpu["beta"]
+        forward = partial(backend.layer_norm_forward, *given, out=out.reshape(N, D))
+        if which == "forward":
+            calls = {"copy": partial(out.copy_to_device, x), "lnlib": forward}
+        else:
+            backward = partial(backend.layer_norm_backward, dy.reshape(N, D), forward()[1], out=out.reshape(N, D))
+            calls = {"add": partial(compiled(_add)[8 * gpu.multiprocessors, 256], x, dy, out), "lnlib": backward}
         if section == "speed" and (pytorch := _pytorch(which, on_gpu, N, D)):
             calls["pytorch"] = pytorch
         for name, step in STEPS.items() if section == "ladder" else ():
             if step.direction == which:
                 calls[name] = _step_call(step, on_gpu, N, D, gpu.multiprocessors)
-        floor = FLOOR[which]
         records += [{"section": section, "shape": [N, D], "dtype": "float32", "which": which, "offset": 0, **record}
-                    for record in events.compare(calls, {f"of_{floor}": (floor,)}, gpu, rounds=ROUNDS)]
+                    for record in events.compare(calls, against, gpu, rounds=ROUNDS)]
     return records
 
 

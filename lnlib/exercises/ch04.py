@@ -112,31 +112,16 @@ def _is_a_pair(found, **_):
     expect(0 <= found <= 12 * _U, f"for a matrix and its transpose found {found:.1e}, expected a few u")
 
 
-def _is_no_pair(found, **pair):
-    found, expected = expect_number(found), adjoint_test(*pair.values())
-    # Same formula; the roundings of two sums differ.
-    expect(abs(found - expected) <= 32 * _U, f"for two unrelated matrices {_beside(found, expected)}; the size of a sum "
-           "is its absolute value or the L2 norm of its terms, whichever is larger")
-
-
-def _beside(found, expected):
-    """Both in as many digits as tell them apart, and what makes a small difference."""
-    if abs(found - expected) > 1e-3 * expected:
-        return f"found {found:.4g}, expected {expected:.4g}"
-    return (f"found {found:.16g}, expected {expected:.16g}"
-            + (" (is something added to the denominator, or a digit lost?)" if found < expected else ""))
-
-
-def _small_mistakes(rng):
-    """Transposes that are wrong by 1e-7, and a dy that makes both sums small."""
-    return [*_maps(1 + 1e-7)(rng), *_maps(size=1e-20)(rng)]
-
-
-def _shows_small(found, **pair):
-    found, expected = expect_number(found), adjoint_test(*pair.values())
-    # The mismatch of the first five is 5e-8 at most, and 1e-10 where both sums cancel nearly.
-    expect(abs(found - expected) <= 32 * _U, f"a wrong transpose {_beside(found, expected)}: a mismatch is small or "
-           "large beside the size of both sums, not by itself")
+def _is_no_pair(words):
+    """A judge, in whose ``words`` both numbers have as many digits as tell them apart."""
+    def judge(found, **pair):
+        found, expected = expect_number(found), adjoint_test(*pair.values())
+        gap = abs(found - expected)
+        digits = 4 if gap > 1e-3 * expected else 16
+        why = " (is something added to the denominator, or a digit lost?)" if digits == 16 and found < expected else ""
+        # Same formula; the roundings of two sums differ.
+        expect(gap <= 32 * _U, words.format(f"found {found:.{digits}g}, expected {expected:.{digits}g}{why}"))
+    return judge
 
 
 def _is_zero(found, **_):
@@ -363,11 +348,16 @@ EXERCISES = (
          "You divide u by order + 1. Which factor does a power put in front when it is differentiated?"))),
     Exercise("adjoint-pair", 10, "test", adjoint_mismatch_solution,
              # A wrong size is told by its numbers, and of a pair only roundings are left: that comes last.
-             (each("two unrelated matrices", _maps(), _is_no_pair),
+             (each("two unrelated matrices", _maps(), _is_no_pair(
+                 "for two unrelated matrices {}; the size of a sum is its absolute value or the L2 norm of its terms, "
+                 "whichever is larger")),
               each("sums that cancel", lambda rng: Call({"jvp": lambda v: v, "vjp": lambda d: 1.5 * d,
                                                         "v": np.ones(2), "dy": np.array([1.0, -1.0])}), _is_zero),
               each("a matrix and its transpose", _maps(1), _is_a_pair),
-              each("small mistakes", _small_mistakes, _shows_small),
+              # Transposes that are wrong by 1e-7, and a dy that makes both sums small. The mismatch of the first five
+              # is 5e-8 at most, and 1e-10 where both sums cancel nearly.
+              each("small mistakes", lambda rng: [*_maps(1 + 1e-7)(rng), *_maps(size=1e-20)(rng)], _is_no_pair(
+                  "a wrong transpose {}: a mismatch is small or large beside the size of both sums, not by itself")),
               each("products that are all 0",
                    lambda rng: Call({"jvp": lambda v: np.zeros(3), "vjp": lambda d: np.ones(2), "v": np.zeros(2),
                                      "dy": np.ones(3)}),

@@ -187,11 +187,6 @@ def _with_twice_y(answer, arguments):
     return said if taken else None
 
 
-def _looks_at_y(said, **_):
-    expect(said is None or not said, "your test accepts the backward of rms_norm_forward also where that returns twice y: "
-                                     "the forward's y has no part in what it says")
-
-
 def _says_of(title, backwards, right, words):
     """A check of what the answer, a test, says of each of these backwards."""
     def judge(found, name, **_):
@@ -288,8 +283,11 @@ EXERCISES = (
               _says_of("accepts right backwards", RMS_RIGHT, True, "your test rejects a right backward, {}"),
               *(_says_of(f"rejects {group}", backwards, False, "a mutant survives your test: {}")
                 for group, backwards in RMS_MUTANTS.items()),
-              each("compares with the forward", lambda rng: Call({"backward": _backward}), _looks_at_y,
-                   call=_with_twice_y)), _what_it_lets_pass, mistakes=changes(
+              each("compares with the forward", lambda rng: Call({"backward": _backward}), call=_with_twice_y,
+                   judge=lambda said, **_: expect(
+                       not said, "your test accepts the backward of rms_norm_forward also where that returns twice y: "
+                                 "the forward's y has no part in what it says"))),
+             _what_it_lets_pass, mistakes=changes(
         ("    if dx.shape != x.shape or dgamma.shape != gamma.shape:\n        return False\n", "",
          "Your test multiplies or compares arrays without looking at their shapes. What does broadcasting do?"),
         ("dx.shape != x.shape or dgamma.shape != gamma.shape", "dx.size != x.size or dgamma.size != gamma.size",

@@ -27,8 +27,8 @@ def _draw(rng, shape, dtype=np.float64):
     return [a.astype(dtype) for a in (x, dy, gamma)]
 
 
-def _exact(x, gamma, dy, eps):
-    exact = reference.layer_norm(x, gamma, gamma, dy, eps=eps)
+def _exact(x, gamma, dy):
+    exact = reference.layer_norm(x, gamma, gamma, dy)
     return [reference.to_float64(a) for a in (exact.dx, exact.dgamma, exact.dbeta)]
 
 
@@ -45,7 +45,7 @@ class Norm(NamedTuple):
     """What a backward may be the backward of.
 
     forward : function (x, gamma, beta, eps=1e-5) -> (y, cache); takes complex numbers, for the complex step.
-    right : function (x, gamma, dy, eps) -> (dx, dgamma, dbeta), as far as they are asked for.
+    right : function (x, gamma, dy) -> (dx, dgamma, dbeta), as far as they are asked for, at the eps of ``forward``.
     family : its mistakes.
     centred : whether a mean is subtracted, so that a shift of a row changes no y.
     hard : (description, change of x) of rows on which mistakes show that others hide.
@@ -84,8 +84,7 @@ class Backward(NamedTuple):
     def layers(self):
         """Checks from the outside in: shapes, dtypes, arguments, one direction, invariants."""
         def ordinary(rng):
-            x, dy, gamma = _draw(rng, self.shapes[0])
-            return Call(self.arguments(dy, self.norm.forward(x, gamma, gamma)[1]), dy=dy, x=x, gamma=gamma, rng=rng)
+            return self._call(rng, self.shapes[0], rng=rng)
 
         invariant = (("dx adds up to 0 along a row", ordinary, self._sum) if self.norm.centred
                      else ("dx has no part along x, at eps = 0",
@@ -118,7 +117,7 @@ class Backward(NamedTuple):
     def _gradients(self, result):
         return {name: a for name, a in zip(_NAMES, self.outputs(result)) if name in self.names}
 
-    def _call(self, rng, shape, dtype=np.float64, change=lambda x: x, eps=1e-5, **about):
+    def _call(self, rng, shape, dtype=np.float64, /, change=lambda x: x, eps=1e-5, **about):
         x, dy, gamma = _draw(rng, shape, dtype)
         x = change(x)
         return Call(self.arguments(dy, self.norm.forward(x, gamma, gamma, eps)[1]), dy=dy, x=x, gamma=gamma, **about)
@@ -192,7 +191,7 @@ class Backward(NamedTuple):
 
     def _stress(self, result, x, dy, gamma, what, **_):
         found = self._gradients(result)
-        for name, expected in zip(_NAMES, self.norm.right(x, gamma, dy, 1e-5)):
+        for name, expected in zip(_NAMES, self.norm.right(x, gamma, dy)):
             if name in self.names:
                 expect_gradient(found[name], f"{name} ({what})", expected)
 
@@ -209,11 +208,8 @@ LAYER = Norm(layer_norm_forward, _exact, LAYER_NORM, True, (
     ("sigma a million", lambda x: 1e6 * x), ("a constant row among others", _one_row(5.0))))
 
 
-def _rms_right(x, gamma, dy, eps):
-    return *rms_norm_backward(dy, rms_norm_forward(x, gamma, eps)[1]), None
-
-
-RMS = Norm(lambda x, gamma, beta, eps=1e-5: rms_norm_forward(x, gamma, eps), _rms_right, RMS_NORM, False, (
+RMS = Norm(lambda x, gamma, beta, eps=1e-5: rms_norm_forward(x, gamma, eps),
+           lambda x, gamma, dy: rms_norm_backward(dy, rms_norm_forward(x, gamma)[1]), RMS_NORM, False, (
     ("s comparable with sqrt(eps)", lambda x: 1e-3 * x), ("numbers of a million", lambda x: 1e6 * x),
     ("a row of zeros among others", _one_row(0.0))))
 
@@ -225,8 +221,8 @@ def outside(with_gamma):
         scale = gamma if with_gamma else None
         return (gamma if with_gamma else 1) * eps_outside_forward(x, eps), OutsideCache(x, scale, eps)
 
-    def right(x, gamma, dy, eps):
-        return *outside_backward(dy, OutsideCache(x, gamma if with_gamma else None, eps)), None, None
+    def right(x, gamma, dy):
+        return outside_backward(dy, forward(x, gamma, gamma)[1])
 
     return Norm(forward, right, outside_family(with_gamma), True, (
         ("sigma comparable with eps", lambda x: 1e-5 * x), ("sigma a million", lambda x: 1e6 * x)))

@@ -1,5 +1,6 @@
 """All exercises by id; the checks of one, run in order; and which mistake an answer makes."""
 
+import contextlib
 import importlib
 import itertools
 import pkgutil
@@ -89,7 +90,7 @@ def check(id, candidate, seed=0):
     passed, failed, written = [], None, True
     for checked in exercise.checks:
         try:
-            message = _says(checked, candidate, seed)
+            message = run.verdict(checked, _rng(seed), run.here(candidate))
         except NotImplementedError as unwritten:
             message, written = f"not written yet: {unwritten}", False
         if message:
@@ -105,10 +106,6 @@ def _rng(seed):
     return np.random.default_rng([seed, 1607_06450])
 
 
-def _says(checked, answer, seed, make=run.here):
-    return run.verdict(checked, _rng(seed), make(answer))
-
-
 def _diagnosis(exercise, candidate, passed, message, seed):
     """Which mistake it is, if that can be told. A diagnosis that crashes is our defect: it is warned of, and costs
     the reader no more than itself."""
@@ -118,52 +115,42 @@ def _diagnosis(exercise, candidate, passed, message, seed):
             own = _by_changes(exercise, candidate, passed, message, seed)
             if own and own.kind in ("known", "one of"):
                 return own
-            told = _by_terms(exercise, candidate)
+            told = None
+            with contextlib.suppress(Mismatch, NotImplementedError, run.Raised):  # a candidate may not get through it
+                told = exercise.diagnose and exercise.diagnose(candidate)
             return told if told and (told.kind != "nearest" or not own) else own
     except Exception as error:
         warnings.warn(f"no diagnosis for {exercise.id}: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=3)
         return None
 
 
-def _by_terms(exercise, candidate):
-    """The exercise's own diagnosis; None where the candidate does not get through it."""
-    try:
-        return exercise.diagnose and exercise.diagnose(candidate)
-    except (Mismatch, NotImplementedError, run.Raised):
-        return None
-
-
 def _by_changes(exercise, candidate, passed, message, seed):
-    failed = exercise.checks[passed]  # the first that failed comes after those passed
+    # Asked in the quicker way that a check may have for this; the first that failed comes after those passed.
+    checks = [checked._replace(call=checked.replay or checked.call) for checked in exercise.checks]
+    failed = checks[passed]
     asked = run.questions(failed, _rng(seed))
 
     def replies(function):
         for call in asked:
-            yield replied(failed.replay or failed.call, function, call.arguments)
+            yield replied(failed.call, function, call.arguments)
 
     def message_of(function, checked=failed):
         try:
-            return _says(checked, function, seed, _replayed)
+            return run.verdict(checked, _rng(seed), run.here(function))
         except NotImplementedError as unwritten:
             return str(unwritten)
 
     def passes_before(function):
-        return not any(message_of(function, checked) for checked in exercise.checks[:passed])
+        return not any(message_of(function, checked) for checked in checks[:passed])
 
     def everywhere(function):
-        for checked, draw in itertools.product(exercise.checks, (seed, seed + 1)):
+        for checked, draw in itertools.product(checks, (seed, seed + 1)):
             if checked.call is failed.call:  # the result of another way to call is another thing
                 for call in run.questions(checked, _rng(draw)):
-                    yield replied(checked.replay or checked.call, function, call.arguments)
+                    yield replied(checked.call, function, call.arguments)
 
     return recognise(candidate, message, exercise.solution, exercise.mistakes, replies, message_of, passes_before,
                      everywhere)
-
-
-def _replayed(function):
-    """As :func:`lnlib.exercises.run.here`, in the quicker way that a check may have for known mistakes."""
-    return lambda checked, arguments: run.reply(checked.replay or checked.call, function, arguments,
-                                                checked.unchanged)[0]
 
 
 def replied(call, function, arguments):

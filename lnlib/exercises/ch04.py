@@ -407,8 +407,7 @@ EXERCISES = (
               each("mistakes in each gradient", _wrong_gradients, _shows),
               each("one call of f", lambda rng: _right_gradients(rng)[0], call=_counted,
                    judge=lambda ran, **_: expect(ran.log == 1, f"f was called {ran.log} times, expected once"),
-                   unchanged=True)),
-             mistakes=changes(
+                   unchanged=True)), mistakes=changes(
         ("[rng.standard_normal(a.shape) for a in args]", "[rng.standard_normal(args[-1].shape)] * len(args)",
          "All arguments move along one direction. Which two gradients could then be exchanged?",
          "[rng.standard_normal(a.shape[-1]) for a in args]",

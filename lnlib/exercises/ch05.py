@@ -48,14 +48,11 @@ def _which_mistake(answer):
     def dx(dy, cache):
         return backward(dy, cache)[0], None, None
 
-    def dx_where_gamma_is_1(dy, cache):
-        return dx(cache.gamma * dy, cache._replace(gamma=np.ones_like(cache.gamma)))
-
     def with_right_sums(dy, cache):
         return dx(dy, cache)[0], *layer_norm_backward(dy, cache)[1:]
 
     # dx is meant to be wrong where gamma is not 1: such a mistake counts only if it is one that a check kills.
-    told = diagnose(dx_where_gamma_is_1)
+    told = diagnose(lambda dy, cache: dx(cache.gamma * dy, cache._replace(gamma=np.ones_like(cache.gamma))))
     if told:
         told = told._replace(sentence=f"With gamma = 1: {told.sentence}")
     elif not all(_TESTS[id].run(with_right_sums) for id in _SURVIVES):
@@ -319,8 +316,7 @@ EXERCISES = (
              (_coefficients_of("projection-halved", 1, -1, -0.5),
               # Of rows with one axis before the features: these are not axis 2.
               _coefficients_of("the right backward", 1, -1, -1, shape=(5, 7)),
-              _coefficients_of("missing-projection", 1, -1, 0),
-              _coefficients_of("missing-mean", 1, 0, -1),
+              _coefficients_of("missing-projection", 1, -1, 0), _coefficients_of("missing-mean", 1, 0, -1),
               _coefficients_of("sums-for-means", 1, -7, -7),
               # D / N = 7 / 12: no rounding to a tidy number finds it.
               _coefficients_of("rows-for-features", 1, -7 / 12, -7 / 12),

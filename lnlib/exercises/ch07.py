@@ -220,8 +220,7 @@ EXERCISES = (
                  ("accumulators", 1e7, 65536), ("sequential", 1e7, 65536), ("sequential", -3e4, 65536),
                  ("sequential", 1e3, 65536, 1e3), ("sequential", 1e7, 65536, 1e-3),
                  ("sequential", 1e4, 65536, 10), ("accumulators", 1e4, 65536, 1e-3), ("accumulators", 6e7, 16384),
-                 ("sequential", 0, 1024), ("sequential", 1e5, 65536, 1e-6))),
-             mistakes=changes(
+                 ("sequential", 0, 1024), ("sequential", 1e5, 65536, 1e-6))), mistakes=changes(
         ("return bool(residual[0] ** 2 < var[0])", "return True", "Every row is trusted. How large may the residual become?",
          "return False", "No row is trusted. How large is the residual of a row near 0?",
          "return bool(not abs(residual[0]) >= np.sqrt(var[0]))",

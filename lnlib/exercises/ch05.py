@@ -6,7 +6,8 @@ import numpy as np
 
 from .. import layernorm
 from ..layernorm import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
-from ..mistakes import MUTANTS, TESTS, Diagnosis, change, changes, diagnose
+from ..mistakes import MUTANTS, TESTS, Diagnosis, changes, diagnose
+from ..mistakes.change import function_with
 from . import Call, Exercise, Ran, each, expect, expect_array, expect_close, expect_parts
 from .run import plainly, reply
 
@@ -104,57 +105,46 @@ def _backward(dy, cache):
     return r * (g - xhat * mean_gx), (dy * cache.xhat).sum(axis=rows)
 
 
-def _changed(table):
-    """name -> :func:`_backward` with ``new`` for ``old``, of (old, new, name)."""
-    return {name: change(old, new, name).of(_backward) for old, new, name in table}
-
-
 _DX = "r * (g - xhat * mean_gx)"
 
 #: name -> backward of RMSNorm that is right.
-RMS_RIGHT = {"the library's": rms_norm_backward} | _changed([
-    (_DX, "r / g.shape[-1] * (g.shape[-1] * g - xhat * (g * xhat).sum(-1, keepdims=True))",
-     "one with D multiplied in and divided out")])
+RMS_RIGHT = {"the library's": rms_norm_backward, "one with D multiplied in and divided out": function_with(_backward, (
+    (_DX, "r / g.shape[-1] * (g.shape[-1] * g - xhat * (g * xhat).sum(-1, keepdims=True))"),))}
 
 #: What is wrong, roughly -> what exactly -> backward of RMSNorm.
-RMS_MUTANTS = {
-    "a wrong projection": _changed([
+RMS_MUTANTS = {what: {mistake.says: mistake.of(_backward) for mistake in changes(*rows)} for what, rows in {
+    "a wrong projection": [
         ("g - xhat * mean_gx", "g", "the projection is left out"),
         ("xhat * mean_gx", "xhat * mean_gx / 2", "the projection is halved"),
-        ("(g - xhat", "(g - g.mean(axis=-1, keepdims=True) - xhat", "the mean is subtracted too, as in layer norm")]),
-    "a wrong factor": _changed([
-        ("r * (g -", "(g -", "the division by s is missing"),
-        ("r * (g -", "r / g.shape[-1] * (g -", "dx is divided by D"),
-        (f"{_DX}, ", f"-{_DX}, -", "dx and dgamma have the other sign")]),
-    "gamma in the wrong place": _changed([
+        ("(g - xhat", "(g - g.mean(axis=-1, keepdims=True) - xhat", "the mean is subtracted too, as in layer norm")],
+    "a wrong factor": [
+        ("r * (g -", "(g -", "the division by s is missing", "r / g.shape[-1] * (g -", "dx is divided by D"),
+        (f"{_DX}, ", f"-{_DX}, -", "dx and dgamma have the other sign")],
+    "gamma in the wrong place": [
         ("cache.gamma * dy", "dy", "gamma is forgotten"),
         (_DX, "cache.gamma * r * (dy - xhat * (dy * xhat).mean(axis=-1, keepdims=True))",
          "gamma is pulled out of the mean"),
-        ("(dy * cache.xhat)", "(g * cache.xhat)", "dgamma carries gamma")]),
-    "a wrong axis": _changed([
+        ("(dy * cache.xhat)", "(g * cache.xhat)", "dgamma carries gamma")],
+    "a wrong axis": [
         ("(g * xhat).mean(axis=-1, keepdims=True)", "(g * xhat).mean()", "the mean runs over all rows at once"),
         ("* mean_gx", "* mean_gx * g.shape[-1] ** 2 / g.size", "the sum over D is divided by the number of rows"),
-        ("axis=rows", "axis=0", "dgamma is summed over the first axis only")]),
-    "a wrong dgamma": _changed([
+        ("axis=rows", "axis=0", "dgamma is summed over the first axis only")],
+    "a wrong dgamma": [
         (".sum(axis=rows)", ".mean(axis=rows)", "dgamma is averaged over the rows"),
-        (".sum(axis=rows)", ".sum(axis=rows)[None]", "dgamma has shape (1, D)")]),
-    "a wrong shape of dx": _changed([
+        (".sum(axis=rows)", ".sum(axis=rows)[None]", "dgamma has shape (1, D)")],
+    "a wrong shape of dx": [
         (_DX, f"({_DX})[None]", "dx has an axis too many"),
-        (_DX, f"({_DX}).reshape(-1, g.shape[-1])", "dx is one matrix of rows")]),
-    "a dropped eps": _changed([
+        (_DX, f"({_DX}).reshape(-1, g.shape[-1])", "dx is one matrix of rows")],
+    "a dropped eps": [
         ("    mean_gx =", "    x = xhat / r\n    r = 1 / np.sqrt((x * x).mean(axis=-1, keepdims=True))\n"
-                          "    xhat = x * r\n    mean_gx =", "backward computes s again without eps")]),
-}
+                          "    xhat = x * r\n    mean_gx =", "backward computes s again without eps")],
+}.items()}
 
 
 def _asks_the_library(answer, arguments):
     """Whether the answer, a test of a backward that is not the library's, calls the library's."""
     called, before = [], sys.getprofile()
-
-    def profile(frame, event, arg):
-        called.append(frame.f_code is rms_norm_backward.__code__)
-
-    sys.setprofile(profile)
+    sys.setprofile(lambda frame, event, arg: called.append(frame.f_code is rms_norm_backward.__code__))
     try:
         answer(*arguments.values())
     finally:

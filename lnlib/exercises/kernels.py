@@ -57,11 +57,6 @@ _MEANINGS = (
      "Some threads come to a barrier, and others of the block do not. Which condition stands before it?"))
 
 
-def _meaning(error):
-    text = f"{type(error).__name__}: {error}"
-    return next((means for pattern, means in _MEANINGS if re.match(pattern, text)), "")
-
-
 def launch(shape, kernel_of=lambda answer: answer, measure=lambda run: ()):
     """How a check calls a kernel: it runs in the interpreter, and what it fills and the log are its result.
 
@@ -76,7 +71,9 @@ def launch(shape, kernel_of=lambda answer: answer, measure=lambda run: ()):
         except simt.KernelError as error:
             # Lines and names of shared arrays are each author's own: without them, errors are compared.
             message = re.sub(r", line \d+|^\w+(?=\[)", "", str(error))
-            raise raised(error, answer, message, telling=True, means=_meaning(error)) from error
+            text = f"{type(error).__name__}: {error}"
+            means = next((means for pattern, means in _MEANINGS if re.match(pattern, text)), "")
+            raise raised(error, answer, message, telling=True, means=means) from error
         except RecursionError:
             raise Mismatch("your function calls itself, which the interpreter cannot follow; use a loop") from None
         return Ran((*outputs, *measure(run)), run)

@@ -49,31 +49,9 @@ class RMSFeaturesCache(NamedTuple):
     backend = "features"
 
 
-def _checked(x, gamma, beta, eps, finite):
-    """x, gamma and beta as arrays, eps as a float; a shard may have no features."""
-    x = contract.as_array("x", x, DTYPES)
-    if not x.ndim:
-        raise ValueError("x: found a 0-d array, expected shape (..., width) with at least one axis")
-    if contract.require_bool("finite", finite):
-        contract.require_finite("x", x, DTYPES)
-    gamma, beta = contract.require_parameters(gamma, beta, x)
-    for name, a in (("gamma", gamma), ("beta", beta)):
-        contract.require_dtype(name, a.dtype, DTYPES)
-    return x, gamma, beta, contract.require_eps(eps)
-
-
 def _rows(a):
     """A copy, (rows, width) in float64; reshape(-1, 0) could not tell how many rows there are."""
     return np.array(a, np.float64, order="C").reshape(math.prod(a.shape[:-1]), a.shape[-1])
-
-
-def _common(x, gamma, eps, precise, reproducible, block):
-    """What all ranks must have been given alike, and the width of a part."""
-    contract.require_bool("reproducible", reproducible)
-    contract.require_count("block", block)
-    block = block if reproducible else None
-    return {"eps": eps, "leading shape of x": x.shape[:-1], "dtype of x": x.dtype.name,
-            "dtype of gamma": gamma.dtype.name, "precise": contract.require_precise(precise, x), "block": block}, block
 
 
 @np.errstate(all="ignore")
@@ -86,26 +64,6 @@ def _joined(join, parts, block):
     return np.split(tree(join, parts), parts.shape[-1], axis=-1)
 
 
-@np.errstate(all="ignore")
-def _out_of_range(n, S, eps):
-    """The rows that are to be done again, scaled: the same on all ranks, because the bits of S are."""
-    smallest, largest = contract.RANGE["float64"]
-    var_eps = S / n + eps
-    return ~((smallest < var_eps) & (var_eps < largest))[:, 0]
-
-
-@np.errstate(all="ignore")
-def _exponents(rows, eps):
-    """The e with M <= 2**e of each row, (1, rows); M is this rank's largest size, or the root of eps."""
-    M = np.maximum(np.abs(rows).max(axis=-1, initial=0), max(math.sqrt(eps), 5e-324))
-    return np.frexp(M)[1].astype(np.int64)[None]
-
-
-@np.errstate(all="ignore")
-def _scaled(rows, e):
-    return np.ldexp(rows, e)
-
-
 def _statistics(rows, eps, block, bring, join):
     """The numbers of the whole rows, a column each, and e of each row: ``rows`` out of range are multiplied by 2**-e.
 
@@ -113,10 +71,16 @@ def _statistics(rows, eps, block, bring, join):
     """
     statistics = _joined(join, (yield GATHER, bring(rows, block)), block)
     e = np.zeros((len(rows), 1), np.int64)
-    redo = _out_of_range(statistics[0], statistics[-1], eps)
+    smallest, largest = contract.RANGE["float64"]
+    with np.errstate(all="ignore"):
+        var_eps = statistics[-1] / statistics[0] + eps
+    redo = ~((smallest < var_eps) & (var_eps < largest))[:, 0]  # the same on all ranks, because the bits are
     if redo.any():
-        e[redo, 0] = (yield GATHER, _exponents(rows[redo], eps)).max(axis=0)
-        rows[redo] = _scaled(rows[redo], -e[redo])
+        with np.errstate(all="ignore"):  # M <= 2**e; M is a rank's largest size, or the root of eps
+            M = np.maximum(np.abs(rows[redo]).max(axis=-1, initial=0), max(math.sqrt(eps), 5e-324))
+        e[redo, 0] = (yield GATHER, np.frexp(M)[1].astype(np.int64)[None]).max(axis=0)
+        with np.errstate(all="ignore"):
+            rows[redo] = np.ldexp(rows[redo], -e[redo])
         again = _joined(join, (yield GATHER, bring(rows[redo], block)), block)
         for column, new in zip(statistics, again):
             column[redo] = new
@@ -125,19 +89,40 @@ def _statistics(rows, eps, block, bring, join):
 
 @np.errstate(all="ignore")
 def _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, kind):
-    """y and the cache, from the (n, m, r, S) of the whole rows; ``rows``, those of x times 2**-e, are overwritten."""
-    n, m, r, S = statistics
+    """y and the cache, from the (n, m, r, S) or (n, S) of the whole rows; ``rows``, x's times 2**-e, are overwritten."""
+    n, *mean, S = statistics
     compute = np.dtype(np.float64) if precise else contract.COMPUTE_DTYPE[x.dtype.name]
     scaled = 1 / np.sqrt(S / n + np.ldexp(eps, -2 * e))
     constant = (S == 0) & (eps > 0)  # all there is below the root is eps, which may be nothing, scaled
     rstd = np.where(constant, 1 / np.sqrt(np.float64(eps)), np.ldexp(scaled, -e))
-    rows -= m
-    rows -= r
+    for part in mean:
+        rows -= part
     rows *= np.where(constant, 1, scaled)
     xhat = rows.astype(compute)
     y = (gamma.astype(compute) * xhat + beta.astype(compute)).astype(x.dtype).reshape(x.shape)
     D = int(n[0, 0]) if len(n) else 0
     return y, kind(xhat.reshape(x.shape), rstd.reshape(*x.shape[:-1], 1), gamma.copy(), x.dtype, D, block)
+
+
+def _forward(x, gamma, beta, eps, precise, reproducible, block, finite, bring, join, kind):
+    """y and the cache of either norm; a shard may have no features."""
+    x = contract.as_array("x", x, DTYPES)
+    if not x.ndim:
+        raise ValueError("x: found a 0-d array, expected shape (..., width) with at least one axis")
+    if contract.require_bool("finite", finite):
+        contract.require_finite("x", x, DTYPES)
+    gamma, beta = contract.require_parameters(gamma, beta, x)
+    for name, a in (("gamma", gamma), ("beta", beta)):
+        contract.require_dtype(name, a.dtype, DTYPES)
+    eps = contract.require_eps(eps)
+    contract.require_bool("reproducible", reproducible)
+    contract.require_count("block", block)
+    block = block if reproducible else None
+    yield SAME, {"eps": eps, "leading shape of x": x.shape[:-1], "dtype of x": x.dtype.name,
+                 "dtype of gamma": gamma.dtype.name, "precise": contract.require_precise(precise, x), "block": block}
+    rows = _rows(x)
+    statistics, e = yield from _statistics(rows, eps, block, bring, join)
+    return _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, kind)
 
 
 def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, reproducible=False, block=BLOCK, finite=False):
@@ -146,12 +131,8 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, reproducible=
     One message, 32 bytes a row and part: the quadruples. Means over the D features of all ranks; eps and precise as in
     :func:`lnlib.layernorm.layer_norm_forward`. finite: refuse x with NaN or Inf, naming the rank.
     """
-    x, gamma, beta, eps = _checked(x, gamma, beta, eps, finite)
-    common, block = _common(x, gamma, eps, precise, reproducible, block)
-    yield SAME, common
-    rows = _rows(x)
-    statistics, e = yield from _statistics(rows, eps, block, quadruples, merge)
-    return _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, FeaturesCache)
+    return (yield from _forward(x, gamma, beta, eps, precise, reproducible, block, finite, quadruples, merge,
+                                FeaturesCache))
 
 
 def rms_norm_forward(x, gamma, eps=1e-5, *, reproducible=False, block=BLOCK, finite=False):
@@ -160,35 +141,8 @@ def rms_norm_forward(x, gamma, eps=1e-5, *, reproducible=False, block=BLOCK, fin
     One message, 16 bytes a row and part: count and sum of squares.
     """
     gamma = contract.as_array("gamma", gamma)
-    x, gamma, beta, eps = _checked(x, gamma, np.zeros_like(gamma), eps, finite)
-    common, block = _common(x, gamma, eps, False, reproducible, block)
-    yield SAME, common
-    rows = _rows(x)
-    (n, S), e = yield from _statistics(rows, eps, block, squares, np.add)
-    return _normalised(x, rows, gamma, beta, eps, (n, 0 * n, 0 * n, S), e, False, block, RMSFeaturesCache)
-
-
-@np.errstate(all="ignore")
-def _upstream(dy, cache):
-    """g = gamma * dy and xhat as new rows of float64, and this rank's sums dgamma and dbeta."""
-    xhat, g = _rows(cache.xhat), _rows(dy)
-    sums = layernorm.sum_rows(g * xhat), layernorm.sum_rows(g.copy())
-    g *= cache.gamma.astype(np.float64)
-    return g, xhat, *(a.astype(cache.gamma.dtype) for a in sums)
-
-
-@np.errstate(all="ignore")
-def _dx(g, m, r, xhat, along, cache):
-    """rstd * (g - its mean - xhat * mean(g xhat)), in x's shape and dtype; ``along`` is D times the last mean.
-
-    g and xhat are overwritten.
-    """
-    g -= m
-    g -= r
-    xhat *= along / cache.D
-    g -= xhat
-    g *= cache.rstd.reshape(-1, 1)
-    return g.astype(cache.dtype).reshape(cache.xhat.shape)
+    return (yield from _forward(x, gamma, np.zeros_like(gamma), eps, False, reproducible, block, finite, squares,
+                                np.add, RMSFeaturesCache))
 
 
 def _require(dy, cache, kind):
@@ -208,17 +162,29 @@ def _require(dy, cache, kind):
     return dy
 
 
+def _backward(dy, cache, kind, bring, join):
+    dy = _require(dy, cache, kind)
+    xhat, g = _rows(cache.xhat), _rows(dy)
+    with np.errstate(all="ignore"):
+        sums = [a.astype(cache.gamma.dtype) for a in (layernorm.sum_rows(g * xhat), layernorm.sum_rows(g.copy()))]
+        g *= cache.gamma.astype(np.float64)
+    _, *mean, along = _joined(join, (yield GATHER, bring(g, xhat, cache.block)), cache.block)
+    with np.errstate(all="ignore"):
+        for part in mean[:2]:  # behind m and r is the sum of xhat, which only merging needs
+            g -= part
+        xhat *= along / cache.D
+        g -= xhat
+        g *= cache.rstd.reshape(-1, 1)
+        return g.astype(cache.dtype).reshape(cache.xhat.shape), *sums
+
+
 def layer_norm_backward(dy, cache):
     r"""This rank's features of dx, dgamma and dbeta; formulas as in :func:`lnlib.layernorm.layer_norm_backward`.
 
     One message, 40 bytes a row and part: the mean of g is taken as carefully as that of x, and with it the sum of
     :math:`(g - \overline g)\,\hat x` (:func:`lnlib.sharded.groups.merge_upstream`). A constant g gives exact zeros.
     """
-    dy = _require(dy, cache, FeaturesCache)
-    g, xhat, dgamma, dbeta = _upstream(dy, cache)
-    parts = yield GATHER, quintuples(g, xhat, cache.block)
-    _, m, r, _, along = _joined(merge_upstream, parts, cache.block)
-    return _dx(g, m, r, xhat, along, cache), dgamma, dbeta
+    return (yield from _backward(dy, cache, FeaturesCache, quintuples, merge_upstream))
 
 
 def rms_norm_backward(dy, cache):
@@ -226,8 +192,5 @@ def rms_norm_backward(dy, cache):
 
     One message, 16 bytes a row and part.
     """
-    dy = _require(dy, cache, RMSFeaturesCache)
-    g, xhat, dgamma, _ = _upstream(dy, cache)
-    parts = yield GATHER, products(g, xhat, cache.block)
-    _, along = _joined(np.add, parts, cache.block)
-    return _dx(g, 0, 0, xhat, along, cache), dgamma
+    dx, dgamma, _ = yield from _backward(dy, cache, RMSFeaturesCache, products, np.add)
+    return dx, dgamma

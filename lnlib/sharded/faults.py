@@ -4,8 +4,6 @@
 Arguments are not checked: tests and the command call these.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from . import features, rows
@@ -15,34 +13,24 @@ from .shards import cut, share
 ROWS, D = 24, 48
 
 
-class Fault(NamedTuple):
-    """``says``: what the rank does; ``words``: what every rank's error contains, the faulty rank's number left out."""
-
-    says: str
-    words: str
-
-
+#: What every rank's error contains, the faulty rank's number left out, by the name of the fault.
 FAULTS = {
-    "NaN": Fault("one number of its x is NaN, and the job asked for finite ones", "ValueError: x: found NaN or Inf"),
-    "dtype": Fault("its numbers are float64", "dtype of x: found float"),
-    "length": Fault("its dy has a row too few", "ValueError: dy: found shape"),
-    "exception": Fault("it fails between the two passes", "ZeroDivisionError: "),
-    "early return": Fault("it returns after the first pass", "the end of the program on rank"),
-    "eps": Fault("its eps is 1e-6", "1e-06 on rank "),
+    "NaN": "ValueError: x: found NaN or Inf",  # one number of its x, and the job asked for finite ones
+    "dtype": "dtype of x: found float",  # its numbers are float64
+    "length": "ValueError: dy: found shape",  # its dy has a row too few
+    "exception": "ZeroDivisionError: ",  # it fails between the two passes
+    "early return": "the end of the program on rank",  # it returns after the first pass
+    "eps": "1e-06 on rank ",  # its eps is 1e-6
 }
-
-
-def _numbers(how, rank, ranks):
-    rng = np.random.default_rng(19)
-    x, dy = (3 + rng.standard_normal((2, ROWS, D))).astype(np.float32)
-    gamma, beta = rng.standard_normal((2, D)).astype(np.float32)
-    return share(how, cut(ROWS if how == "rows" else D, ranks)[rank], x, gamma, beta, dy)
 
 
 def job(how, rank, ranks, fault=None):
     """Both passes of layer norm, ``how`` "rows" or "features" sharded; ``fault``, a key of FAULTS, is this rank's."""
     module = {"rows": rows, "features": features}[how]
-    arrays, eps = _numbers(how, rank, ranks), 1e-6 if fault == "eps" else 1e-5
+    rng, eps = np.random.default_rng(19), 1e-6 if fault == "eps" else 1e-5
+    x, dy = (3 + rng.standard_normal((2, ROWS, D))).astype(np.float32)
+    gamma, beta = rng.standard_normal((2, D)).astype(np.float32)
+    arrays = share(how, cut(ROWS if how == "rows" else D, ranks)[rank], x, gamma, beta, dy)
     if fault == "NaN":
         arrays[0][0, 0] = np.nan
     if fault == "dtype":

@@ -129,7 +129,7 @@ def test_every_fault_is_an_error_on_every_rank(ranks):
     assert [name for _, name, *_ in faults] == [*FAULTS] * 2
     for how, name, said, seconds in faults:
         assert len(said) == ranks and len(set(said)) == 1, (how, name, said)
-        assert FAULTS[name].words in said[0] and f"rank {ranks - 1}" in said[0], (how, name, said)
+        assert FAULTS[name] in said[0] and f"rank {ranks - 1}" in said[0], (how, name, said)
         assert seconds < ERROR, (how, name, seconds)
 
 

@@ -4,6 +4,7 @@ Start processes by ``mpiexec -n 4 python -m mpi4py file.py``: ``-m mpi4py`` ends
 outside a program. This module imports mpi4py only when it is used.
 """
 
+import math
 import os
 from collections.abc import Generator
 
@@ -31,26 +32,21 @@ def require_launched(size, library, environment=os.environ):
                             f"Slurm srun --mpi=pmi2)")
 
 
-def _element(array, MPI):
-    """MPI's type of what a merge may not be cut inside of: a row of an array (rows, k), else a number."""
-    number = MPI.Datatype.fromcode(array.dtype.char)
-    return number.Create_contiguous(array.shape[-1]).Commit() if array.ndim > 1 else number.Dup()
-
-
 def _merged(comm, merge, array, MPI):
     """All arrays merged by a function of two, in the order of ranks; the library chooses the brackets."""
     if not array.size:  # nothing to merge, on any rank
         return array.copy()
-    element, shape = _element(array, MPI), (-1, *array.shape[-1:]) if array.ndim > 1 else -1
+    row = array.shape[-1:] if array.ndim > 1 else ()  # what a merge may not be cut inside of; else a number
+    element = MPI.Datatype.fromcode(array.dtype.char).Create_contiguous(math.prod(row)).Commit()
 
     def join(a, b, datatype):
-        left, right = (np.frombuffer(buffer, array.dtype).reshape(shape) for buffer in (a, b))
+        left, right = (np.frombuffer(buffer, array.dtype).reshape(-1, *row) for buffer in (a, b))
         right[...] = merge(left, right)
 
     # Not commutative: a merge of (b, a) may differ from that of (a, b) in bits, and ranks would then, too.
     operation, result = MPI.Op.Create(join, commute=False), np.empty_like(array)
-    rows = array.size // array.shape[-1] if array.ndim > 1 else array.size
-    comm.Allreduce([array, rows, element], [result, rows, element], operation)
+    count = array.size // math.prod(row)
+    comm.Allreduce([array, count, element], [result, count, element], operation)
     operation.Free()
     element.Free()
     return result

@@ -19,21 +19,17 @@ def _tree(join, arrays):
     return arrays[0] if not half else join(_tree(join, arrays[:half]), _tree(join, arrays[half:]))
 
 
-def _chain(join, arrays):
-    return functools.reduce(join, arrays)
-
-
 def _ring(join, arrays):
     """The P-th parts of the message go round at the same time, each of them from another rank on."""
     if not arrays[0].ndim or not len(arrays[0]):  # nothing to cut
-        return _chain(join, arrays)
+        return functools.reduce(join, arrays)
     cuts = np.array_split(np.arange(len(arrays[0])), len(arrays))
     return np.concatenate([functools.reduce(join, [a[cut] for a in arrays[k:] + arrays[:k]])
                            for k, cut in enumerate(cuts) if len(cut)])
 
 
 #: Ways to combine the arrays of P ranks, by name: :func:`simulate`'s ``order``.
-ORDERS = {"tree": _tree, "chain": _chain, "ring": _ring}
+ORDERS = {"tree": _tree, "chain": functools.reduce, "ring": _ring}
 
 
 @np.errstate(all="ignore")  # NaN and Inf are data, and pass silently

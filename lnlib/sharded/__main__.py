@@ -12,9 +12,6 @@ import sys
 
 from . import demo, launch
 
-#: Seconds after which a command that hangs is ended.
-TIMEOUT = 60
-
 
 def as_rank(command):
     """This process is one of several that were started together."""
@@ -50,7 +47,7 @@ def main(arguments=None):
         print(f"simulated{f': {missing}' if not options.simulate else ''}", file=sys.stderr)
         print("\n".join(demo.demo(demo.Simulated(options.n))))
         return 0
-    run = launch.launch(["-m", "lnlib.sharded", options.command, "--rank"], options.n, TIMEOUT)
+    run = launch.launch(["-m", "lnlib.sharded", options.command, "--rank"], options.n)
     print(run.stdout, end="")
     print(run.stderr, end="", file=sys.stderr)
     return run.returncode

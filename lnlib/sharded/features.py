@@ -89,7 +89,7 @@ def _statistics(rows, eps, block, bring, join):
 
 @np.errstate(all="ignore")
 def _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, kind):
-    """y and the cache, from the (n, m, r, S) or (n, S) of the whole rows; ``rows``, x's times 2**-e, are overwritten."""
+    """y and the cache, from the (n, m, r, S) or (n, S) of whole rows; ``rows``, x's times 2**-e, are overwritten."""
     n, *mean, S = statistics
     compute = np.dtype(np.float64) if precise else contract.COMPUTE_DTYPE[x.dtype.name]
     scaled = 1 / np.sqrt(S / n + np.ldexp(eps, -2 * e))

@@ -1,7 +1,8 @@
 """Icons: of the theme's Font Awesome (2.6 MB) the few that pages show, in two fonts of a few KB, and no script.
 
 The theme's style sheet draws ``<i class="fa-solid fa-sun">`` by itself, from a font; its script would draw it a second
-time. Here the fonts keep the icons that pages and style sheets name, and the style sheet the rules for them.
+time. Here the fonts keep the icons that pages and style sheets name, and their copyright and licence
+(names 0, 13 and 14); the style sheet keeps the rules for these icons.
 """
 
 import re
@@ -32,16 +33,6 @@ def shown(site, sheet):
         int(code, 16) for code in re.findall(r'"\\(f\w{3})"', styles)}
 
 
-def write_font(source, codes, target):
-    """The font ``source`` with the glyphs of ``codes`` only."""
-    options = subset.Options(flavor="woff", name_IDs=[0, 13, 14])  # the names that it keeps: copyright and licence
-    font = subset.load_font(source, options)
-    subsetter = subset.Subsetter(options)
-    subsetter.populate(unicodes=codes)
-    subsetter.subset(font)
-    subset.save_font(font, target, options)
-
-
 def _face(rule):
     source = f'src:url(../{FOLDER}/{rule[1]}.woff) format("woff")}}'
     return re.sub(r"src:.*\}", source, rule[0]) if rule[1] in FONTS else ""
@@ -58,11 +49,11 @@ def _slim(app, exception):
     sheet = (THEME / SHEET).read_text(encoding="utf-8")
     codes = shown(Path(app.outdir), sheet)
     for name in FONTS:
-        write_font(THEME / FOLDER / f"{name}.ttf", codes, static / FOLDER / f"{name}.woff")
+        subset.main([str(THEME / FOLDER / f"{name}.ttf"), f"--output-file={static / FOLDER / name}.woff",
+                     "--flavor=woff", "--text=" + "".join(map(chr, codes)), "--name-IDs=0,13,14"])
     sheet = RULE.sub(lambda rule: rule[0] if int(rule[2], 16) in codes else "", sheet)
     (static / SHEET).write_text(FACE.sub(_face, sheet), encoding="utf-8")
 
 
 def setup(app):
     app.connect("build-finished", _slim, priority=900)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -14,17 +14,10 @@ from sphinx.util.docutils import SphinxDirective
 
 STATIC = Path(__file__).resolve().parent.parent / "_static"
 FIRST_LINE = re.compile(r"// An interactive figure\. Runs after (.*)\.\n")
-
-
-def _scripts_by_figure():
-    """{figure: its scripts, in the order in which they run}: the first line of its own says what runs before."""
-    found = {path.stem.removeprefix("ln_"): FIRST_LINE.match(path.read_text(encoding="utf-8"))
-             for path in sorted(STATIC.glob("ln_*.js"))}
-    return {name: (*line[1].split(", "), f"ln_{name}.js") for name, line in found.items() if line}
-
-
-# Only pages with the figure load them.
-SCRIPTS = _scripts_by_figure()
+# {figure: its scripts, in the order in which they run}: the first line of its own says what runs before. Only pages
+# with the figure load them.
+SCRIPTS = {path.stem.removeprefix("ln_"): (*line[1].split(", "), path.name) for path in sorted(STATIC.glob("ln_*.js"))
+           if (line := FIRST_LINE.match(path.read_text(encoding="utf-8")))}
 OFF = "Scripts are off: this is how the figure starts."
 
 
@@ -59,4 +52,3 @@ def _scripts(app, pagename, templatename, context, doctree):
 def setup(app):
     app.add_directive("interactive", Interactive)
     app.connect("html-page-context", _scripts)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -36,14 +36,10 @@ def _complete(app, exception):
             shutil.copy(source, destination)
     for source_map in Path(app.outdir).rglob("*.map"):
         source_map.unlink()
-
-
-def _words_of_pages(app, exception):
-    """Sphinx keeps words of an earlier build in the search's index, with no page: they go."""
+    # Sphinx keeps words of an earlier build in the search's index, with no page: they go.
     index = Path(app.outdir) / "searchindex.js"
-    if not exception and index.is_file():
-        text = index.read_text(encoding="utf-8")
-        index.write_text(re.sub(r'(?<=\{)"[^"]*": \[\](?:, )?|, "[^"]*": \[\]', "", text), encoding="utf-8")
+    text = index.read_text(encoding="utf-8")
+    index.write_text(re.sub(r'(?<=\{)"[^"]*": \[\](?:, )?|, "[^"]*": \[\]', "", text), encoding="utf-8")
 
 
 def _repository_links(app, config):
@@ -60,13 +56,11 @@ def without(html, *names):
     return "\n".join(line for line in str(html).split("\n") if not any(name in line for name in names))
 
 
-def _templates(app):
-    if app.builder.format == "html":
-        app.builder.templates.environment.filters["without"] = without
-
-
-def _no_late_files(app):
-    """Style sheets that extensions copy when all pages are written: of an earlier build's, pages would name the checksum."""
+def _prepare(app):
+    if app.builder.format != "html":
+        return
+    app.builder.templates.environment.filters["without"] = without
+    # Style sheets that extensions copy when all pages are written: of an earlier build's, pages would name the hash.
     for name in ("exercise.css", "mystnb.*.css"):
         for path in (Path(app.outdir) / "_static").glob(name):
             path.unlink()
@@ -74,14 +68,12 @@ def _no_late_files(app):
 
 def _clean(app, pagename, templatename, context, doctree):
     """Drop the scripts of sphinx-thebe, which Jupyter Book always adds and which would load from a CDN."""
-    kept, seen = [], set()
+    scripts = {}
     for script in context.get("script_files", []):
         body, name = getattr(script, "attributes", {}).get("body", ""), str(getattr(script, "filename", script))
-        if "THEBE_JS_URL" in body or "thebe" in name or (name, body) in seen:
-            continue
-        seen.add((name, body))
-        kept.append(script)
-    context["script_files"] = kept
+        if "THEBE_JS_URL" not in body and "thebe" not in name:
+            scripts.setdefault((name, body), script)
+    context["script_files"] = [*scripts.values()]
     if "body" in context:
         body = re.sub(r'\s*<script type="text/x-thebe-config">.*?</script>\s*<script>kernelName = .*?</script>',
                       "", context["body"], flags=re.S)
@@ -102,9 +94,6 @@ def _fields(app, what, name, thing, skip, options):
 def setup(app):
     app.connect("autodoc-skip-member", _fields)
     app.connect("config-inited", _repository_links, priority=900)
-    app.connect("builder-inited", _templates)
-    app.connect("builder-inited", _no_late_files)
+    app.connect("builder-inited", _prepare)
     app.connect("html-page-context", _clean, priority=900)
     app.connect("build-finished", _complete)
-    app.connect("build-finished", _words_of_pages)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

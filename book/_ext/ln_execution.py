@@ -50,20 +50,14 @@ def cache_key(root):
     return digest.hexdigest()[:16]
 
 
-def _prune(caches, keep):
-    """Delete all but the newest execution caches."""
-    old = sorted((p for p in caches.iterdir() if p.name != keep), key=lambda p: p.stat().st_mtime)
-    for path in old[:max(0, len(old) - KEPT_CACHES + 1)]:
-        shutil.rmtree(path)
-
-
 def _configure(app, config):
     root = Path(app.srcdir)
     build = root / "_build"
     caches, key = build / "executed", cache_key(root)
     (caches / key).mkdir(parents=True, exist_ok=True)
     os.utime(caches / key)
-    _prune(caches, key)
+    for old in sorted(caches.iterdir(), key=lambda path: path.stat().st_mtime)[:-KEPT_CACHES]:
+        shutil.rmtree(old)
     config.nb_execution_cache_path = str(caches / key)
 
     profile = build / "ipython" / "profile_default"
@@ -96,4 +90,3 @@ def _execute_side_by_side(app, env, docnames):
 def setup(app):
     app.connect("config-inited", _configure, priority=1)
     app.connect("env-before-read-docs", _execute_side_by_side)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

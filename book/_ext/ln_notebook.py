@@ -78,11 +78,6 @@ def formula(node):
     return re.sub(r"\\class\{ln-\w+\}", "", node.astext()).strip()
 
 
-def escaped(text):
-    """Text in which Markdown sees no markup."""
-    return re.sub(r"([\\`*_$<])", r"\\\1", text)
-
-
 class Writer:
     """Walks a resolved document and collects the notebook's cells."""
 
@@ -115,7 +110,7 @@ class Writer:
 
     def inline(self, node):
         if isinstance(node, nodes.Text):
-            return escaped(node.astext())
+            return re.sub(r"([\\`*_$<])", r"\\\1", node.astext())  # Markdown sees no markup in it
         if isinstance(node, nodes.literal):
             return f"`{node.astext()}`"
         if isinstance(node, nodes.math):
@@ -149,11 +144,8 @@ class Writer:
             return inner + (letter(self.entries.get(fragment)) if re.search(r"\b\d{4}$", inner) else "")
         # Other chapters lie beside this one as notebooks; the rest of the book does not.
         other = Path(page).stem
-        return f"[{inner}]({other}.ipynb)" if other and other != self.here and other in self.chapters else inner
-
-    @property
-    def chapters(self):
-        return {name.split("/")[-1] for name in self.env.found_docs if is_notebook(self.env, name)}
+        linked = other and other != self.here and is_notebook(self.env, f"book/{other}")
+        return f"[{inner}]({other}.ipynb)" if linked else inner
 
     @functools.cached_property
     def entries(self):
@@ -314,4 +306,3 @@ def _write(app, doctree, docname):
 
 def setup(app):
     app.connect("doctree-resolved", _write, priority=900)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -122,15 +122,11 @@ def _visit_source(translator, node):
     name = translator.builder.images.get(node["uri"], node["uri"])
     address = f"{translator.builder.imgpath}/{urllib.parse.quote(name)}"
     translator.body.append(f'<source media="{NARROW}" srcset="{address}">')
-
-
-def _nothing(translator, node):
-    pass
+    raise nodes.SkipNode
 
 
 def setup(app):
     app.add_node(picture, html=(_start("<picture>"), _start("</picture>")))
     app.add_node(layers, html=(_start('<div class="ln-layers">'), _start("</div>")))
-    app.add_node(source, html=(_visit_source, _nothing))
+    app.add_node(source, html=(_visit_source, None))
     app.connect("doctree-read", _two_widths, priority=400)  # before Sphinx collects the images
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -21,16 +21,10 @@ def written(text):
     return MINUS.sub("\u2212", POWER.sub(number, text))
 
 
-def as_text(html):
-    """The HTML with its computed numbers so written."""
-    return PASTED.sub(lambda pasted: written(pasted[0]), html)
-
-
 def _write(app, pagename, templatename, context, doctree):
     if "body" in context:
-        context["body"] = as_text(context["body"])
+        context["body"] = PASTED.sub(lambda pasted: written(pasted[0]), context["body"])
 
 
 def setup(app):
     app.connect("html-page-context", _write, priority=930)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -70,4 +70,3 @@ def setup(app):
     app.add_directive("aside-start", AsideStart)
     app.add_directive("aside-end", AsideEnd)
     app.add_transform(Gather)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

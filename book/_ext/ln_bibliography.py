@@ -58,4 +58,3 @@ def _cite_the_letter(app, pagename, templatename, context, doctree):
 def setup(app):
     app.connect("html-page-context", _cite_the_letter)
     register_plugin("pybtex.style.formatting", "as_cited", AsCited)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

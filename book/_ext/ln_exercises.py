@@ -24,4 +24,3 @@ class ExerciseTable(SphinxDirective):
 
 def setup(app):
     app.add_directive("exercise-table", ExerciseTable)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -76,4 +76,3 @@ def setup(app):
     app.connect("config-inited", _say, priority=950)
     app.add_directive("try-exercise", TryExercise)
     app.add_directive("cite-this", Cite)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -38,4 +38,3 @@ def guesses():
 
 def setup(app):
     app.add_directive("guess-table", GuessTable)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

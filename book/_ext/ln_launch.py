@@ -73,4 +73,3 @@ def setup(app):
     # A value of the configuration, so that a change of it writes all pages again.
     app.add_config_value("ln_live", bool(os.environ.get("LN_LIVE")), "html")
     app.connect("html-page-context", _insert, priority=950)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -66,4 +66,3 @@ def _lines(app, pagename, templatename, context, doctree):
 
 def setup(app):
     app.connect("html-page-context", _lines, priority=920)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

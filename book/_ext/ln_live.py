@@ -41,4 +41,3 @@ def _drop(app, exception):
 def setup(app):
     app.connect("html-page-context", _insert)
     app.connect("build-finished", _drop)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

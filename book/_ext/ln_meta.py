@@ -59,4 +59,3 @@ def _draw(app, exception):
 def setup(app):
     app.connect("html-page-context", _insert)
     app.connect("build-finished", _draw)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -54,4 +54,3 @@ def setup(app):
     app.connect("config-inited", lambda app, config: config.numfig_format.setdefault("question", "Question %s"), 900)
     app.add_directive("question", Question)
     app.add_js_file(None, body=PRINT)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -47,4 +47,3 @@ def _modules(app, config):
 def setup(app):
     app.connect("config-inited", _modules)
     app.add_directive("lnlib", LibrarySource)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -33,7 +33,6 @@ expected.
 """
 
 import re
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -138,17 +137,8 @@ class Operation(NamedTuple):
         return self.flops / self.bytes
 
 
-class _Plan(NamedTuple):
-    """A checked question: a program, its arguments and results by name, the bytes of an array by its name."""
-
-    program: str
-    arguments: tuple
-    results: tuple
-    bytes_of: Callable[[str], int]
-    itemsize: int
-
-
 def _plan(which, rows, D, dtype, keep, fused, out):
+    """The program, its arguments and results by name, the bytes of an array by its name and those of a number."""
     contract.require_choice("which", which, ("forward", "backward"))
     contract.require_choice("keep", keep, _CACHE)
     for name, value in (("fused", fused), ("out", out)):
@@ -167,7 +157,7 @@ def _plan(which, rows, D, dtype, keep, fused, out):
     def bytes_of(array):
         return itemsize * (rows if array in _ONE_PER_ROW else D if array in _ONE_PER_FEATURE else rows * D)
 
-    return _Plan(program, arguments, tuple(a for a in results if a not in arguments), bytes_of, itemsize)
+    return program, arguments, [a for a in results if a not in arguments], bytes_of, itemsize
 
 
 def _calls(program):
@@ -204,12 +194,11 @@ def operations(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out
     * ``out``, not fused: the calls of :func:`lnlib.cpu.ladder.reused_buffers_forward`, which need ``keep="x"``,
       instead of those of :func:`lnlib.cpu.ladder.idiomatic_forward`. Fused: changes nothing here.
     """
-    plan = _plan(which, rows, D, dtype, keep, fused, out)
-    calls = count(plan.program, plan.bytes_of, plan.itemsize)
+    program, arguments, results, bytes_of, itemsize = _plan(which, rows, D, dtype, keep, fused, out)
+    calls = count(program, bytes_of, itemsize)
     if not fused:
         return calls
-    return [Operation(f"fused {which}", total(calls).flops, sum(map(plan.bytes_of, plan.arguments)),
-                      sum(map(plan.bytes_of, plan.results)))]
+    return [Operation(f"fused {which}", total(calls).flops, sum(map(bytes_of, arguments)), sum(map(bytes_of, results)))]
 
 
 def total(operations):
@@ -230,16 +219,16 @@ def memory(which, rows, D, dtype="float32", *, keep="xhat", fused=False, out=Fal
     step is the forward's list and then the backward's, with the forward's last number (and dy) added to each of its
     entries.
     """
-    plan = _plan(which, rows, D, dtype, keep, fused, out)
+    program, _, results, bytes_of, _ = _plan(which, rows, D, dtype, keep, fused, out)
     callers = {"y", "dx", "scratch"} if out else set()
-    kept = sum(plan.bytes_of(a) for a in plan.results if a not in callers)
+    kept = sum(bytes_of(a) for a in results if a not in callers)
     if fused:
         return [(f"fused {which}", kept), ("return", kept)]
     alive, moments = {}, []
-    for call, freed in _calls(plan.program):
+    for call, freed in _calls(program):
         result = call.split(" = ")[0]
         if result not in callers:
-            alive[result] = plan.bytes_of(result)
+            alive[result] = bytes_of(result)
         moments.append((call, sum(alive.values())))
         if freed:
             del alive[freed]

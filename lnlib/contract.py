@@ -17,6 +17,7 @@ writes them down.
 import functools
 import math
 import numbers
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -178,8 +179,7 @@ def require_parameters(gamma, beta, x):
 
 def require_out(out, x, rows_in_order=False):
     """Raise unless ``out``, an array of x's shape and dtype, can be written; ``rows_in_order``: row after row."""
-    if not isinstance(out, (np.ndarray, Description)):
-        raise TypeError(f"out: found {type(out).__name__}, expected a NumPy array")
+    require_kind("out", out, (np.ndarray, Description), "a NumPy array")
     as_array("out", out, (out.dtype.name,))  # no mask, no foreign byte order
     require_dtype("out", out.dtype, (x.dtype.name,), f"{x.dtype.name}, the dtype of x")
     require_shape("out", out.shape, x.shape, ", the shape of x")
@@ -247,9 +247,7 @@ def require_kind(name, value, kind, expected):
 
 def require_callable(name, value):
     """Return ``value``, which can be called."""
-    if not callable(value):
-        raise TypeError(f"{name}: found {type(value).__name__}, expected a function")
-    return value
+    return require_kind(name, value, Callable, "a function")
 
 
 def require_several(name, value):
@@ -266,9 +264,7 @@ def require_rng(rng):
 
 def require_bool(name, value):
     """Return ``value``, which must be True or False."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name}: found {type(value).__name__}, expected True or False")
-    return bool(value)
+    return bool(require_kind(name, value, (bool, np.bool_), "True or False"))
 
 
 def require_precise(precise, x):

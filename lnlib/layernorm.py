@@ -275,6 +275,11 @@ def _unpack(cache, kinds, **arrays):
     return cache.gamma, *(_rows(a, compute) for a in (xhat, cache.rstd, *arrays)), shape
 
 
+def _sum_blocks(a, block):
+    starts = range(0, len(a), block)
+    return np.array([sum_rows(a[start:start + block]) for start in starts]).reshape(len(starts), a.shape[1])
+
+
 def backward_sums(dy, cache, block=None):
     """dx, and the sums over rows that are dgamma and dbeta, not rounded yet: of parts of the rows they are added up.
 
@@ -284,25 +289,17 @@ def backward_sums(dy, cache, block=None):
     """
     if block is not None:
         contract.require_count("block", block)
+    gamma, xhat, rstd, upstream, shape = _unpack(cache, (*_LAYER_NORM, RMSNormCache), dy=dy)
     centre = _keep if isinstance(cache, RMSNormCache) else centred
-    return _backward_sums(dy, cache, (*_LAYER_NORM, RMSNormCache), centre, block)
-
-
-def _sum_blocks(a, block):
-    starts = range(0, len(a), block)
-    return np.array([sum_rows(a[start:start + block]) for start in starts]).reshape(len(starts), a.shape[1])
-
-
-def _backward_sums(dy, cache, kinds, centre, block=None):
-    gamma, xhat, rstd, upstream, shape = _unpack(cache, kinds, dy=dy)
     with np.errstate(all="ignore"):
         dx = _given_back(_apply_jacobian_any(upstream * gamma, xhat, rstd, centre), cache.dtype).reshape(shape)
         terms = upstream * xhat, upstream.copy()  # sum_rows may overwrite what it adds
         return dx, *(_sum_blocks(a, block) if block else sum_rows(a) for a in terms)
 
 
-def _backward(dy, cache, kinds, centre):
-    dx, *sums = _backward_sums(dy, cache, kinds, centre)
+def _backward(dy, cache, *kinds):
+    contract.require_cache(cache, *kinds)
+    dx, *sums = backward_sums(dy, cache)
     with np.errstate(all="ignore"):
         return dx, *(_given_back(a, cache.gamma.dtype) for a in sums)
 
@@ -336,7 +333,7 @@ def layer_norm_backward(dy, cache):
     is, the error of the row's mean is in it, about u sigma.
     From a PreciseLayerNormCache u is float64's.
     """
-    return _backward(dy, cache, _LAYER_NORM, centred)
+    return _backward(dy, cache, *_LAYER_NORM)
 
 
 def layer_norm_backward_steps(dy, x, gamma, eps=1e-5):
@@ -416,5 +413,5 @@ def rms_norm_backward(dy, cache):
 
     Arguments and errors as :func:`layer_norm_backward`; returns (dx, dgamma).
     """
-    dx, dgamma, _ = _backward(dy, cache, (RMSNormCache,), _keep)
+    dx, dgamma, _ = _backward(dy, cache, RMSNormCache)
     return dx, dgamma

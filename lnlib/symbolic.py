@@ -274,7 +274,6 @@ def graph_steps(row):
     A dict of the symbols dxhat_1, ..., ds, dvar, dc_1, ..., dmu, dx_1, ..., dgamma_1, ..., dbeta_1, ... mapped to
     expressions in earlier keys, in dy and in the nodes of :func:`graph`.
     """
-    _require_row(row)
     nodes = graph(row)
     inner = [n for n in nodes if gradient_of(n) not in row.dy]  # dy is given
     targets = [*reversed(inner), *row.x, *row.gamma, *row.beta]
@@ -283,7 +282,6 @@ def graph_steps(row):
 
 def graph_route(row) -> Gradients:
     """Route 3: the reverse sweep of :func:`graph_steps`, each line put into the next."""
-    _require_row(row)
     value = {}
     for name, step in graph_steps(row).items():
         value[name] = step.subs(value)
@@ -364,8 +362,7 @@ def prove_spectrum(row):
 
 def differentiate_backward(row) -> DoubleGradients:
     r"""Double backward by brute force: SymPy differentiates :math:`\langle v, dx\rangle`."""
-    _require_row(row)
-    inner = Matrix([row.v.dot(jacobian_route(row).dx)])
+    inner = Matrix([jacobian_route(row).dx.dot(row.v)])
     return DoubleGradients(*(inner.jacobian(w).T for w in (row.x, row.gamma, row.dy)))
 
 

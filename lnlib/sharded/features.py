@@ -36,15 +36,8 @@ class FeaturesCache(NamedTuple):
     backend = "features"
 
 
-class RMSFeaturesCache(NamedTuple):
+class RMSFeaturesCache(NamedTuple("RMSFeaturesCache", FeaturesCache.__annotations__.items())):
     """The same of RMS norm."""
-
-    xhat: np.ndarray
-    rstd: np.ndarray
-    gamma: np.ndarray
-    dtype: np.dtype
-    D: int
-    block: int | None
 
     backend = "features"
 

@@ -23,9 +23,6 @@ SUM, GATHER, SAME = "sum", "gather", "same"
 #: Bytes with which a rank announces a message: 8 for what it is, 8 for the length of its first axis.
 HEADER = 16
 
-#: What the first field of an announcement says of a program that has returned.
-END = "the end of the program"
-
 
 class RankError(Exception):
     """What went wrong on which rank, in which argument; raised on every rank with the same text."""
@@ -85,7 +82,7 @@ def advance(program, reply):
     try:
         return _announced(program.send(reply))
     except StopIteration as stop:
-        return Step(content=stop.value, terms={"operation": END}, finished=True)
+        return Step(content=stop.value, terms={"operation": "the end of the program"}, finished=True)
     except Exception as error:
         return Step(cause=error)
 

@@ -16,11 +16,6 @@ def eps_for_radius_solution(sigma, radius):
     return sigma**2 * (1 / radius**2 - 1)
 
 
-def _rows_and_radii(rng):
-    return [Call({"sigma": sigma, "radius": radius}, row=rng.standard_normal(16))
-            for sigma, radius in ((3e-3, 0.9), (1.0, 0.5), (20.0, 0.1))]
-
-
 def _lands_there(eps, sigma, radius, row):
     eps = expect_number(eps, "eps")
     expect(eps >= 0, f"your eps = {eps:.3g} is negative, and would take the row out of the sphere")
@@ -135,7 +130,9 @@ def _shape_of(kind):
 
 EXERCISES = (
     Exercise("eps-for-radius", 5, "derive", eps_for_radius_solution,
-             (each("a row lands at the radius asked for", _rows_and_radii, _lands_there),
+             (each("a row lands at the radius asked for", lambda rng: [
+                 Call({"sigma": sigma, "radius": radius}, row=rng.standard_normal(16))
+                 for sigma, radius in ((3e-3, 0.9), (1.0, 0.5), (20.0, 0.1))], _lands_there),
               each("radius 1 needs eps = 0", lambda rng: Call({"sigma": 2.0, "radius": 1.0}),
                    lambda eps, **_: expect(eps == 0, "radius 1 is the sphere itself: only eps = 0 reaches it"))),
              mistakes=changes(

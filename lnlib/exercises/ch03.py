@@ -140,8 +140,7 @@ def _three_of_four(found):
 
 
 _RESIDUAL = Backward(("dx", "dgamma", "dbeta"),
-                     lambda dy, cache: {"dy": dy, "dz_other": np.zeros_like(dy), "cache": cache},
-                     _three_of_four, LAYER)
+                     lambda dy, cache: {"dy": dy, "dz_other": np.zeros_like(dy), "cache": cache}, _three_of_four, LAYER)
 
 EXERCISES = (
     Exercise("backward-dx", 10, "implement", backward_dx_solution,

@@ -67,10 +67,6 @@ def variance_solution(x):
     return (c * c).mean(axis=-1, keepdims=True)
 
 
-def _far_from_zero(rng):
-    return [Call({"x": rng.standard_normal(shape) + mean}, mean=mean) for shape, mean in (((2, 3, 8), 1), ((3, 5), 1e6))]
-
-
 def _as_numpy(found, x, mean):
     # A few roundings on top of sums of 8 terms, of numbers that may be as large as the mean (a running mean's are).
     # The mean of squares less the square of the mean is off by u * mean^2, 1e-4 here.
@@ -131,11 +127,6 @@ def _is_zero(found, **_):
 
 def best_step_solution(order, u, length):
     return length * (u / order) ** (1 / (order + 1))
-
-
-def _orders(rng):
-    return [Call({"order": order, "u": u, "length": length})
-            for order in (2, 1, 4, 6) for u, length in ((_U, 1.0), (2.0**-24, 1.0), (_U, 1e-3))]
 
 
 def _smallest(h, order, u, length):
@@ -273,7 +264,9 @@ EXERCISES = (
          "for i in [(..., j) for j in range(x.shape[-1])]",
          "An index of the last axis alone moves this feature of every row at once. What moves one element?"))),
     Exercise("complex-safe-variance", 5, "implement", variance_solution,
-             (each("the variance of real numbers", _far_from_zero, _as_numpy),
+             (each("the variance of real numbers", lambda rng: [
+                 Call({"x": rng.standard_normal(shape) + mean}, mean=mean)
+                 for shape, mean in (((2, 3, 8), 1), ((3, 5), 1e6))], _as_numpy),
               each("complex in, complex out",
                    lambda rng: Call({"x": rng.standard_normal((2, 4)) + 1j * rng.standard_normal((2, 4))}),
                    lambda found, x: expect_array(found, (2, 1), "complex128", "for a complex x the result")),
@@ -309,7 +302,9 @@ EXERCISES = (
         ("return (c * c)", "return (c * c).real",
          "The real part alone is returned, and the derivative is in the other."))),
     Exercise("best-step", 10, "derive", best_step_solution,
-             (each("the error is smallest there", _orders, _smallest),
+             (each("the error is smallest there", lambda rng: [
+                 Call({"order": order, "u": u, "length": length})
+                 for order in (2, 1, 4, 6) for u, length in ((_U, 1.0), (2.0**-24, 1.0), (_U, 1e-3))], _smallest),
               Check("right in any unit",
                     lambda rng: [Call({"order": 2, "u": _U, "length": length}) for length in (1.0, 1000.0)],
                     _any_unit)), mistakes=changes(

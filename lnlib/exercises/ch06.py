@@ -258,15 +258,13 @@ BUFFERS = {"layer_f": layer_f} | {name: function_with(layer_f, tuple(pairs)) for
     ("one with a single buffer for every D", ("(D, np.empty((2, D)))", "(0, np.empty((2, 10_000)))[:, :D]")),
     ("one that keeps dx", (_BOTH, "both = sums(dy, xhat)"),
      ("dx = r", "dx = SCRATCH.setdefault(('dx', x.shape), np.empty(x.shape))\n    dx[...] = r")),
-    ("one that keeps dgamma",
-     (_BOTH, "both = SCRATCH.setdefault(('dgamma', D), np.empty(D)), np.empty(D)\n"
-             "    both[0][:], both[1][:] = sums(dy, xhat)")),
-    ("one that keeps dbeta",
-     (_BOTH, "both = np.empty(D), SCRATCH.setdefault(('dbeta', D), np.empty(D))\n"
-             "    both[0][:], both[1][:] = sums(dy, xhat)")),
-    ("one that keeps y", (_BOTH, "both = sums(dy, xhat)"),
-     ("return gamma * xhat + beta,",
-      "y = SCRATCH.setdefault(('y', x.shape), np.empty(x.shape))\n    y[...] = gamma * xhat + beta\n    return y,")))}
+    ("one that keeps dgamma", (_BOTH, "both = SCRATCH.setdefault(('dgamma', D), np.empty(D)), np.empty(D)\n"
+                                      "    both[0][:], both[1][:] = sums(dy, xhat)")),
+    ("one that keeps dbeta", (_BOTH, "both = np.empty(D), SCRATCH.setdefault(('dbeta', D), np.empty(D))\n"
+                                     "    both[0][:], both[1][:] = sums(dy, xhat)")),
+    ("one that keeps y", (_BOTH, "both = sums(dy, xhat)"), (
+        "return gamma * xhat + beta,",
+        "y = SCRATCH.setdefault(('y', x.shape), np.empty(x.shape))\n    y[...] = gamma * xhat + beta\n    return y,")))}
 
 
 def _says_of(title, layers, right, words):

@@ -103,8 +103,18 @@ class Raised(Exception):
 
 
 def raised(error, answer, message=None, **about):
-    """The :class:`Raised` of an exception that ``answer`` ended with; ``message``: its text, if not all of it counts."""
-    return Raised(type(error).__name__, str(error) if message is None else message, _in_words(error, answer), **about)
+    """The :class:`Raised` of an exception that ``answer`` ended with: what, where, and what it usually means.
+    ``message`` is its text, if not all of it counts."""
+    words = f"your function raised {type(error).__name__}: {error}"
+    file = getattr(getattr(answer, "__code__", None), "co_filename", None)
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    line = next((frame.line for frame in frames if frame.filename == file), "")
+    if line:
+        words += f"; in its line `{line}`"
+    shapes = [re.findall(r"\d+", shape) for shape in re.findall(r"\(([\d,]+)\)", str(error))]
+    if "could not be broadcast" in str(error) and any(a[:-1] == b for a, b in itertools.permutations(shapes, 2)):
+        words += "; a mean over the last axis keeps that axis, of length 1, only with keepdims=True"
+    return Raised(type(error).__name__, str(error) if message is None else message, words, **about)
 
 
 def questions(check, rng):
@@ -170,17 +180,3 @@ def _arrays(value):
     if isinstance(value, (tuple, list)) and any(isinstance(a, np.ndarray) for a in value):
         return [a for a in value if isinstance(a, np.ndarray)]
     return [] if isinstance(value, (tuple, np.random.Generator)) else [value]
-
-
-def _in_words(error, answer):
-    """What the answer raised, where, and what it usually means."""
-    words = f"your function raised {type(error).__name__}: {error}"
-    file = getattr(getattr(answer, "__code__", None), "co_filename", None)
-    frames = reversed(traceback.extract_tb(error.__traceback__))
-    line = next((frame.line for frame in frames if frame.filename == file), "")
-    if line:
-        words += f"; in its line `{line}`"
-    shapes = [re.findall(r"\d+", shape) for shape in re.findall(r"\(([\d,]+)\)", str(error))]
-    if "could not be broadcast" in str(error) and any(a[:-1] == b for a, b in itertools.permutations(shapes, 2)):
-        words += "; a mean over the last axis keeps that axis, of length 1, only with keepdims=True"
-    return words

@@ -5,11 +5,6 @@ from matplotlib.patches import Rectangle
 from .style import COLOURS, SIZE, figure
 
 
-def _bare(ax, xlim, ylim):
-    ax.set(xlim=xlim, ylim=ylim)
-    ax.set_axis_off()
-
-
 def race(threads, steps, clash):
     """Two threads and what each does; an arrow joins the two steps that meet in one place of memory.
 
@@ -32,7 +27,8 @@ def race(threads, steps, clash):
     store, load = ((steps[at][0], at) for at in clash)
     ax.annotate("", load, store, arrowprops={"arrowstyle": "-|>", "color": COLOURS["orange"], "shrinkA": 44,
                                              "shrinkB": 44, "linewidth": 2})
-    _bare(ax, (-0.5, 1.5), (len(steps) - 0.3, -1.2))
+    ax.set(xlim=(-0.5, 1.5), ylim=(len(steps) - 0.3, -1.2))
+    ax.set_axis_off()
     return fig
 
 
@@ -55,5 +51,6 @@ def halves(names, sums):
         ax.text(-0.2, at - 0.08, f"call {at + 1}", ha="right", va="center", fontsize=SIZE)
         ax.plot((0, 2 * count + 0.4), (at + 0.36, at + 0.36), color="black", linewidth=3)
     ax.text(count + 0.2, sums - 0.35, "barriers", ha="center", va="top", fontsize=SIZE)
-    _bare(ax, (-2.2, 2 * count + 0.5), (sums + 0.05, -1.1))
+    ax.set(xlim=(-2.2, 2 * count + 0.5), ylim=(sums + 0.05, -1.1))
+    ax.set_axis_off()
     return fig

@@ -15,7 +15,7 @@ def two_claims(moved, loss, h, claims):
     here = loss(0.0)
     values = np.array([loss(t) for t in moved]) - here
     ax.plot(moved, values, color="black", linewidth=2.4, label="the loss")
-    for (name, slope), (_, _, style) in zip(claims.items(), styles(claims)):
+    for name, slope, style in styles(claims):
         ax.plot(moved, slope * moved, **{**style, "marker": ""}, label=f"slope by {name}")
     ends = np.array([loss(-h), loss(h)]) - here
     ax.plot([-h, h], ends, "o-", color=COLOURS["green"], linewidth=1.4, markersize=7, label="chord of two values")

@@ -22,9 +22,9 @@ def _bare_3d(ax, limit):
         ax.text(*(label_at * direction), name, color="black", ha="center", va="center", fontsize=12)
 
 
-def _arrow(ax, start, end, colour, shrink=0, **line):
-    ax.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": colour, "shrinkA": shrink,
-                                            "shrinkB": shrink, **line})
+def _arrow(ax, start, end, colour, shrink=0, linewidth=1.8, linestyle="-"):
+    ax.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": colour, "shrinkA": shrink, "shrinkB": shrink,
+                                            "linewidth": linewidth, "linestyle": linestyle})
 
 
 def geometry(x, c, xhat, y):
@@ -89,10 +89,9 @@ def paths_to_xhat():
                 bbox={"boxstyle": "circle,pad=0.35", "facecolor": "none", "edgecolor": "black"})
 
     def arrow(start, end, label, offset, colour, linestyle="-"):
-        start, end = places[start], places[end]
-        _arrow(ax, start, end, colour, shrink=19, linestyle=linestyle, linewidth=2)
-        ax.text((start[0] + end[0]) / 2 + offset[0], (start[1] + end[1]) / 2 + offset[1], label,
-                color=colour, fontsize=13, ha="center", va="center")
+        start, end = np.array([places[start], places[end]])
+        _arrow(ax, start, end, colour, 19, 2, linestyle)
+        ax.text(*((start + end) / 2 + offset), label, color=colour, fontsize=13, ha="center", va="center")
 
     arrow("$x_j$", r"$\hat x_i$", r"$\delta_{ij}/s$", (-0.35, 0.14), COLOURS["blue"])
     arrow("$x_j$", r"$\mu$", "$1/D$", (-0.2, 0.14), COLOURS["orange"])
@@ -134,17 +133,14 @@ def split_of_g(xhat, g, dx_over_r):
     tip = np.array([np.linalg.norm(flat - point), up @ g])
     fig, (side, above) = figure(5.2, 3.2, 2)
 
-    def arrow(ax, start, end, colour):
-        _arrow(ax, start, end, colour, linewidth=1.8)
-
     def lost(ax, start, end, name, place, **options):
         ax.plot(*np.stack([start, end], -1), color=COLOURS["orange"], linestyle="--")
         ax.annotate(f"{name}\n{np.linalg.norm(end - start):.2f}", (start + end) / 2, place, color=COLOURS["orange"],
                     textcoords="offset points", fontsize=12, va="center", **options)
 
     side.plot((-0.2, 2.1), (0, 0), color="black", linewidth=1)
-    arrow(side, (0, 0), tip, "black")
-    arrow(side, (0, 0), tip * [1, 0], COLOURS["blue"])
+    _arrow(side, (0, 0), tip, "black")
+    _arrow(side, (0, 0), tip * [1, 0], COLOURS["blue"])
     lost(side, tip, tip * [1, 0], r"along $\mathbf{1}$", (6, 0))
     side.text(*(tip * 0.5 + [-0.08, 0.08]), f"$g$  {np.linalg.norm(g):.2f}", ha="right", fontsize=13)
     side.text(tip[0] / 2, -0.07, r"$g - \overline{g}$", va="top", ha="center", color=COLOURS["blue"], fontsize=13)
@@ -153,8 +149,8 @@ def split_of_g(xhat, g, dx_over_r):
     above.plot(*np.sqrt(3) * np.stack([np.cos(angles), np.sin(angles)]), color="black", linewidth=1)
     above.plot(*np.stack([0 * point, flat * [1, 0]], -1), color=COLOURS["grey"], linewidth=1, linestyle=":")
     above.plot(0, 0, "+", color="black", markersize=10)
-    arrow(above, point, flat, COLOURS["blue"])
-    arrow(above, point, kept, COLOURS["green"])
+    _arrow(above, point, flat, COLOURS["blue"])
+    _arrow(above, point, kept, COLOURS["green"])
     lost(above, flat, kept, r"along $\hat x$", (0, -20 if flat[1] < 0 else 20), ha="center")
     above.plot(*point, "o", color="black")
     above.text(*(point - [0.1, 0.1]), r"$\hat x$", ha="right", va="top", fontsize=14)

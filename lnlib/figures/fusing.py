@@ -6,7 +6,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
-from .style import COLOURS, DASHES, SIZE, apart, draw_lines, figure, key_below, styles, with_key
+from .style import COLOURS, DASHES, SIZE, draw_lines, figure, key_below, stacked, styles, with_key
 
 _LIGHT = "#dcdcdc"  # what is moved, or waits, and serves nobody
 
@@ -73,10 +73,8 @@ def ladder_steps(panels):
 
     panels: title -> {name: ((median, first, third quartile) in seconds, predicted seconds or None)}, the first on top.
     """
-    counts = [len(steps) for steps in panels.values()]
-    fig, axes = figure(5.4, 0.31 * sum(counts) + 1.8, 1, len(panels))
-    apart(fig)
-    for ax, (title, steps) in zip(np.atleast_1d(axes), panels.items()):
+    fig, drawn = stacked(5.4, 0.31 * sum(map(len, panels.values())) + 1.8, panels)
+    for ax, steps in drawn:
         for at, (quartiles, predicted) in enumerate(steps.values()):
             median, first, third = 1e3 * np.asarray(quartiles)
             bar = ax.barh(at, median, 0.66, color=COLOURS["grey" if predicted is None else "blue"], alpha=0.75)
@@ -86,9 +84,8 @@ def ladder_steps(panels):
                                    markeredgecolor="black")
                 measured = bar
         ax.set_yticks(range(len(steps)), steps)
-        ax.set(ylim=(len(steps) - 0.5, -0.5), xlabel="ms" if ax is np.atleast_1d(axes)[-1] else "")
+        ax.set(ylim=(len(steps) - 0.5, -0.5), xlabel="ms" if ax is fig.panels[-1] else "")
         ax.grid(False, axis="y")
-        ax.set_title(title, fontsize=SIZE)
     return key_below(fig, (measured, line, diamond), ("median", "quartiles", "predicted"), 3)
 
 
@@ -115,11 +112,9 @@ def lanes(requests):
     requests: title -> the accesses of one request (:class:`lnlib.simt.Access`). Sectors are drawn side by side,
     wherever they lie in memory.
     """
-    fig, axes = figure(5.4, 1.45 * len(requests) + 0.9, 1, len(requests))
-    apart(fig)
-    axes = np.atleast_1d(axes)
+    fig, drawn = stacked(5.4, 1.45 * len(requests) + 0.9, requests)
     touched = [sorted({a.address // 32 for a in accesses}) for accesses in requests.values()]
-    for ax, sectors, (title, accesses) in zip(axes, touched, requests.items()):
+    for sectors, (ax, accesses) in zip(touched, drawn):
         for slot in range(len(sectors)):
             moved = ax.axvspan(32 * slot, 32 * slot + 32, facecolor=_LIGHT, edgecolor="black", linewidth=0.5)
         for a in accesses:
@@ -128,10 +123,9 @@ def lanes(requests):
             used = ax.barh(a.thread % 32, a.size, 1, left, color=COLOURS["blue"], edgecolor=COLOURS["blue"],
                            linewidth=2)
         ax.set(xlim=(0, 32 * max(map(len, touched))), ylim=(31.5, -0.5), yticks=(0, 31), ylabel="lane")
-        ax.set_title(title, fontsize=SIZE)
         ax.grid(False)
-        ax.tick_params(labelbottom=ax is axes[-1])
-    axes[-1].set_xlabel("bytes, sectors side by side")
+        ax.tick_params(labelbottom=ax is fig.panels[-1])
+    ax.set_xlabel("bytes, sectors side by side")
     return key_below(fig, (moved, used), ("sector moved", "used"))
 
 
@@ -194,10 +188,8 @@ def writers(panels):
     in steps of the first array.
     """
     ends = [max(a.address + a.size for a in accesses) for accesses in panels.values()]
-    fig, axes = figure(5.4, 2.1 * len(panels), 1, len(panels))
-    apart(fig)
-    colours = COLOURS["orange"], COLOURS["blue"]
-    for ax, colour, (title, accesses) in zip(np.atleast_1d(axes), colours, panels.items()):
+    fig, drawn = stacked(5.4, 2.1 * len(panels), panels)
+    for colour, (ax, accesses) in zip((COLOURS["orange"], COLOURS["blue"]), drawn):
         count = 1 + max(a.block for a in accesses)
         for block in range(count):
             touched = sorted({byte for a in accesses if a.block == block
@@ -207,9 +199,8 @@ def writers(panels):
             ax.broken_barh(bars, (block - 0.375, 0.75), color=colour, linewidth=0)
         ax.set(ylim=(count - 0.4, -0.6), yticks=(0, count - 1), ylabel="block", xlim=(0, max(ends)),
                xticks=range(0, max(ends) + 1, ends[0]))
-        ax.set_title(title, fontsize=SIZE)
         ax.grid(False, axis="y")
-    np.atleast_1d(axes)[-1].set_xlabel("bytes from the start of the array")
+    ax.set_xlabel("bytes from the start of the array")
     return fig
 
 
@@ -304,10 +295,8 @@ def two_cuts(rows, features, counts):
 
 def times_of_cuts(D, panels):
     """Modelled times over the number of features, both logarithmic; panels: title -> {name: seconds for each D}."""
-    fig, axes = figure(5.2, 2.6 * len(panels) + 0.5, 1, len(panels), xscale="log", yscale="log")
-    apart(fig)
-    for ax, (title, times) in zip(np.atleast_1d(axes), panels.items()):
+    fig, drawn = stacked(5.2, 2.6 * len(panels) + 0.5, panels, xscale="log", yscale="log")
+    for ax, times in drawn:
         draw_lines(ax, D, {name: 1e6 * np.asarray(seconds) for name, seconds in times.items()}, "os^", markersize=5)
-        ax.set(ylabel="µs, modelled", xlabel="$D$" if ax is np.atleast_1d(axes)[-1] else "")
-        ax.set_title(title, fontsize=SIZE)
+        ax.set(ylabel="µs, modelled", xlabel="$D$" if ax is fig.panels[-1] else "")
     return with_key(fig, 3)

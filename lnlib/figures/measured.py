@@ -10,7 +10,7 @@ import numpy as np
 from ..cost import Machine, operations, total
 from ..measure.contestants import ACCESSES
 from .fusing import false_sharing, rooflines, time_per_element
-from .style import COLOURS, SIZE, apart, figure, key_below
+from .style import COLOURS, key_below, stacked
 
 SHAPE = (8, 1024, 768)
 WAYS = {"numpy-idiomatic": {}, "numpy-reused": {"keep": "x", "out": True}, "pytorch": {"keep": "x", "fused": True},
@@ -111,9 +111,8 @@ def predicted(records, name, which, shape):
 
 def ladder(stored, mine, shape=SHAPE):
     """A pair of bars for each step, grey stored and blue measured here, each with its own prediction, a diamond."""
-    fig, axes = figure(5.4, 9.5, 1, 2)
-    apart(fig)
-    for ax, which in zip(axes, ("forward", "backward")):
+    fig, drawn = stacked(5.4, 9.5, {f"{which}, {shape}": which for which in ("forward", "backward")})
+    for ax, which in drawn:
         names = [n for n in STEPS if quartiles(mine, n, "ladder", shape, which)]
         for at, name in enumerate(names):
             for records, colour, down in ((stored, "grey", -0.2), (mine, "blue", 0.2)):
@@ -129,8 +128,7 @@ def ladder(stored, mine, shape=SHAPE):
         ax.set_yticks(range(len(names)), [STEPS[n] for n in names])
         ax.set(ylim=(len(names) - 0.5, -0.5), xlabel="ms")
         ax.grid(False, axis="y")
-        ax.set_title(f"{which}, {shape}", fontsize=SIZE)
-    key = dict(zip(*axes[0].get_legend_handles_labels()[::-1]))
+    key = dict(zip(*fig.panels[0].get_legend_handles_labels()[::-1]))
     return key_below(fig, key.values(), key.keys(), 3)
 
 

@@ -58,15 +58,13 @@ def _fold_key(fig):
     """A key with as many columns as the width allows; returns how many rows that adds."""
     old = fig.legends[0]
     handles, labels = old.legend_handles, [text.get_text() for text in old.get_texts()]
-    rows = {}
     for columns in range(len(labels), 0, -1):
         fig.legends[0].remove()
         key_below(fig, handles, labels, columns)
         fig.draw_without_rendering()
-        rows[columns] = -(-len(labels) // columns)
         if fig.legends[0].get_window_extent().width <= fig.bbox.width:
             break
-    return rows[columns] - 1
+    return -(-len(labels) // columns) - 1
 
 
 def _thin(axis, size):

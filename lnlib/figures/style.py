@@ -8,7 +8,7 @@ in dash or marker, so that they survive print.
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "DASHES", "SIZE", "apart", "draw_lines", "figure", "glue", "key_below", "styles", "with_key"]
+__all__ = ["COLOURS", "DASHES", "SIZE", "draw_lines", "figure", "glue", "key_below", "stacked", "styles", "with_key"]
 
 COLOURS = {"blue": "#0072b2", "orange": "#d55e00", "green": "#009e73", "pink": "#cc79a7", "grey": "#6b6b6b"}
 #: The size of type in points, 16 pixels; a raised exponent then still has 11.
@@ -45,9 +45,13 @@ def figure(width=6.4, height=3.6, columns=1, rows=1, narrow=None, **axes_options
     return fig, axes
 
 
-def apart(fig):
-    """More room between a panel's ticks and the title of the one below."""
-    fig.get_layout_engine().set(h_pad=0.12)
+def stacked(width, height, panels, **axes_options):
+    """Panels below each other, for {title: what it shows}: (figure, [(axes, what it shows)])."""
+    fig, _ = figure(width, height, 1, len(panels), **axes_options)
+    fig.get_layout_engine().set(h_pad=0.12)  # between a panel's ticks and the title of the one below
+    for ax, title in zip(fig.panels, panels):
+        ax.set_title(title, fontsize=SIZE)
+    return fig, [*zip(fig.panels, panels.values())]
 
 
 def styles(series, markers="os^vD"):

@@ -1,5 +1,7 @@
 """Exercises of chapter 8, where the forward pass loses digits."""
 
+from functools import partial
+
 import numpy as np
 
 from .. import reference, regimes
@@ -20,43 +22,38 @@ def survivors_solution(row, digits, eps=1e-5):
     return [name for name, loss in losses.items() if max(loss, 2**-24) <= 10.0**-digits]
 
 
+_ALL, _GOOD = ["naive", "two-pass", "recentred"], ["two-pass", "recentred"]
 #: (ratio, energy, digits, D, survivors). Every predicted loss is at least 3 times above or below 10**-digits,
 #: where what is measured is to agree; the cases of _near_the_threshold are closer, and for theory alone.
 PLACES = {
-    "an ordinary row": ((1.0, 1e5, 6, 256, ["naive", "two-pass", "recentred"]),
-                        (1.0, 1e5, 8, 256, [])),
+    "an ordinary row": ((1.0, 1e5, 6, 256, _ALL), (1.0, 1e5, 8, 256, [])),
     "no error is below u": ((0.01, 1e5, 8, 256, []),),
-    "eps hides a wrong variance": ((1e3, 1e-4, 3.5, 256, ["naive", "two-pass", "recentred"]),
-                                   (1e3, 1e-13, 3.5, 256, ["naive", "two-pass", "recentred"]),
-                                   (1e3, 10.0, 3.5, 256, ["two-pass", "recentred"]),
-                                   (1e3, 1e-6, 3.5, 256, ["naive", "two-pass", "recentred"]),
-                                   (1e3, 1e3, 3.5, 256, ["two-pass", "recentred"])),
-    "rows far from zero": ((130.0, 1e5, 4.8, 1024, ["two-pass", "recentred"]),
-                           (560.0, 1e5, 4.2, 256, ["two-pass", "recentred"]),
-                           (-1e4, 1e3, 6, 256, ["recentred"]),
-                           (-2e3, 1e3, 3, 64, ["two-pass", "recentred"])),
+    "eps hides a wrong variance": ((1e3, 1e-4, 3.5, 256, _ALL), (1e3, 1e-13, 3.5, 256, _ALL),
+                                   (1e3, 10.0, 3.5, 256, _GOOD), (1e3, 1e-6, 3.5, 256, _ALL),
+                                   (1e3, 1e3, 3.5, 256, _GOOD)),
+    "rows far from zero": ((130.0, 1e5, 4.8, 1024, _GOOD), (560.0, 1e5, 4.2, 256, _GOOD),
+                           (-1e4, 1e3, 6, 256, ["recentred"]), (-2e3, 1e3, 3, 64, _GOOD)),
     # sigma = 1e-25, whose square is no float32.
-    "a row of tiny numbers": ((10.0, 1e-45, 5, 256, ["naive", "two-pass", "recentred"]),),
+    "a row of tiny numbers": ((10.0, 1e-45, 5, 256, _ALL),),
     "the naive formula subtracts a rounded mean as well": ((1e4, 1e-7, 5, 256, ["recentred"]),),
 }
 
 
-def _names(found):
-    expect(found is not None, "the result is None; is a return missing?")
-    expect(isinstance(found, (list, tuple, set)), f"found {found!r}, expected a list of names")
-    return sorted(found)
+def _survivors(title, ask):
+    """A check of which algorithms are named; a call knows the right ``names``, and what else to call ``expected``."""
+    def judge(found, where, names, expected=None, **_):
+        expect(found is not None, "the result is None; is a return missing?")
+        expect(isinstance(found, (list, tuple, set)), f"found {found!r}, expected a list of names")
+        found, names = sorted(found), sorted(names)
+        expect(found == names, f"at {where} found {found}, expected {expected or names}")
+    return each(title, ask, judge, unchanged=True)
 
 
-def _survives(description):
-    def ask(rng):
-        return [Call({"row": regimes.rows(rng, 1, D, ratio, np.sqrt(energy * 1e-5))[0], "digits": digits},
-                     place=f"ratio {ratio:g}, energy {energy:g} and D = {D}", expected=sorted(expected))
-                for ratio, energy, digits, D, expected in PLACES[description]]
-
-    def judge(found, digits, place, expected, **_):
-        found = _names(found)
-        expect(found == expected, f"at {place}, {digits} digits: found {found}, expected {expected}")
-    return each(description, ask, judge, unchanged=True)
+def _on_the_map(title):
+    return _survivors(title, lambda rng: [
+        Call({"row": regimes.rows(rng, 1, D, ratio, np.sqrt(energy * 1e-5))[0], "digits": digits}, names=names,
+             where=f"ratio {ratio:g}, energy {energy:g} and D = {D}, {digits} digits:")
+        for ratio, energy, digits, D, names in PLACES[title]])
 
 
 def _near_the_threshold(rng):
@@ -69,25 +66,19 @@ def _near_the_threshold(rng):
     # Of four numbers, so that a variance divided by D - 1 shows.
     near, flat, far = (regimes.rows(rng, 1, D, ratio)[0] for D, ratio in ((4, 100.0), (256, 0.01), (256, 30.0)))
     mean, naive = regimes.mean_loss(of(near)[0], 4, "pairwise"), regimes.naive_loss(*of(far), 256, "pairwise")
-    return [Call({"row": row, "digits": -np.log10(loss * factor)}, place=place, expected=expected)
-            for row, loss, place, *both in (
-                (near, mean, f"a loss of {mean:.2e} by the rounded mean", ["recentred", "two-pass"], ["recentred"]),
-                (far, naive, f"a loss of {naive:.2e} by the naive variance", ["naive", "recentred", "two-pass"],
-                 ["recentred", "two-pass"]),
-                (flat, 2.0**-24, "ratio 0.01, where u is lost", ["naive", "recentred", "two-pass"], []))
-            for factor, expected in zip((1.1, 0.9), both)]
+    for row, loss, place, *both in (
+            (near, mean, f"a loss of {mean:.2e} by the rounded mean", _GOOD, ["recentred"]),
+            (far, naive, f"a loss of {naive:.2e} by the naive variance", _ALL, _GOOD),
+            (flat, 2.0**-24, "ratio 0.01, where u is lost", _ALL, [])):
+        for factor, names in zip((1.1, 0.9), both):
+            digits = -np.log10(loss * factor)
+            yield Call({"row": row, "digits": digits}, names=names, where=(
+                f"{place}, {digits:.3f} digits, which is an error of {10.0**-digits:.2e}:"))
 
 
-def _judge_near(found, digits, place, expected, **_):
-    found = _names(found)
-    expect(found == expected, f"at {place}, {digits:.3f} digits, which is an error of {10.0**-digits:.2e}: "
-                              f"found {found}, expected {expected}")
-
-
-def _passes_eps_on(found, **_):
-    found = _names(found)
-    expect(found == ["naive", "recentred", "two-pass"],
-           f"at sigma 1e-3 and eps = 1e-2 found {found}, expected all three: the energy is 1e-4")
+def _given_eps(rng):
+    return Call({"row": regimes.rows(rng, 1, 256, 1e3, 1e-3)[0], "digits": 3.5, "eps": 1e-2}, names=_ALL,
+                where="sigma 1e-3 and eps = 1e-2", expected="all three: the energy is 1e-4")
 
 
 def safe_eps_solution(dtype, gain):
@@ -167,8 +158,7 @@ def _right(found, row, what, eps, small=None):
     expect(error <= bar, f"{what}: the relative error is {error:.1e}, expected at most {bar:.0e}")
 
 
-def _rescued(title, ask):
-    return each(title, ask, _right, call=quietly, unchanged=True)
+_rescued = partial(each, judge=_right, call=quietly, unchanged=True)
 
 
 def _rows(*cases):
@@ -182,8 +172,8 @@ def _negative_rows(rng):
     # The numbers of the other sign are of size one: they would ask for no scaling.
     row = np.abs(regimes.rows(rng, 1, 100, 0.0)[0])
     row[0] = -1e25
-    return [Call({"row": row, "eps": 0.0}, what="a row whose largest number is -1e25 with eps = 0"),
-            Call({"row": -row, "eps": 0.0}, what="a row whose largest number is 1e25 with eps = 0")]
+    return [Call({"row": sign * row, "eps": 0.0}, what=f"a row whose largest number is {largest} with eps = 0")
+            for sign, largest in ((1, "-1e25"), (-1, "1e25"))]
 
 
 def _large_float64_rows(rng):
@@ -200,10 +190,8 @@ def _zeros(found, row):
 
 EXERCISES = (
     Exercise("survivors", 15, "measure", survivors_solution,
-             (*map(_survives, PLACES),
-              each("near the threshold", _near_the_threshold, _judge_near, unchanged=True), each("eps is used", lambda rng: Call(
-                 {"row": regimes.rows(rng, 1, 256, 1e3, 1e-3)[0], "digits": 3.5, "eps": 1e-2}), _passes_eps_on)),
-             mistakes=changes(
+             (*map(_on_the_map, PLACES), _survivors("near the threshold", _near_the_threshold),
+              _survivors("eps is used", _given_eps)), mistakes=changes(
         ("max(naive, mean)", "naive",
          "The naive algorithm pays for its variance only. Which mean does it subtract from the row?",
          "min(naive, mean)", "The naive algorithm pays less than the larger of its losses. Which of them does it escape?"),

@@ -14,19 +14,13 @@ MATHJAX = ("tex-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions/h
            "sre/mathmaps/base.json", "sre/mathmaps/en.json")
 
 
-def _mathjax():
-    """The folder of the installed MathJax distribution."""
-    for file in importlib.metadata.files("sphinx-mathjax-offline"):
-        if file.name == "tex-chtml.js":
-            return Path(file.locate()).parent
-    raise FileNotFoundError("tex-chtml.js: not found in the package sphinx-mathjax-offline; reinstall requirements.txt")
-
-
 def _complete(app, exception):
     """Copy MathJax; drop the source maps, which serve those who debug the theme, and are a fifth of the site."""
     if exception or app.builder.format != "html":
         return
-    package, target = _mathjax(), Path(app.outdir) / "_static" / "mathjax"
+    package = Path(importlib.metadata.distribution("sphinx-mathjax-offline").locate_file(
+        "sphinx-mathjax-offline/static/mathjax"))
+    target = Path(app.outdir) / "_static" / "mathjax"
     for name in MATHJAX:
         source, destination = package / name, target / name
         if source.is_dir():

@@ -171,8 +171,7 @@ class Writer:
             self.exercise(node)
         elif isinstance(node, question):
             self.flush()
-            number = self.number(node, "question")
-            self.text.append(f"**Question {number}**\n\n{self.inside(node)}")
+            self.text.append(f"**Question {self.number(node, 'question')}**\n\n{self.inside(node)}")
             self.flush()
         elif isinstance(node, aside):  # its cells are run like all others, so nothing is folded
             title, *rest = node.children

@@ -68,18 +68,6 @@ _VARIANTS = {one_side: (64, 192), two_sides: (64, 192), some_threads: (64, 40), 
 _WORDS = "race", "divergent", "nothing"
 
 
-def _interpreted(kernel, threads, numbers):
-    """What the interpreter says of a kernel, as one of the words, and its message."""
-    x, out = np.arange(numbers, dtype=np.float32), simt.uninitialised(numbers, np.float32)
-    try:
-        simt.launch(kernel, 1, threads, x, out)
-    except (simt.DataRace, simt.UninitialisedRead) as error:
-        return "race", str(error)
-    except simt.DivergentBarrier as error:
-        return "divergent", str(error)
-    return "nothing", "no complaint"
-
-
 def missing_barrier_solution():
     return {
         "one_side": "race",
@@ -98,10 +86,15 @@ def _four_words(answers):
 
 
 def _as_interpreted(answers):
-    _four_words(answers)
     for kernel, (threads, numbers) in _VARIANTS.items():
-        word, message = _interpreted(kernel, threads, numbers)
-        mine = answers[kernel.__name__]
+        x, out = np.arange(numbers, dtype=np.float32), simt.uninitialised(numbers, np.float32)
+        word, message, mine = "nothing", "no complaint", answers[kernel.__name__]
+        try:
+            simt.launch(kernel, 1, threads, x, out)
+        except (simt.DataRace, simt.UninitialisedRead) as error:
+            word, message = "race", str(error)
+        except simt.DivergentBarrier as error:
+            word, message = "divergent", str(error)
         expect(mine == word, f"{kernel.__name__}: you say {mine}, the interpreter says: {message}")
 
 
@@ -223,28 +216,25 @@ def _partials(title, judge, *cases):
         case = f"N = {N}, D = {D}, {multiprocessors} multiprocessors"
         G, share = expect_parts(found, 2, "numbers")
         G = int(expect_number(G, f"{case}: G", "iu", "a whole number"))
-        judge(case, G, share, N, D, multiprocessors)
+        judge(case, G, share, *choose_partials_solution(N, D, multiprocessors), N, D, multiprocessors)
 
     return each(title, lambda rng: [Call(dict(zip(("N", "D", "multiprocessors"), case))) for case in cases],
                 judge_case)
 
 
-def _few_rows(case, G, share, N, D, multiprocessors):
+def _few_rows(case, G, share, right, right_share, N, *_):
     expect(G <= N, f"{case}: {G} partial sums are more than there are rows")
-    right, _ = choose_partials_solution(N, D, multiprocessors)
     expect(G == right, f"{case}: found {G} partial sums, expected {right}")
 
 
-def _many_rows(case, G, share, N, D, multiprocessors):
+def _many_rows(case, G, share, right, right_share, N, D, multiprocessors):
     expect(-(-N // G) <= 64, f"{case}: with {G} partial sums one of them has {-(-N // G)} rows")
-    right, _ = choose_partials_solution(N, D, multiprocessors)
     groups = multiprocessors * (512 // max(32, 1 << (-(-D // 8) - 1).bit_length()))
     expect(G % groups == 0, f"{case}: {groups} groups run at once, and some would get more of {G} sums than others")
     expect(G == right, f"{case}: {right} partial sums will do, found {G}")
 
 
-def _share(case, G, share, N, D, multiprocessors):
-    _, right = choose_partials_solution(N, D, multiprocessors)
+def _share(case, G, share, right_G, right, *_):
     rounded = any(share == round(right, digits) for digits in range(1, 9))
     expect(abs(share - right) <= 1e-9, f"{case}: the share is {share}, expected {right:.6f}"
                                        + ", which is not rounded to a few digits" * rounded)

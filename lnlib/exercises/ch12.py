@@ -49,7 +49,7 @@ def _one_by_one(answer, arguments):
     return functools.reduce(answer, arguments["groups"])
 
 
-def _is_whole(found, x, merges):
+def _is_whole(found, x, merges=1, **_):
     """Each merge rounds what it adds to the residual five times and the residual once: 8 u sigma, u sigma being the
     size of both (a bound of the page). Of the squares, each merge rounds d three times, which counts twice, and five
     times more; 16 u, all terms being positive."""
@@ -81,16 +81,13 @@ def _pair(title, offset, *counts, outlier=None, apart=0):
             x[outlier] = offset + 3e4
         return Call({"a": _group(x[:counts[0]]), "b": _group(x[counts[0]:])}, x=x)
 
-    return each(title, ask, lambda found, x, **_: _is_whole(found, x, 1))
+    return each(title, ask, _is_whole)
 
 
-def _several(title, offset, *counts):
-    def ask(rng):
-        x = (offset + rng.standard_normal(sum(counts)) + np.repeat(rng.standard_normal(len(counts)), counts))
-        x = x.astype(np.float32)
-        return Call({"groups": [_group(x[part]) for part in widths(*counts)]}, x=x)
-
-    return each(title, ask, lambda found, x, groups: _is_whole(found, x, len(groups)), call=_one_by_one)
+def _sixty_groups(rng):
+    counts = [10 + 7 * k % 90 for k in range(60)]
+    x = (1e6 + rng.standard_normal(sum(counts)) + np.repeat(rng.standard_normal(60), counts)).astype(np.float32)
+    return Call({"groups": [_group(x[part]) for part in widths(*counts)]}, x=x, merges=60)
 
 
 def _of_a_merge(answer):
@@ -102,11 +99,9 @@ def _of_a_merge(answer):
         means, squares = draws.astype(float).transpose(2, 1, 0)
         distance = means[1] - means[0]
         # Float32 keeps 1e-7 of what is drawn, and distances of 0.01 are drawn at least.
-        way = [float(mean) + float(residual) - first for (_, mean, residual, _), first in zip(found,
-            means[0])] / distance
-        held = np.linalg.lstsq(np.stack([*squares, distance**2], -1), [float(group[3]) for group in found],
-            rcond=None)[0]
-        held = np.round(held, 4)
+        _, mean, residual, total = np.array([[float(n) for n in group] for group in found]).T
+        way = (mean + residual - means[0]) / distance
+        held = np.round(np.linalg.lstsq(np.stack([*squares, distance**2], -1), total, rcond=None)[0], 4)
         start = f"Of groups of {counts[0]} and {counts[1]} numbers your"
         if np.ptp(way) < 1e-4 < abs(way[0] - counts[1] / 128):
             says = (f"{start} mean lies {way[0]:.3g} of the way from the first's to the second's. Which of them is "
@@ -163,8 +158,7 @@ def planar(a, b):
 
 
 def _halved(x):
-    mean, var = np.split((yield halves, np.stack([x.mean(-1), x.var(-1)], -1)), 2, -1)
-    return mean, var
+    return np.split((yield halves, np.stack([x.mean(-1), x.var(-1)], -1)), 2, -1)
 
 
 def _planar(x):
@@ -183,37 +177,34 @@ def _by_features(x, gamma, beta, dy, D, statistics, eps=1e-5):
     return gamma * xhat + beta, r * (g - along[:, :1] - xhat * along[:, 1:]), (dy * xhat).sum(0), dy.sum(0)
 
 
-def _library_rows(x, gamma, beta, dy):
-    y, cache = yield from rows.layer_norm_forward(x, gamma, beta)
-    return y, *(yield from rows.layer_norm_backward(dy, cache))
+def _library(cut_by):
+    def program(x, gamma, beta, dy, *_):
+        y, cache = yield from cut_by.layer_norm_forward(x, gamma, beta)
+        return y, *(yield from cut_by.layer_norm_backward(dy, cache))
+    return program
 
 
-def _library_features(x, gamma, beta, dy, D):
-    y, cache = yield from features.layer_norm_forward(x, gamma, beta)
-    return y, *(yield from features.layer_norm_backward(dy, cache))
-
-
-def _dgamma_averaged(x, gamma, beta, dy):
-    y, dx, dgamma, dbeta = yield from _library_rows(x, gamma, beta, dy)
+def _dgamma_averaged(*arguments):
+    y, dx, dgamma, dbeta = yield from _library(rows)(*arguments)
     ranks, = yield SUM, np.ones(1)
     return y, dx, dgamma / ranks, dbeta
 
 
-def _layer(by_rows=_library_rows, by_features=_library_features, **how):
+def _layer(by_rows=_library(rows), statistics=None, **how):
     """A sharded layer norm: function (x, gamma, beta, dy, cut_by, counts) -> y, dx, dgamma, dbeta, all of them whole."""
+    by_features = functools.partial(_by_features, statistics=statistics) if statistics else _library(features)
+
     def layer(x, gamma, beta, dy, cut_by, counts):
         expect(cut_by in ("rows", "features"), f'cut_by is {cut_by!r}, expected "rows" or "features"')
-        by = cut_by == "rows"
-        N, D = x.shape
-        whole = N if by else D
-        expect(sum(counts) == whole and min(counts) > 0,
-               f"counts are {[*counts]}, expected numbers above 0 that add up to the {whole} {cut_by} of x")
-        if by:
-            parts = simulate([by_rows(x[p], gamma, beta, dy[p]) for p in widths(*counts)], **how)
-            return *(np.concatenate([part[k] for part in parts]) for k in (0, 1)), *parts[0][2:]
-        parts = simulate([by_features(x[:, p], gamma[p], beta[p], dy[:, p], D) for p in widths(*counts)], **how)
-        return (*(np.concatenate([part[k] for part in parts], 1) for k in (0, 1)),
-                *(np.concatenate([part[k] for part in parts]) for k in (2, 3)))
+        axis = ("rows", "features").index(cut_by)
+        N = x.shape[axis]
+        expect(sum(counts) == N and min(counts) > 0,
+               f"counts are {[*counts]}, expected numbers above 0 that add up to the {N} {cut_by} of x")
+        programs = [by_features(x[:, p], gamma[p], beta[p], dy[:, p], N) if axis else
+                    by_rows(x[p], gamma, beta, dy[p]) for p in widths(*counts)]
+        parts = simulate(programs, **how)
+        y, dx, *sums = (np.concatenate(pieces, -axis) for pieces in zip(*parts))
+        return y, dx, *(sums if axis else parts[0][2:])
     return layer
 
 
@@ -222,17 +213,15 @@ def _one_process(x, gamma, beta, dy, cut_by, counts):
     return y, *layer_norm_backward(dy, cache)
 
 
-_BY = {name: functools.partial(_by_features, statistics=program)
-       for name, program in (("halves", _halved), ("planar", _planar))}
 #: What a layer is -> layers, by a name.
 LAYERS = {
     "nothing": {"the library's": _layer(), "the library's, with sums in a ring": _layer(order="ring"),
-                "one process": _one_process, "planar, and never cut": _layer(by_features=_BY["planar"])},
+                "one process": _one_process, "planar, and never cut": _layer(statistics=_planar)},
     "mean": {"averaged": _layer(averaged), "one whose dgamma alone is averaged": _layer(_dgamma_averaged, order="chain")},
-    "counts": {"halves": _layer(by_features=_BY["halves"]),
-               "halves, one after the other": _layer(by_features=_BY["halves"], order="chain")},
-    "cut": {"planar, cut after 3072 numbers": _layer(by_features=_BY["planar"], piece=3072),
-            "planar, cut after 300 numbers": _layer(by_features=_BY["planar"], piece=300, order="chain")}}
+    "counts": {"halves": _layer(statistics=_halved),
+               "halves, one after the other": _layer(statistics=_halved, order="chain")},
+    "cut": {"planar, cut after 3072 numbers": _layer(statistics=_planar, piece=3072),
+            "planar, cut after 300 numbers": _layer(statistics=_planar, piece=300, order="chain")}}
 
 
 def whats_wrong_solution(layer):
@@ -465,21 +454,20 @@ def _of_the_times(answer):
         return np.array([expect_number(n) for n in expect_parts(reply(plainly, function, dict(zip(
             ("N", "D", "ranks", "alpha", "beta", "rate"), (N, D, ranks, *rates))))[0], 3)])
 
-    mine, right = ([seconds(f, 0, 0, 1.0), seconds(f, 1, 0, 1e30), seconds(f, 0, 1, 1e30)]
+    mine, right = (np.array([seconds(f, *rates) for rates in ((0, 0, 1.0), (1, 0, 1e30), (0, 1, 1e30))])
                    for f in (answer, cuts_solution))
-    factors = (np.array(mine) / np.maximum(right, 1e-12))[np.array(right) > 1e-12]
+    factors = (mine / np.maximum(right, 1e-12))[right > 1e-12]
     whole = mine[0] / 3 + 5 * mine[1] + 7 * mine[2]
     if np.ptp(factors) < 1e-9 or not np.allclose(seconds(answer, 5, 7, 3), whole, rtol=1e-9, atol=0):
         return None  # all in another unit, or no such sum
     per = (N * D, 20 * D, 20 * N), (1, 1, 1), (1, D, N)
-    for name, *parts in zip(_CUTS, *mine, *right, *per):
-        for k, (found, wanted, unit) in enumerate(zip(parts[:3], parts[3:6], parts[6:])):
+    for name, *columns in zip(_CUTS, mine.T, right.T, np.transpose(per)):
+        for k, (found, wanted, unit) in enumerate(zip(*columns)):
             if abs(found - wanted) > 1e-6 * abs(wanted):
                 what, question = _COUNTED[k if k == 1 else (k, name)]
                 where = "" if name == "one process" else f" on {ranks} ranks"
-                return Diagnosis("relation", (),
-                    f"Your time of {name} counts {round(found / unit, 4):g} {what}{where}. {question}",
-                                 (f"found {found:.6g}, the model has {wanted:.6g}",))
+                return Diagnosis("relation", (), f"Your time of {name} counts {round(found / unit, 4):g} {what}{where}. "
+                                 f"{question}", (f"found {found:.6g}, the model has {wanted:.6g}",))
 
 
 def _case(title, N, D, ranks, alpha, beta, rate):
@@ -506,10 +494,9 @@ EXERCISES = (
               _pair("the same, the outlier first", 1e3, 1, 100_000, outlier=0),
               each("an empty group, and two", lambda rng: [
                   Call({"a": a, "b": b}, x=x) for x in [(9 + rng.standard_normal(40)).astype(np.float32)]
-                  for a, b, x in ((_group(x), _EMPTY, x), (_EMPTY, _group(x), x), (_EMPTY, _EMPTY, x[:0]))],
-                  lambda found, x, **_: _is_whole(found, x, 1)),
+                  for a, b, x in ((_group(x), _EMPTY, x), (_EMPTY, _group(x), x), (_EMPTY, _EMPTY, x[:0]))], _is_whole),
               _pair("an outlier beside one number", 1e3, 100_000, 2, outlier=-1),
-              _several("sixty groups one after the other", 1e6, *(10 + 7 * k % 90 for k in range(60)))),
+              each("sixty groups one after the other", _sixty_groups, _is_whole, call=_one_by_one)),
              _of_a_merge, changes(
         ("a[0] < b[0]", "a[0] > b[0]",
          "The pivot is the smaller of these two groups. How far from it may the mean of all lie, in sigma?",

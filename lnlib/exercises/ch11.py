@@ -289,11 +289,10 @@ def _one_block(size):
         for at in range(first // line, (first + {size} - 1) // line + 1):"""
 
 
-_FORWARD_LOOP = """for i in range(x.shape[0]):
-        squares = x.dtype.type(0)
-        for j in range(D):
-            squares += x[i, j] ** 2
-        r ="""
+_ONE_SUM = ("for i in range(x.shape[0]):\n        squares = x.dtype.type(0)",
+            "squares = x.dtype.type(0)\n    for i in range(x.shape[0]):")
+_ONE_TOTAL = (("D = x.shape[1]", "D, total = x.shape[1], x.dtype.type(0)"),
+              ("r, total = rstd[i], x.dtype.type(0)", "r = rstd[i]"))
 _NOT_ANEW = "The sum behind the mean is not started anew: each row adds to those before it."
 
 EXERCISES = (
@@ -304,12 +303,9 @@ EXERCISES = (
          "Only whole steps are taken: what is left over at the end is not added."),
         *_wrong_lanes(),
         ("np.zeros(lanes, x.dtype)", "np.zeros(lanes)", _IN_FLOAT64),
-        ("for lane in sums", "for lane in sums[::-1]",
-         "The lanes' sums are added from the last to the first. Are the bits the same?"),
-        ("for start in range(0, len(x), lanes):\n        step = x[start:start + lanes]\n"
-         "        sums[:len(step)] += step\n    total = x.dtype.type(0)\n    for lane in sums",
-         "whole = len(x) - len(x) % lanes\n    for start in range(0, whole, lanes):\n"
-         "        sums += x[start:start + lanes]\n    total = x.dtype.type(0)\n    for lane in (*sums, *x[whole:])",
+        ("in sums", "in sums[::-1]", "The lanes' sums are added from the last to the first. Are the bits the same?"),
+        (("for start in range(0, len(x), ", "whole = len(x) - len(x) % lanes\n    for start in range(0, whole, "),
+         ("in sums", "in (*sums, *x[whole:])"),
          "What is left over after the whole steps comes after all lanes. Which lanes does it belong to?"),
         ("for lane in sums:\n        total += lane", "total = sums.sum()",
          "The lanes' sums are added by NumPy, in an order of its own."),
@@ -332,20 +328,17 @@ EXERCISES = (
                    _Placed((3, 2, 20 + padding), view=lambda array: array[..., :20]), 64) for padding in (8, 16, 32)),
                   ("sums stored as (2, parts, D) and transposed",
                    _Placed((2, 3, 20), view=lambda array: array.transpose(1, 0, 2)), 64))), mistakes=changes(
-        ("sums.ctypes.data + part", "part",
-         "The sums are taken to begin where a line begins. At which address do they?"),
+        ("sums.ctypes.data + ", "", "The sums are taken to begin where a line begins. At which address do they?"),
         ("part * sums.strides[0] + row * sums.strides[1]", "(2 * part + row) * sums.shape[2] * sums.itemsize", _GAPS),
         (*_one_block("sums[0].size * sums.itemsize"), _GAPS),
         (*_one_block("sums.strides[1] + (sums.shape[2] - 1) * sums.strides[2] + sums.itemsize"), _GAPS),
         (*_one_block("4 * sums[0].size"), "Each number is taken to have 4 bytes. How many has a float64?"),
         ("(0, 1)", "(0,)", "One of a part's two rows is counted. What does part t write to?"),
-        ("start + sums.itemsize - 1", "start + sums.itemsize",
-         "The byte after the last one counts as touched. Which is a number's last byte?"),
+        ("itemsize - 1", "itemsize", "The byte after the last one counts as touched. Which is a number's last byte?"),
         ("// line", "/ line",
          "The quotient of address and line keeps its fraction. Is it the same for two bytes of one line?",
          "// 64", "Lines of 64 bytes are counted, whatever line is given."),
-        ("len(parts) > 1 for parts", "len(parts) - 1 for parts",
-         "A line that three parts write to is counted twice. Are lines counted here, or pairs of parts?"),
+        ("> 1", "- 1", "A line that three parts write to is counted twice. Are lines counted here, or pairs of parts?"),
         ("sum(len(parts) > 1 for parts in touched.values())", "len(sums) - 1",
          "One line is counted for each pair of neighbours. Can two parts share two lines, or none?",
          "len(touched)", "All lines are counted. Which of them have more than one part?",
@@ -367,8 +360,7 @@ EXERCISES = (
         ("1 / np.sqrt(squares / D + eps)", "1 / (np.sqrt(squares / D) + eps)",
          "Your eps is added after the root. Where does the docstring put it?"),
         ("squares / D + eps", "squares / D", "Your result does not depend on eps."),
-        ("np.sqrt(squares / D + eps)", "(squares / D + eps)",
-         "There is no root. If x is in metres, in which unit is your y?"),
+        ("np.sqrt(squares", "(squares", "There is no root. If x is in metres, in which unit is your y?"),
         ("1 / np.sqrt", "np.sqrt", "Your x is multiplied by the root. If x is in metres, in which unit is your y?"),
         ("squares / D", "squares / (D - 1)", "The squares are divided by D - 1. What is the mean of D numbers?"),
         ("x[i, j] ** 2", "abs(x[i, j])",
@@ -377,20 +369,13 @@ EXERCISES = (
          "x[i, j] * r * gamma[i]", "Your gamma is indexed by row. Which index has a column?"),
         ("D = x.shape[1]", "D, x = x.shape[1], x - x.mean(axis=1, keepdims=True)",
          "Your rows lose their mean first, as in layer norm. Does RMS norm do that?"),
-        ("for i in range(x.shape[0]):\n        squares = x.dtype.type(0)",
-         "squares = x.dtype.type(0)\n    for i in range(x.shape[0]):",
-         "The sum of squares is not started anew: each row adds to those before it."),
+        (*_ONE_SUM, "The sum of squares is not started anew: each row adds to those before it."),
         ("rstd[i] = r", "rstd[i] = 1 / r",
          "What is stored as rstd is the root itself. What does the r in front of std stand for?"),
         ("y[i, j] = x[i, j] * r * gamma[j]", "y[i, j] = x[i, j] * r\n            y[i, j] *= gamma[j]",
          "Your y holds an intermediate result: it is written, read and written again."),
-        (_FORWARD_LOOP, f"""squares = x.dtype.type(0)
-    for i in range(x.shape[0]):
-        for j in range(D):
-            squares += x[i, j] ** 2
-    squares /= x.shape[0]
-    for i in range(x.shape[0]):
-        r =""", "All rows have one mean square. Which numbers has the mean over j?"),
+        (_ONE_SUM, ("        r =", "    squares /= x.shape[0]\n    for i in range(x.shape[0]):\n        r ="),
+         "All rows have one mean square. Which numbers has the mean over j?"),
         (("x[i, j] ** 2", "abs(x[i, j])"), ("np.sqrt(squares / D + eps)", "(squares / D + eps)"),
          "Magnitudes are added instead of squares. Which mean does the docstring take?"),
         (("squares = x.dtype.type(0)", "squares = np.float64(0)"),
@@ -405,9 +390,7 @@ EXERCISES = (
                    call=_compiled, replay=fill, unchanged=True)), _GRADIENTS.diagnose, mistakes=changes(
         ("dgamma[j] += upstream * xhat", "dgamma[j] = upstream * xhat",
          "Your dgamma is overwritten row by row. What happens to the terms of the rows before?"),
-        ("for i in range(x.shape[0]):\n        r, total = rstd[i], x.dtype.type(0)",
-         "total = x.dtype.type(0)\n    for i in range(x.shape[0]):\n        r = rstd[i]",
-         _NOT_ANEW),
+        (*_ONE_TOTAL, _NOT_ANEW),
         ("rstd[i]", "1 / rstd[i]", "Your r is 1 / rstd[i]. What does the r in rstd stand for?"),
         ("dgamma[j] += upstream * xhat", "pass",
          "Your dgamma is zero, as it came. Which sum should it hold at the end?"),
@@ -420,9 +403,7 @@ EXERCISES = (
         ("dgamma[j] += upstream * xhat",
          "pass\n        for j in range(D):\n            dgamma[j] += dy[i, j] * x[i, j] * r",
          "Your dgamma has a loop of its own, which reads dy and x a third time. Where are both at hand already?"),
-        (("for i in range(x.shape[0]):\n        r, total = rstd[i], x.dtype.type(0)",
-          "total = x.dtype.type(0)\n    for i in range(x.shape[0]):\n        r = rstd[i]"),
-         ("* x[i, j]\n", "* x[i, j] * r\n"), ("total * r / D", "total / D"), _NOT_ANEW),
+        (*_ONE_TOTAL, ("* x[i, j]\n", "* x[i, j] * r\n"), ("total * r / D", "total / D"), _NOT_ANEW),
         ((" * x[i, j]\n", "\n"), ("total * r / D", "total / D"),
          "Your mean is that of g. Which product's mean multiplies xhat?"))),
 )

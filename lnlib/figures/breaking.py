@@ -33,8 +33,7 @@ def variance_panels(offsets, var_errors, y_errors, u):
                 (y_errors, "error of $y$", COLOURS["orange"], "--", "s", high)):
             error = np.asarray(errors[name])
             shown = np.where(error > high, np.nan, np.maximum(error, 1.5 * low))
-            ax.plot(offsets, shown, color=colour, linestyle=dash, marker=marker, markersize=4, markevery=2,
-                    label=label)
+            ax.plot(offsets, shown, color=colour, linestyle=dash, marker=marker, markersize=4, markevery=2, label=label)
             ax.plot(offsets, np.where(error > high, edge, np.nan), "x", color=colour, clip_on=False)
         ax.plot(offsets, u * offsets, color="black", linestyle=":", label=r"$\mathrm{u}$ offset$/\sigma$")
         if i < 2:
@@ -92,10 +91,9 @@ def digit_map(errors, x, y, xlabel, ylabel, theory=None, points=(), top=8, colum
     bounds = np.linspace(0, top, 9)
     x_edges, y_edges = _edges(x), _edges(y)
     columns, rows = min(columns, len(errors)), -(-len(errors) // columns)
-    fig, axes = figure(panel[0] * columns + 0.3, panel[1] * rows + 0.9, columns, rows,
+    fig, _ = figure(panel[0] * columns + 0.3, panel[1] * rows + 0.9, columns, rows,
                        narrow=(1, 2.5 * len(errors) + 1.2), xscale="log", yscale="log")
-    axes = np.atleast_1d(axes).ravel()
-    for i, (ax, (title, error)) in enumerate(zip(axes, errors.items())):
+    for i, (ax, (title, error)) in enumerate(zip(fig.panels, errors.items())):
         with np.errstate(divide="ignore"):
             digits = np.clip(-np.log10(error), 0, top - 1e-9)
         # Edges in the colour of the face: vector graphics would show seams between the cells.
@@ -120,9 +118,9 @@ def digit_map(errors, x, y, xlabel, ylabel, theory=None, points=(), top=8, colum
         left, bottom = i % columns == 0, i + columns >= len(errors)
         ax.set(xlabel=xlabel if bottom else "", ylabel=ylabel if left else "")
         ax.tick_params(labelbottom=bottom, labelleft=left)
-    for ax in axes[len(errors):]:
+    for ax in fig.panels[len(errors):]:
         ax.set_axis_off()
-    bar = fig.colorbar(mesh, ax=list(axes), location="bottom", ticks=bounds, aspect=30, shrink=0.8)
+    bar = fig.colorbar(mesh, ax=fig.panels, location="bottom", ticks=bounds, aspect=30, shrink=0.8)
     bar.set_label("correct digits", fontsize=SIZE)
     bar.ax.tick_params(labelsize=SIZE)
     bar.ax.set_facecolor("none")

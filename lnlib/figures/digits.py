@@ -31,10 +31,8 @@ class WrongDigits:
                      for title, row in {"exact": exact, **rows}.items()}
 
     def __repr__(self):
-        def cell(right, wrong):
-            return f"{right}[{wrong}]" if wrong else right
-
-        return "\n".join(f"{title:8}" + "".join(f"{cell(*pair):>14}" for pair in row) for title, row in self.rows.items())
+        return "\n".join(f"{title:8}" + "".join(f"{right + (wrong and f'[{wrong}]'):>14}" for right, wrong in row)
+                         for title, row in self.rows.items())
 
     def _repr_html_(self):
         def cell(right, wrong):

@@ -32,8 +32,7 @@ def quartiles(records, name, section="kernels", shape=SHAPE, which="forward", th
 
 def seconds(records, name, **case):
     """The median alone; NaN if there is none."""
-    found = quartiles(records, name, **case)
-    return found[0] if found else math.nan
+    return (quartiles(records, name, **case) or [math.nan])[0]
 
 
 def copy_seconds(records, **case):

@@ -34,8 +34,8 @@ def lay_out_narrow(fig):
         fig.set_figheight(height + _KEY_ROW * _fold_key(fig))
     fig.draw_without_rendering()
     for ax in fig.axes:
-        for axis, size in ((ax.xaxis, "width"), (ax.yaxis, "height")) if ax.axison else ():
-            _thin(axis, size)
+        for along, axis in enumerate((ax.xaxis, ax.yaxis)) if ax.axison else ():
+            _thin(axis, along)
 
 
 def _stack(fig, columns):
@@ -67,16 +67,14 @@ def _fold_key(fig):
     return -(-len(labels) // columns) - 1
 
 
-def _thin(axis, size):
-    """Hide every second of the labels of an axis for as long as two of them touch."""
+def _thin(axis, along):
+    """Hide every second of the labels of an axis, 0 for x and 1 for y, for as long as two of them touch."""
     low, high = sorted(axis.get_view_interval())
     slack = 1e-9 * (high - low)
     labels = [label for label in axis.get_majorticklabels() if label.get_text() and label.get_visible()
-              and low - slack <= label.get_position()[size == "height"] <= high + slack]
-    boxes = [label.get_window_extent() for label in labels]
-    start, end = ("x0", "x1") if size == "width" else ("y0", "y1")
-    boxes.sort(key=lambda box: getattr(box, start))
-    if any(getattr(a, end) + 4 > getattr(b, start) for a, b in zip(boxes, boxes[1:])) and len(labels) > 2:
+              and low - slack <= label.get_position()[along] <= high + slack]
+    boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: box.min[along])
+    if any(a.max[along] + 4 > b.min[along] for a, b in zip(boxes, boxes[1:])) and len(labels) > 2:
         for label in labels[1::2]:
             label.set_visible(False)
-        _thin(axis, size)
+        _thin(axis, along)

@@ -200,8 +200,7 @@ EXERCISES = (
         ("log10(kappa * u)", "log(kappa * u)", "Your logarithm is the natural one. What is the base of decimal digits?",
          "log10(kappa * 2**-24)", "The u of float32 is used, whatever u is given.",
          "log10(kappa)",
-         "By your count ordinary rows have no digit left. How large is your kappa there, and what is it "
-         "multiplied by?",
+         "By your count ordinary rows have no digit left. How large is your kappa there, and what is it multiplied by?",
          "log2(kappa * u)", "These are bits. What is the base of decimal digits?",
          "log10(0.42 * kappa * u)", "Your error is tau kappa u. The exercise asks for -log10(kappa u).",
          "log10(0.42 * 3**0.5 * kappa * u)",

@@ -76,8 +76,7 @@ def _costs(title, judge, *cases):
     """A check on cases (rows, D, itemsize); the judge is handed the three numbers."""
     def judge_numbers(found, **arguments):
         judge(list(map(expect_number, expect_parts(found, 3, "numbers"), _COSTS)), **arguments)
-    return each(title, lambda rng: [Call(dict(zip(("rows", "D", "itemsize"), case))) for case in cases],
-                judge_numbers)
+    return each(title, lambda rng: [Call(dict(zip(("rows", "D", "itemsize"), case))) for case in cases], judge_numbers)
 
 
 def _per_element(found, rows, D, itemsize):
@@ -228,8 +227,7 @@ EXERCISES = (
               _costs("small arrays, to the byte", _to_the_byte, (101, 7, 4), (2, 300, 2), (40, 8, 8), (1, 1, 8))),
              _of_the_costs, changes(
         ("4 * N + 4 * rows", "4 * N + 3 * rows",
-         "One operation for each row is missing. How many has a sum of D numbers by this book's rule, how many "
-         "a root?",
+         "One operation for each row is missing. How many has a sum of D numbers by this book's rule, how many a root?",
          "3 * N + 5 * rows", "The sum is counted as one operation a row. How many numbers does it add?"),
         ("10 * rows + D", "10 * rows + N", _READ_ANEW),
         ("7 * N", "8 * N",

@@ -45,10 +45,6 @@ def _group(x):
     return len(x), rounded, np.float32(mean - float(rounded)), np.float32(squares)
 
 
-def _one_by_one(answer, arguments):
-    return functools.reduce(answer, arguments["groups"])
-
-
 def _is_whole(found, x, merges=1, **_):
     """Each merge rounds what it adds to the residual five times and the residual once: 8 u sigma, u sigma being the
     size of both (a bound of the page). Of the squares, each merge rounds d three times, which counts twice, and five
@@ -496,7 +492,8 @@ EXERCISES = (
                   Call({"a": a, "b": b}, x=x) for x in [(9 + rng.standard_normal(40)).astype(np.float32)]
                   for a, b, x in ((_group(x), _EMPTY, x), (_EMPTY, _group(x), x), (_EMPTY, _EMPTY, x[:0]))], _is_whole),
               _pair("an outlier beside one number", 1e3, 100_000, 2, outlier=-1),
-              each("sixty groups one after the other", _sixty_groups, _is_whole, call=_one_by_one)),
+              each("sixty groups one after the other", _sixty_groups, _is_whole,
+                   call=lambda answer, arguments: functools.reduce(answer, arguments["groups"]))),
              _of_a_merge, changes(
         ("a[0] < b[0]", "a[0] > b[0]",
          "The pivot is the smaller of these two groups. How far from it may the mean of all lie, in sigma?",

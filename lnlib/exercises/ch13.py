@@ -301,8 +301,7 @@ EXERCISES = (
         ("min(plans)", "max(plans)", "The plan with the most places beyond the row is taken."),
         ("return threads, V, 4,", "return V, threads, 4,", "Threads and V have changed places.",
          "return threads, V, 1,", _W_IS_1, "return threads, 4, V,", _W_IS_1),
-        ("4 if threads == 32 else 1", "1",
-         "Your R is always 1. How many rows has a block whose rows have 32 threads?",
+        ("4 if threads == 32 else 1", "1", "Your R is always 1. How many rows has a block whose rows have 32 threads?",
          "4", "Your R is always 4. How many rows has a block whose rows have more than 32 threads?"),
         *((("V = -(-D // (threads * 4))", "V = D // (threads * 4)"), ("V * 4 <= 16", "0 < V * 4 <= 16"),
            ("min(plans)", best), _ROUNDED_DOWN)

@@ -218,8 +218,7 @@ def _partials(title, judge, *cases):
         G = int(expect_number(G, f"{case}: G", "iu", "a whole number"))
         judge(case, G, share, *choose_partials_solution(N, D, multiprocessors), N, D, multiprocessors)
 
-    return each(title, lambda rng: [Call(dict(zip(("N", "D", "multiprocessors"), case))) for case in cases],
-                judge_case)
+    return each(title, lambda rng: [Call(dict(zip(("N", "D", "multiprocessors"), case))) for case in cases], judge_case)
 
 
 def _few_rows(case, G, share, right, right_share, N, *_):
@@ -299,8 +298,7 @@ EXERCISES = (
         ("block_sum(total, parts)", "total",
          "Each thread takes its own part of the sum for that of the row. Who adds up the parts?"),
         ("for c in range(t, D, T):\n            total", "for c in range(t, D):\n            total",
-         "Each thread adds all numbers from its column on, so that many count several times. What is its next "
-         "column?"),
+         "Each thread adds all numbers from its column on, so that many count several times. What is its next column?"),
         ("rstd[row]", "rstd[cuda.blockIdx.x]",
          "Your rstd is that of the block's first row in every row. Which row is done?"),
         ("dgamma_parts[mine + c] += d * xhat", "pass", "Your parts stay zero. Which sum does each hold at the end?",

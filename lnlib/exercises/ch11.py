@@ -2,7 +2,6 @@
 
 import itertools
 from functools import partial
-from typing import Callable, NamedTuple
 
 import numpy as np
 
@@ -95,27 +94,22 @@ def shared_lines_solution(sums, line=64):
     return sum(len(parts) > 1 for parts in touched.values())
 
 
-class _Placed(NamedTuple):
-    """Says where sums lie: a copy of the array itself would lie elsewhere.
+def _placed(shape, offset=16, dtype=np.float32, view=lambda array: array):
+    """A function () -> sums of zeros that lie where they are to lie: a copy of the array itself would lie elsewhere.
 
     offset : bytes from the start of a line of 128 bytes to their first byte.
     view : function (array of this shape) -> the sums.
     """
-
-    shape: tuple
-    offset: int = 16
-    dtype: type = np.float32
-    view: Callable = lambda array: array
-
-    def zeros(self):
-        n = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+    def zeros():
+        n = int(np.prod(shape)) * np.dtype(dtype).itemsize
         room = np.zeros(n + 256, np.uint8)
-        start = -room.ctypes.data % 128 + self.offset
-        return self.view(room[start:start + n].view(self.dtype).reshape(self.shape))
+        start = -room.ctypes.data % 128 + offset
+        return view(room[start:start + n].view(dtype).reshape(shape))
+    return zeros
 
 
 def _with_sums(answer, arguments):
-    sums = arguments["sums"].zeros()
+    sums = arguments["sums"]()
     found = answer(sums, arguments["line"])
     expect(not sums.any(), "your function changed its argument sums; work on new arrays")
     return found
@@ -125,7 +119,7 @@ def _lines(title, *cases):
     """A check on cases (in words, sums, bytes of a line)."""
     def judge(found, sums, line, what):
         found, right = expect_number(found, "the number", "iu", "a whole number"), \
-            shared_lines_solution(sums.zeros(), line)
+            shared_lines_solution(sums(), line)
         expect(found == right, f"{what}: found {found:g} lines, expected {right}")
 
     return each(title, lambda rng: [Call({"sums": sums, "line": line}, what=what) for what, sums, line in cases],
@@ -317,17 +311,17 @@ EXERCISES = (
          "return x.sum(dtype=float)", _IN_FLOAT64, "return x.dtype.type(x.sum(dtype=float))", _IN_FLOAT64))),
     Exercise("shared-lines", 25, "measure", shared_lines_solution,
              (_lines("side by side", *(
-                 (f"{parts} parts, D = {D}, {offset} bytes into a line", _Placed((parts, 2, D), offset), 64)
+                 (f"{parts} parts, D = {D}, {offset} bytes into a line", _placed((parts, 2, D), offset), 64)
                  for parts, D, offset in ((2, 64, 16), (2, 64, 0), (4, 20, 16), (1, 8, 16), (8, 2, 0), (3, 16, 48)))),
               _lines("wider numbers, longer lines",
-                     ("8 parts, D = 2, float64, 16 bytes into a line", _Placed((8, 2, 2), dtype=np.float64), 64),
-                     ("4 parts, D = 20, float64, 16 bytes into a line", _Placed((4, 2, 20), dtype=np.float64), 64),
-                     ("8 parts, D = 4, lines of 128 bytes", _Placed((8, 2, 4)), 128)),
+                     ("8 parts, D = 2, float64, 16 bytes into a line", _placed((8, 2, 2), dtype=np.float64), 64),
+                     ("4 parts, D = 20, float64, 16 bytes into a line", _placed((4, 2, 20), dtype=np.float64), 64),
+                     ("8 parts, D = 4, lines of 128 bytes", _placed((8, 2, 4)), 128)),
               _lines("padded or transposed", *(
                   (f"3 parts, D = 20 and {padding} numbers of padding",
-                   _Placed((3, 2, 20 + padding), view=lambda array: array[..., :20]), 64) for padding in (8, 16, 32)),
+                   _placed((3, 2, 20 + padding), view=lambda array: array[..., :20]), 64) for padding in (8, 16, 32)),
                   ("sums stored as (2, parts, D) and transposed",
-                   _Placed((2, 3, 20), view=lambda array: array.transpose(1, 0, 2)), 64))), mistakes=changes(
+                   _placed((2, 3, 20), view=lambda array: array.transpose(1, 0, 2)), 64))), mistakes=changes(
         ("sums.ctypes.data + ", "", "The sums are taken to begin where a line begins. At which address do they?"),
         ("part * sums.strides[0] + row * sums.strides[1]", "(2 * part + row) * sums.shape[2] * sums.itemsize", _GAPS),
         (*_one_block("sums[0].size * sums.itemsize"), _GAPS),

@@ -34,19 +34,18 @@ def rms_norm_cost_solution(rows, D, itemsize):
 _COSTS = ("operations", "bytes", "bytes if fused")
 
 
-def _counted(numbers, shapes):
-    """How many numbers there are for each element, row and feature; None if no whole numbers give them."""
-    columns = np.array([(rows * D, rows, D) for rows, D in shapes], float)
-    counts = np.rint(np.linalg.lstsq(columns, np.asarray(numbers, float), rcond=None)[0])
-    return counts if np.array_equal(columns @ counts, numbers) else None
-
-
-def _miscounted(what, found, right, questions):
-    """The :class:`~lnlib.mistakes.Diagnosis` of a wrong count of what there is for each element, row and feature."""
-    first = np.flatnonzero(found - right)[0]
-    n, unit = (found - right)[first], ("element", "row", "feature")[first]
-    return Diagnosis("relation", (), f"{what} {abs(n):.0f} too {'many' if n > 0 else 'few'} for each {unit}. "
-                     f"{questions[first]}", (f"found {found} for each element, row and feature, right is {right}",))
+def _first_miscount(counts):
+    """The :class:`~lnlib.mistakes.Diagnosis` of the first that is wrong of several (what is counted, numbers found for
+    _SHAPES, the right ones, questions); None if there is no telling."""
+    columns = np.array([(rows * D, rows, D) for rows, D in _SHAPES], float)
+    for what, found, wanted, questions in counts:
+        own, right = np.rint(np.linalg.lstsq(columns, np.transpose([found, wanted]), rcond=None)[0]).T
+        if not np.array_equal(columns @ own, found):
+            return None
+        for n, unit, question in zip(own - right, ("element", "row", "feature"), questions):
+            if n:
+                return Diagnosis("relation", (), f"{what} {abs(n):.0f} too {'many' if n > 0 else 'few'} for each "
+                                 f"{unit}. {question}", (f"found {own} for each element, row and feature, right is {right}",))
 
 
 _SHAPES = (101, 7), (13, 300), (40, 8), (1000, 30)
@@ -61,15 +60,13 @@ _ASKED_OF_COSTS = (
 
 def _of_the_costs(answer):
     """Which of the three counts is off first, and by how much."""
-    found = [expect_parts(reply(plainly, answer, {"rows": rows, "D": D, "itemsize": 4})[0], 3) for rows, D in _SHAPES]
-    right = [rms_norm_cost_solution(rows, D, 4) for rows, D in _SHAPES]
-    for k, (name, unit) in enumerate(zip(("operations", "accesses", "accesses when fused"), (1, 4, 4))):
-        mine, wanted = (_counted([expect_number(costs[k]) / unit for costs in several], _SHAPES)
-                        for several in (found, right))
-        if mine is None:
-            return None
-        if any(mine != wanted):
-            return _miscounted(f"Your {name} are", mine, wanted, _ASKED_OF_COSTS[k])
+    calls = [{"rows": rows, "D": D, "itemsize": 4} for rows, D in _SHAPES]
+    found = [expect_parts(reply(plainly, answer, call)[0], 3) for call in calls]
+    right = [rms_norm_cost_solution(**call) for call in calls]
+    names = ("operations", 1), ("accesses", 4), ("accesses when fused", 4)
+    return _first_miscount(
+        (f"Your {name} are", *([expect_number(costs[k]) / unit for costs in several] for several in (found, right)),
+         _ASKED_OF_COSTS[k]) for k, (name, unit) in enumerate(names))
 
 
 def _costs(title, judge, *cases):
@@ -151,27 +148,23 @@ def step_peak_solution(rows, D, itemsize, keep, in_place):
 
 _ASKED_OF_STEPS = ("Which arrays of x's size live when backward returns?", "Which statistics does each way keep?",
                    "Which new arrays have D numbers?")
+_STEP = "rows", "D", "itemsize", "keep", "in_place"
 _WAYS = tuple(itertools.product(("xhat", "x"), (False, True)))
 
 
 def _of_the_step(answer):
     """The first way to keep and to write in which the numbers that live are miscounted, and by how much."""
-    for keep, in_place in _WAYS:
-        calls = [{"rows": rows, "D": D, "itemsize": 4, "keep": keep, "in_place": in_place} for rows, D in _SHAPES]
-        mine, wanted = (_counted([expect_number(reply(plainly, function, call)[0]) / 4 for call in calls], _SHAPES)
-                        for function in (answer, step_peak_solution))
-        if mine is None:
-            return None
-        if any(mine != wanted):
-            return _miscounted(f'With keep = "{keep}" and in_place = {in_place} your numbers are', mine, wanted,
-                               _ASKED_OF_STEPS)
+    def numbers(function, *how):
+        calls = [dict(zip(_STEP, (*shape, 4, *how))) for shape in _SHAPES]
+        return [expect_number(reply(plainly, function, call)[0]) / 4 for call in calls]
+    return _first_miscount((f'With keep = "{how[0]}" and in_place = {how[1]} your numbers are', numbers(answer, *how),
+                            numbers(step_peak_solution, *how), _ASKED_OF_STEPS) for how in _WAYS)
 
 
 def _steps(title, judge, *sizes):
     """A check on sizes (rows, D, itemsize), for each way to keep and to write."""
     def ask(rng):
-        return [Call(dict(zip(("rows", "D", "itemsize", "keep", "in_place"), (*size, *how))))
-                for size in sizes for how in _WAYS]
+        return [Call(dict(zip(_STEP, (*size, *how)))) for size in sizes for how in _WAYS]
     return each(title, ask, judge)
 
 

@@ -39,13 +39,13 @@ def _first_miscount(counts):
     _SHAPES, the right ones, questions); None if there is no telling."""
     columns = np.array([(rows * D, rows, D) for rows, D in _SHAPES], float)
     for what, found, wanted, questions in counts:
-        own, right = np.rint(np.linalg.lstsq(columns, np.transpose([found, wanted]), rcond=None)[0]).T
+        own, due = np.rint(np.linalg.lstsq(columns, np.transpose([found, wanted]), rcond=None)[0]).T
         if not np.array_equal(columns @ own, found):
             return None
-        for n, unit, question in zip(own - right, ("element", "row", "feature"), questions):
+        for n, unit, asks in zip(own - due, ("element", "row", "feature"), questions):
             if n:
                 return Diagnosis("relation", (), f"{what} {abs(n):.0f} too {'many' if n > 0 else 'few'} for each "
-                                 f"{unit}. {question}", (f"found {own} for each element, row and feature, right is {right}",))
+                                 f"{unit}. {asks}", (f"found {own} for each element, row and feature, right is {due}",))
 
 
 _SHAPES = (101, 7), (13, 300), (40, 8), (1000, 30)

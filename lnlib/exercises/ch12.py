@@ -466,11 +466,10 @@ def _of_the_times(answer):
                                  f"{question}", (f"found {found:.6g}, the model has {wanted:.6g}",))
 
 
-def _case(title, N, D, ranks, alpha, beta, rate):
+def _case(title, N, D, ranks, *rates):
     def ask(rng):
-        wobble = rng.uniform(0.9, 1.1, 3)  # so that no number of a case can be typed in
-        return Call({"N": N, "D": D, "ranks": ranks, "alpha": alpha * wobble[0], "beta": beta * wobble[1],
-                     "rate": rate * wobble[2]})
+        alpha, beta, rate = rates * rng.uniform(0.9, 1.1, 3)  # so that no number of a case can be typed in
+        return Call({"N": N, "D": D, "ranks": ranks, "alpha": alpha, "beta": beta, "rate": rate})
     return each(title, ask, _as_modelled)
 
 

@@ -67,7 +67,6 @@ def _whose(answer):
             held = ", ".join(f"{lane} ({n} times)" if n > 1 else f"{lane}" for lane, n in enumerate(times) if n)
             return Diagnosis("known", (), f"In groups of {width} your lane 0 adds up the numbers of these lanes: {held}. Which "
                              "distances lead there?", (f"read off sums of powers of 8: {held}",))
-    return None
 
 
 def _sums(ran, numbers, width, **_):

@@ -12,9 +12,9 @@ from ..mistakes.catalogue import forward_keeping_x
 from ..mistakes.compare import TOLERANCE
 from ..mistakes.wild import WILD
 from .adapters import NumPyPair
-from .cases import Case, drawer
-from .checks import misshapen
-from .judge import BY_ROW, judge, truth
+from .cases import drawer
+from .checks import misshapen, shape_of
+from .judge import judge, truth
 from .targets import Raised, TargetError
 
 
@@ -67,11 +67,9 @@ def same(a, b, case, settings, names=None):
     tolerance = TOLERANCE[8 if case.dtype == "float64" else 4 if case.dtype == "float32" else 2]
     for name in names or settings.tensors:
         one, other = a[name], b[name]
-        if one is None or other is None or one.shape != other.shape:
-            if one is not other:
-                return False
-            continue
-        if one.shape != (case.x.shape if name in BY_ROW else case.gamma.shape):
+        if getattr(one, "shape", None) != getattr(other, "shape", None):
+            return False
+        if one is None or one.shape != shape_of(name, case):
             continue
         slack = truth(case, settings).slack[name]
         one, other = (v.astype(np.float64).reshape(len(slack), -1) for v in (one, other))
@@ -136,31 +134,16 @@ def of_candidates(found, start="It is "):
 # By its terms
 
 
-class Probe(NamedTuple):
-    """What a backward of :mod:`lnlib.mistakes` is given, and the case that it comes from."""
-
-    xhat: np.ndarray
-    rstd: np.ndarray
-    gamma: np.ndarray
-    cache: NamedTuple
-    case: Case
-
-    @property
-    def x(self):
-        return self.case.x
-
-
 @functools.cache
 def family(settings, dtype):
-    """The family of :mod:`lnlib.mistakes`, with probes that know their case."""
-    made, draw, rms = [], drawer(settings), settings.rms
+    """The family of :mod:`lnlib.mistakes` on cases that the target takes, and these cases by their shape."""
+    made, draw, rms = {}, drawer(settings), settings.rms
     for shape, offset, sigma in (((5, 7) if rms else (3, 4, 7), 3.0, 10.0), ((3, 11) if rms else (2, 3, 11), 3.0, 3e-3)):
         case = draw("terms", shape, dtype, offset=0.0 if rms else offset, sigma=sigma)
-        cache = rms_norm_forward(case.x, case.gamma, case.eps)[1] if rms else forward_keeping_x(
-            *case.arrays[:3], case.eps)[1]
-        made.append((case.dy, Probe(cache.xhat, cache.rstd, cache.gamma, cache, case)))
-    base = RMS_NORM if rms else LAYER_NORM
-    return dataclasses.replace(base, probes=tuple(made), right=lambda dy, cache: base.right(dy, cache.cache))
+        made[case.x.shape] = case
+    probes = tuple((case.dy, (rms_norm_forward(case.x, case.gamma, case.eps) if rms else
+                              forward_keeping_x(*case.arrays[:3], case.eps))[1]) for case in made.values())
+    return dataclasses.replace(RMS_NORM if rms else LAYER_NORM, probes=probes), made
 
 
 def by_terms(target, dtype):
@@ -173,11 +156,13 @@ def by_terms(target, dtype):
     if judge("y", tensors["y"], case, settings).share > 1:
         return of_y(target, dtype)
 
+    known, cases = family(settings, dtype)
+
     def backward(dy, cache):
-        found = target.calls([dataclasses.replace(cache.case, dy=dy)])[0].tensors
-        return tuple(found[n] for n in (("dx", "dgamma") if settings.rms else ("dx", "dgamma", "dbeta")) if n in found)
+        found = target.calls([dataclasses.replace(cases[dy.shape], dy=dy)])[0].tensors
+        return tuple(found[name] for name in known.outputs if name in found)
     try:
-        return diagnose(backward, family(settings, dtype))
+        return diagnose(backward, known)
     except (Raised, TargetError, ValueError):
         return None
 

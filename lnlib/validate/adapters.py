@@ -5,6 +5,8 @@ opposite order; ``layouts``, the ways in which it can lay out arguments; ``able`
 differentiable functions it can be asked for; and ``lacks``, what is not tested of any such target.
 """
 
+import functools
+
 import numpy as np
 
 from .. import contract
@@ -32,15 +34,16 @@ class NumPyPair:
         return [self._backward(*call) for call in reversed(started)][::-1]
 
     def _forward(self, case):
-        arrays = {name: self.put(a, case.dtype, case.layout) for name, a in named(case, self.settings).items()}
+        arrays = {name: laid_out(a, case.layout, functools.partial(self.put, dtype=case.dtype))
+                  for name, a in named(case, self.settings).items()}
         before = {name: self.get(name, a).tobytes() for name, a in arrays.items()}
         result = of_target(self.forward, *(a for name, a in arrays.items() if name != "dy"),
                            *eps_of(case, self.settings))
         y, saved = parts_of("forward", result, ("y", "what backward needs"))
         return arrays, before, self.get("y", y), saved
 
-    def put(self, array, dtype, layout):
-        return laid_out(array, dtype, layout)
+    def put(self, array, dtype):
+        return np.array(array, dtype=numpy_dtype(dtype))
 
     def get(self, name, array):
         """What is compared: a copy, which a later call cannot change."""
@@ -54,20 +57,27 @@ class NumPyPair:
                        tuple(name for name, a in arrays.items() if self.get(name, a).tobytes() != before[name]))
 
 
+def _spread(row, shape):
+    return row if len(shape) == 1 else row.expand(shape) if hasattr(row, "expand") else np.broadcast_to(row, shape)
+
+
+#: What is put into memory, number behind number, and what is seen of it, by methods that the libraries share.
 _VIEWS = {
-    "as they are": lambda a: a,
-    "Fortran order": np.asfortranarray,
-    "reversed": lambda a: a[..., ::-1].copy()[..., ::-1],
-    "every second": lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
-    "leading axes swapped": lambda a: np.swapaxes(np.swapaxes(a, 0, -2).copy(), 0, -2) if a.ndim > 2 else a,
-    "one element further": lambda a: np.concatenate([np.zeros(1, a.dtype), a.ravel()])[1:].reshape(a.shape),
-    "every row the same memory": lambda a: np.broadcast_to(a[(0,) * (a.ndim - 1)], a.shape) if a.ndim > 1 else a,
+    "as they are": (lambda a: a, lambda a, shape: a),
+    "Fortran order": (lambda a: a.swapaxes(0, -1), lambda a, shape: a.swapaxes(0, -1)),  # of at most three axes
+    "reversed": (lambda a: a[..., ::-1], lambda a, shape: a[..., ::-1]),
+    "every second": (lambda a: np.repeat(a, 2, axis=-1), lambda a, shape: a[..., ::2]),
+    "leading axes swapped": (lambda a: a.swapaxes(0, max(a.ndim - 2, 0)),
+                             lambda a, shape: a.swapaxes(0, max(a.ndim - 2, 0))),
+    "one element further": (lambda a: np.append(0.0, a), lambda a, shape: a[1:].reshape(shape)),
+    "every row the same memory": (lambda a: a[(0,) * (a.ndim - 1)], _spread),
 }
 
 
-def laid_out(array, dtype, layout):
-    """A new array of ``dtype`` with these numbers, laid out in memory in one of the ways of :data:`LAYOUTS`."""
-    return _VIEWS[layout](np.array(array, dtype=numpy_dtype(dtype)))
+def laid_out(array, layout, put):
+    """These numbers in one of the ways of :data:`LAYOUTS`; ``put(a)`` is a new array of the target's library."""
+    whole, seen = _VIEWS[layout]
+    return seen(put(np.ascontiguousarray(whole(array))), array.shape)
 
 
 def numpy_dtype(name):

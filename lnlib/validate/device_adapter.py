@@ -5,9 +5,7 @@ Importing this module loads neither: :class:`DevicePair` does.
 
 import importlib
 
-import numpy as np
-
-from .adapters import NumPyPair, laid_out
+from .adapters import NumPyPair
 from .targets import Raised, TargetError
 
 #: framework -> its module, and the names of the functions that put an array on the device and wrap what lies there.
@@ -23,18 +21,11 @@ class DevicePair(NumPyPair):
         super().__init__(target, settings)
         if "bfloat16" in settings.dtypes:
             raise TargetError(f"dtypes: found bfloat16, expected a dtype that {settings.framework} has")
-        module, put, wrap = LIBRARIES[settings.framework]
-        library = importlib.import_module(module)
-        self._put_whole, self._wrap = getattr(library, put), lambda array: getattr(library, wrap)(array)
+        module, *names = LIBRARIES[settings.framework]
+        self._put, self._wrap = (getattr(importlib.import_module(module), name) for name in names)
 
-    def put(self, array, dtype, layout):
-        """On the device, laid out by slices of what is put there: a copy would be contiguous."""
-        array = laid_out(array, dtype, "as they are")
-        if layout == "every second":
-            return self._put_whole(np.repeat(array, 2, axis=-1))[..., ::2]
-        if layout == "one element further":
-            return self._put_whole(np.concatenate([np.zeros(1, dtype), array.ravel()]))[1:].reshape(array.shape)
-        return self._put_whole(array)
+    def put(self, array, dtype):
+        return self._put(super().put(array, dtype))
 
     def get(self, name, array):
         """A NumPy copy of an array on the device."""

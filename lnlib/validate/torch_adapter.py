@@ -7,27 +7,21 @@ those of a module, which has one width and one eps. Importing this module loads 
 
 import copy
 import dataclasses
+import functools
 import inspect
 
 import torch
 
 from .. import contract
+from .adapters import laid_out
+from .cases import LAYOUTS
 from .targets import Outcome, Raised, TargetError, eps_of, named, of_target
-
-_VIEWS = {
-    "as they are": lambda t: t,
-    "Fortran order": lambda t: t.permute(*range(t.ndim)[::-1]).contiguous().permute(*range(t.ndim)[::-1]),
-    "every second": lambda t: t.repeat_interleave(2, dim=-1)[..., ::2],
-    "leading axes swapped": lambda t: t.transpose(0, -2).contiguous().transpose(0, -2) if t.ndim > 2 else t,
-    "one element further": lambda t: torch.cat([t.new_zeros(1), t.ravel()])[1:].view(t.shape),
-    "every row the same memory": lambda t: t[(0,) * (t.ndim - 1)].expand(t.shape) if t.ndim > 1 else t,
-}
 
 
 class TorchFunction:
     """See the module."""
 
-    layouts = tuple(_VIEWS)[1:]
+    layouts = tuple(layout for layout in LAYOUTS if layout != "reversed")
     able = "one gradient alone", "gradients add up"
     lacks = ()
 
@@ -55,11 +49,9 @@ class TorchFunction:
 
     def tensors(self, case, wanted=("x", "gamma", "beta")):
         """The arguments of a case and dy, by name; those ``wanted`` ask for a gradient."""
-        made = {}
-        for name, a in named(case, self.settings).items():
-            tensor = _VIEWS[case.layout](torch.tensor(a, dtype=getattr(torch, case.dtype), device=self.settings.device))
-            made[name] = tensor.requires_grad_(name in wanted)
-        return made
+        put = functools.partial(torch.tensor, dtype=getattr(torch, case.dtype), device=self.settings.device)
+        return {name: laid_out(a, case.layout, put).requires_grad_(name in wanted)
+                for name, a in named(case, self.settings).items()}
 
     def forward(self, case, tensors):
         y = of_target(self.function, *(t for name, t in tensors.items() if name != "dy"), *eps_of(case, self.settings))

@@ -184,20 +184,10 @@ def _parameter_combinations(output, family):
 
 # ---- Comparing --------------------------------------------------------------------------------------
 
-def _tolerance(arrays):
-    return TOLERANCE[8 if all(a.dtype.itemsize >= 8 for a in arrays) else 4]
-
-
-def _same(found, expected, tolerance):
-    return agree(found, expected, tolerance=tolerance)
-
-
 @functools.cache
 def _values(family):
-    """Right outputs, and those of every entry that has a backward: for each output, one array a probe."""
-    def run(backward):
-        return [list(arrays) for arrays in zip(*(map(np.asarray, backward(*probe)) for probe in family.probes))]
-    return run(family.right), {known: run(known.backward) for known in family.known if known.backward}
+    """Right outputs, and those of every entry that has a backward, as :func:`_run` has them."""
+    return _run(family.right, family), {known: _run(known.backward, family) for known in family.known if known.backward}
 
 
 def _array(output):
@@ -209,7 +199,7 @@ def _array(output):
 
 
 def _run(backward, family):
-    """The candidate's outputs, for each one array a probe; None for an output that is not there."""
+    """The outputs that are there, by name: of each one array a probe."""
     found = []
     for probe in family.probes:
         dy, cache = probe
@@ -221,7 +211,7 @@ def _run(backward, family):
             raise ValueError(f"backward: found {len(outputs)} outputs, expected {len(family.outputs)}: "
                              f"{', '.join(family.outputs)}")
         found.append([None if a is None else _array(a) for a in outputs])
-    return [None if any(a is None for a in arrays) else arrays for arrays in zip(*found)]
+    return {output: arrays for output, *arrays in zip(family.outputs, *found) if all(a is not None for a in arrays)}
 
 
 def _one_of(what, entries):
@@ -253,24 +243,22 @@ def _not_linear(backward, family, found, tolerance):
     twice = _run(backward, replace(family, probes=tuple((-2 * dy, cache) for dy, cache in family.probes)))
     return {output: Diagnosis("known", ("not-linear",), f"Your {output} is not linear in dy: where dy is -2 times as large, "
                               f"{output} is not. Where does dy stand in your formula?", (f"{output}: for -2 dy not -2 times it",))
-            for output, a, b in zip(family.outputs, found, twice)
-            if a and b and not _same([-2 * v for v in a], b, 10 * tolerance)}
+            for output in found.keys() & twice
+            if not agree([-2 * v for v in found[output]], twice[output], tolerance=10 * tolerance)}
 
 
 def _common_factor(found, right, tolerance):
     """The number that all of ``found`` is too large by, or None."""
     factor = np.vdot(right[0], found[0]) / np.vdot(right[0], right[0])
-    return factor if _same(found, [factor * a for a in right], tolerance) else None
+    return factor if agree(found, [factor * a for a in right], tolerance=tolerance) else None
 
 
-def _nearest(output, found, family):
+def _nearest(output, found, right, wrong):
     """The entry whose error is nearly parallel to the candidate's on the first probe, or that there is none."""
-    right, wrong = _values(family)
-    k = family.outputs.index(output)
     near = []
     for known, values in wrong.items():
-        if values[k][0].shape == right[k][0].shape == found[0].shape:
-            mine, other = found[0] - right[k][0], values[k][0] - right[k][0]
+        if values[0].shape == right[0].shape == found[0].shape:
+            mine, other = found[0] - right[0], values[0] - right[0]
             along, size = np.vdot(mine, other), np.linalg.norm(mine) * np.linalg.norm(other)
             # What is not on the entry's line must be small beside the candidate, too, or all that are far from a large
             # right result would be near each other.
@@ -286,33 +274,32 @@ def _nearest(output, found, family):
 
 
 def _diagnose_output(output, found, family, tolerance):
+    same = functools.partial(agree, found, tolerance=tolerance)
     right, wrong = _values(family)
-    k = family.outputs.index(output)
-    if _same(found, right[k], tolerance) or not any(a.any() for a in found):
+    right, wrong, readings = right[output], {known: values[output] for known, values in wrong.items()}, {}
+    if same(right) or not any(a.any() for a in found):
         return None
-    table = {known.name: known for known in family.known}
-    readings = {}
     if output != "dx":  # one parameter alone: the catalogue's entries may have mistakes in others, too
         lists = [names for names, values in _parameter_combinations(output, family)
-                 if names and _same(found, values, tolerance)]
+                 if names and same(values)]
         readings = {names: f"the sum with {' and '.join(sorted(names))}" for names in lists
                     if len(names) == min(map(len, lists))}
-    entries = [known for known, values in wrong.items() if _same(found, values[k], tolerance)]
+    entries = [known for known, values in wrong.items() if same(values)]
     if entries and not readings:
         return _one_of(output, entries)
-    shaped = all(a.shape == b.shape for a, b in zip(found, right[k]))
+    shaped = all(a.shape == b.shape for a, b in zip(found, right))
     if output == "dx" and shaped:
         readings = {names: how for names, how in _combinations(found, family, tolerance).items() if names}
     if readings:
-        return _of_names(output, readings, table)
-    if _same(found, right[k], TOLERANCE[4]):
+        return _of_names(output, readings, {known.name: known for known in family.known})
+    if agree(found, right, tolerance=TOLERANCE[4]):
         return Diagnosis("precision", (), f"Your {output} has the digits of float32 and no more: the formula may be "
                                           "right, but something in it is kept in float32, or is a quotient of "
                                           "differences, or is missing and as small as that.")
-    if shaped and (factor := _common_factor(found, right[k], tolerance)):
+    if shaped and (factor := _common_factor(found, right, tolerance)):
         return Diagnosis("relation", (), f"Your {output} points the {'right' if factor > 0 else 'other'} way, and "
                                          f"is {abs(factor):.5g} times as long as it should be.")
-    return _nearest(output, found, family) if shaped and wrong else None
+    return _nearest(output, found, right, wrong) if shaped and wrong else None
 
 
 def diagnose(backward, family=LAYER_NORM):
@@ -339,22 +326,20 @@ def diagnose(backward, family=LAYER_NORM):
     contract.require_callable("backward", backward)
     contract.require_kind("family", family, Family, "a Family")
     found = _run(backward, family)
-    given = [(output, arrays) for output, arrays in zip(family.outputs, found) if arrays is not None]
-    for _, arrays in given:
-        if any(a.dtype.kind not in "iuf" or a.dtype == np.float16 or not np.isfinite(a).all() for a in arrays):
-            return None
+    arrays = list(itertools.chain(*found.values()))
+    if any(a.dtype.kind not in "iuf" or a.dtype == np.float16 or not np.isfinite(a).all() for a in arrays):
+        return None
     right, wrong = _values(family)
-    tolerance = _tolerance([a for _, arrays in given for a in arrays])
-    index = {output: family.outputs.index(output) for output, _ in given}
-    is_wrong = {output: not _same(arrays, right[index[output]], tolerance) for output, arrays in given}
-    if not any(is_wrong.values()):
+    tolerance = TOLERANCE[8 if all(a.dtype.itemsize >= 8 for a in arrays) else 4]
+    are_wrong = [output for output in found if not agree(found[output], right[output], tolerance=tolerance)]
+    if not are_wrong:
         return None
     together = [known for known, values in wrong.items()
-                if all(_same(arrays, values[index[output]], tolerance) for output, arrays in given)]
+                if all(agree(found[output], values[output], tolerance=tolerance) for output in found)]
     if together:
-        return _one_of(" and ".join(output for output in is_wrong if is_wrong[output]), together)
+        return _one_of(" and ".join(are_wrong), together)
     bent = _not_linear(backward, family, found, tolerance)
-    parts = [bent.get(output) or _diagnose_output(output, arrays, family, tolerance) for output, arrays in given]
+    parts = [bent.get(output) or _diagnose_output(output, found[output], family, tolerance) for output in found]
     parts = [part for part in parts if part]
     if not parts:
         return None

@@ -83,12 +83,6 @@ def drawer(settings):
 # What is odd about rows or parameters
 
 
-def constant(value):
-    def change(x, gamma, beta, dy):
-        x[...] = value
-    return change
-
-
 def spike(x, gamma, beta, dy):
     """Rows near zero, with one number that stands out."""
     x *= 0.01
@@ -140,30 +134,22 @@ def numbers(dtype, quick, eps, draw):
     for offset in NEAR if not half else NEAR[:2]:
         yield draw("rows away from zero", (4, 64), dtype, offset=offset, sigma=1.0)
         yield draw("rows away from zero", (3, 7), dtype, offset=-offset, sigma=1.0)
-    yield from small_variances(dtype, eps, draw)
-    yield from odd_rows(dtype, draw)
+    for sigma, e in ((3e-3, 1e-5), (0.3, 0.1), (1.0, 1.0)) if eps is None else ((eps**0.5, eps),) * (eps > 0):
+        yield draw("eps near the variance", (2, 3, 8), dtype, e, offset=0.5, sigma=sigma)
+    if not eps:
+        yield draw("eps = 0", (3, 4, 8), dtype, 0.0)
+        yield draw("eps = 0", (3, 20), dtype, 0.0, offset=0.5, sigma=0.1)
+    for value in (0.0, 3.0, -1000.0):
+        case = draw("constant rows", (3, 7), dtype, offset=value)
+        yield case.with_arrays(x=np.full_like(case.x, value))
+    yield draw("constant rows", (2, 1), dtype, offset=50.0)
+    yield draw("a number that stands out", (3, 64), dtype, change=spike)
     yield draw("gamma of either sign, and 0", (3, 4, 10), dtype, change=signs_and_zeros)
     for sigma in (0.05, 20.0) if half else (1e-6, 1e-4, 1e4, 1e6):
         yield draw("large and small numbers", (4, 8), dtype, offset=0.0, sigma=sigma)
     if not half and not quick:
         yield from (draw("rows far from zero", (16, 64), dtype, offset=offset, sigma=1.0) for offset in FAR)
         yield draw("rows far from zero", (3, 1), dtype, offset=1e6, sigma=1.0)
-
-
-def small_variances(dtype, fixed, draw):
-    """eps counts, and is 0."""
-    for sigma, eps in ((3e-3, 1e-5), (0.3, 0.1), (1.0, 1.0)) if fixed is None else ((fixed**0.5, fixed),) * (fixed > 0):
-        yield draw("eps near the variance", (2, 3, 8), dtype, eps, offset=0.5, sigma=sigma)
-    if not fixed:
-        yield draw("eps = 0", (3, 4, 8), dtype, 0.0)
-        yield draw("eps = 0", (3, 20), dtype, 0.0, offset=0.5, sigma=0.1)
-
-
-def odd_rows(dtype, draw):
-    for value in (0.0, 3.0, -1000.0):
-        yield draw("constant rows", (3, 7), dtype, offset=value, change=constant(value))
-    yield draw("constant rows", (2, 1), dtype, offset=50.0)
-    yield draw("a number that stands out", (3, 64), dtype, change=spike)
 
 
 def layouts(dtype, possible, draw):

@@ -1,6 +1,7 @@
 """What the caller says about the target."""
 
 from dataclasses import dataclass
+from math import prod
 
 from .. import contract
 
@@ -87,10 +88,7 @@ class Settings:
 
     def takes(self, shape):
         """Whether the target takes x of this shape."""
-        rows = 1
-        for n in shape[:-1]:
-            rows *= n
-        D = shape[-1]
+        rows, D = prod(shape[:-1]), shape[-1]
         return D % self.multiple_of == 0 and D <= (self.most_features or D) and rows <= (self.most_rows or rows)
 
     def not_tested(self):

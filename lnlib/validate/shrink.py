@@ -21,10 +21,7 @@ def sizes(rows, D):
     wide = [(lead, d) for d in (*powers, D) for lead in LEADING[1:3]]
     many = [((n,), d) for n in (*powers, rows) for d in (1, 2, 3)]
     both = [((n,), d) for n in (8, 64, rows) for d in (8, 64, D)]
-    yield from sorted(small, key=volume)
-    yield from tiny
-    yield from sorted(wide + many, key=volume)
-    yield from sorted(both, key=volume)
+    return [*sorted(small, key=volume), *tiny, *sorted(wide + many, key=volume), *sorted(both, key=volume)]
 
 
 def volume(size):

@@ -87,11 +87,6 @@ def owed(exact, kappa, dtype, parameters=""):
     return found
 
 
-def bars(exact, gamma, dy, dtype):
-    """What :func:`owed` has for float32 or float64, from the arrays."""
-    return owed(exact, conditions(exact, gamma, dy), dtype)
-
-
 # What any right implementation may lose
 
 #: Up to this |mean| / s the algebra is free: a row may lose the square of the ratio, as the affine form does, and so

@@ -75,17 +75,8 @@ class Rule(NamedTuple):
         return 1e-30 if self.rounding == 0 else 2.0 ** math.ceil(math.log2(length * self.balance(u)))
 
 
-def _one_sided(phi, h):
-    return (phi(h) - phi(0.0)) / h
-
-
 def _central(phi, h):
     return (phi(h) - phi(-h)) / (2 * h)
-
-
-def _five_point(phi, h):
-    # The inner and the outer difference first: the large common part of the four values goes at once.
-    return (8 * (phi(h) - phi(-h)) - (phi(2 * h) - phi(-2 * h))) / (12 * h)
 
 
 def _richardson(phi, h, levels):
@@ -121,9 +112,10 @@ def _richardson_rule(levels):
 #:
 #: :meta hide-value:
 RULES = {
-    "one_sided": Rule(_one_sided, 1, 1 / 2, 2.0),
+    "one_sided": Rule(lambda phi, h: (phi(h) - phi(0.0)) / h, 1, 1 / 2, 2.0),
     "central": Rule(_central, 2, 1 / 6, 1.0),
-    "five_point": Rule(_five_point, 4, 1 / 30, 1.5),
+    # The inner and the outer difference first: the large common part of the four values goes at once.
+    "five_point": Rule(lambda phi, h: (8 * (phi(h) - phi(-h)) - (phi(2 * h) - phi(-2 * h))) / (12 * h), 4, 1 / 30, 1.5),
     "richardson": _richardson_rule(3),
     "complex": Rule(_complex, 2, 1 / 6, 0.0, ("float64",)),
 }
@@ -140,10 +132,6 @@ def _length(x):
     if x.size == 0 or wide.std() <= 8 * _unit_roundoff(x) * np.abs(wide).max():
         return 1.0
     return math.ldexp(wide.std(), exponent)
-
-
-def _default_step(rule, x):
-    return rule.step(_unit_roundoff(x), _length(x))
 
 
 def _check_result(value, dy):
@@ -182,7 +170,7 @@ def _gradient(rule, f, x, h, dy):
     contract.require_callable("f", f)
     x = contract.require_finite("x", x, rule.dtypes)
     # A float: NumPy's float64 would turn float32 arithmetic into float64.
-    h = _default_step(rule, x) if h is None else contract.require_number("h", h, above=0)
+    h = rule.step(_unit_roundoff(x), _length(x)) if h is None else contract.require_number("h", h, above=0)
     dy = np.ones((), x.dtype) if dy is None else contract.require_finite("dy", dy)
     return _differentiate(rule, f, x, h, dy)[0]
 
@@ -425,7 +413,7 @@ class GradientReport:
 def _check_one(name, f, arg, dy, grad, rule, rtol):
     if grad.shape != arg.shape:
         return GradientRow(name, grad.shape, math.inf, rtol or 0.0, False, f"expected shape {arg.shape}")
-    h = _default_step(rule, arg)
+    h = rule.step(_unit_roundoff(arg), _length(arg))
     numeric, terms, reached = _differentiate(rule, f, arg, h, dy)
     numeric = numeric.astype(np.float64)
     size = float(max(np.linalg.norm(numeric), np.linalg.norm(terms)))

@@ -43,19 +43,17 @@ class CacheAndInput(LayerNormCache):
     x: np.ndarray
 
     def _replace(self, **fields):
-        return _keeping(super()._replace(**fields), self.x.copy())
-
-
-def _keeping(cache, x):
-    kept = CacheAndInput(*cache)
-    kept.x = x
-    return kept
+        kept = super()._replace(**fields)
+        kept.x = self.x.copy()
+        return kept
 
 
 def forward_keeping_x(x, gamma, beta, eps=1e-5):
     """:func:`lnlib.layernorm.layer_norm_forward` for every mutant: "padded-lanes" reads ``cache.x``."""
     y, cache = layer_norm_forward(x, gamma, beta, eps)
-    return y, _keeping(cache, x)
+    cache = CacheAndInput(*cache)
+    cache.x = x
+    return y, cache
 
 
 _mutants, _harmless = [], []
@@ -109,14 +107,10 @@ AXES = {"batch-axis": lambda a: a.mean(axis=leading(a), keepdims=True),
         "two-d-assumed": lambda a: a.mean(axis=tuple(range(1, a.ndim)), keepdims=True)}
 
 
-def _with_dx(dx):
-    """The backward whose dx is ``dx(g, xhat, r, dy, gamma)``; its dgamma and dbeta are right."""
-    return lambda dy, cache: (dx(*_g_xhat_r(dy, cache), dy, cache.gamma), *_sums(dy, cache.xhat))
-
-
 def _in_dx(name, wrong, killed_by, question, dx):
-    """Register the backward of :func:`_with_dx`, and return it."""
-    return _register(wrong, killed_by, question, name)(_with_dx(dx))
+    """Register, and return, the backward whose dx is ``dx(g, xhat, r, dy, gamma)``; its dgamma and dbeta are right."""
+    return _register(wrong, killed_by, question, name)(
+        lambda dy, cache: (dx(*_g_xhat_r(dy, cache), dy, cache.gamma), *_sums(dy, cache.xhat)))
 
 
 def _in_sums(name, wrong, killed_by, question, sums):

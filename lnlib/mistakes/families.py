@@ -55,6 +55,10 @@ def _powers(r, *names):
     return [((name,), {"r": r ** _POWERS[name]}) for name in names]
 
 
+def _axes(*names):
+    return [((name,), {"mean1": AXES[name], "mean2": AXES[name]}) for name in names]
+
+
 def _choices(dy, cache):
     """Ways to get one part of the base wrong: groups of (names of mistakes, what to replace)."""
     xhat, r, gamma, D = cache.xhat, cache.rstd, cache.gamma, dy.shape[-1]
@@ -78,10 +82,8 @@ def _choices(dy, cache):
            statistics("exact-projection", r, xhat / row_mean(xhat * xhat), xhat))
     yield _powers(r, *_POWERS)
     yield (("gamma-twice",), {"dy": gamma * dy}), (("gamma-missing",), {"gamma": np.ones_like(gamma)})
-    axes = [((name,), {"mean1": over, "mean2": over}) for name, over in AXES.items()]
-    for name, over in AXES.items():
-        axes += [((f"{name}-first",), {"mean1": over}), ((f"{name}-second",), {"mean2": over})]
-    yield axes
+    yield _axes(*AXES) + [((f"{name}-{place}",), {mean: over}) for name, over in AXES.items()
+                          for place, mean in (("first", "mean1"), ("second", "mean2"))]
 
 
 def _pairs(base, groups):
@@ -139,10 +141,6 @@ LAYER_NORM = Family(("dx", "dgamma", "dbeta"),
 
 # ---- RMS norm, and eps outside the root --------------------------------------------------------------
 
-_BOTH_AXES = [((name,), {"mean1": AXES[name], "mean2": AXES[name]})
-              for name in ("batch-axis", "whole-tile", "no-axis")]
-
-
 def _table(**texts):
     """Layer norm's mistakes, without their backwards, with other words for some of them and some more."""
     words = {name.replace("_", "-"): wrong for name, wrong in texts.items()}
@@ -160,7 +158,7 @@ def _rms_bases(dy, cache):
          (("extra-rstd-in-projection",), {"outer": r * xhat}), (("y-for-xhat",), {"outer": gamma * xhat})],
         _powers(r, "missing-rstd", "variance-for-std"),
         [(("gamma-twice",), {"dy": gamma * dy}), (("gamma-missing",), {"gamma": np.ones_like(gamma)})],
-        _BOTH_AXES])
+        _axes("batch-axis", "whole-tile", "no-axis")])
 
 
 def _rms_probe(dy, gamma, x):
@@ -211,7 +209,7 @@ def _outside_bases(dy, cache):
          (("sigma-for-s",), {"inner": c / sigma}), (("centred-for-xhat",), {"outer": c, "inner": c}),
          (("centred-once",), {"outer": c})],
         _powers(1 / s, "missing-rstd", "variance-for-std"), *gamma,
-        [*_BOTH_AXES, (("first-axis",), {"mean1": AXES["first-axis"], "mean2": AXES["first-axis"]})]])
+        _axes("batch-axis", "whole-tile", "no-axis", "first-axis")])
     yield from _scaled_in_part(base)
 
 

@@ -43,7 +43,13 @@ class NumPyPair:
         return arrays, before, self.get("y", y), saved
 
     def put(self, array, dtype):
-        return np.array(array, dtype=numpy_dtype(dtype))
+        """A new array of this dtype; bfloat16 is the one of ml_dtypes."""
+        if dtype == "bfloat16":
+            try:
+                import ml_dtypes  # noqa: F401 - importing it gives NumPy the dtype "bfloat16"
+            except ImportError as error:
+                raise TargetError("dtypes: found bfloat16, which NumPy knows only where ml_dtypes is installed") from error
+        return np.array(array, dtype=dtype)
 
     def get(self, name, array):
         """What is compared: a copy, which a later call cannot change."""
@@ -80,25 +86,13 @@ def laid_out(array, layout, put):
     return seen(put(np.ascontiguousarray(whole(array))), array.shape)
 
 
-def numpy_dtype(name):
-    """The dtype of this name; bfloat16 is the one of ml_dtypes."""
-    if name == "bfloat16":
-        try:
-            import ml_dtypes  # noqa: F401 - importing it gives NumPy the dtype "bfloat16"
-        except ImportError as error:
-            raise TargetError("dtypes: found bfloat16, which NumPy knows only where ml_dtypes is installed") from error
-    return np.dtype(name)
-
-
 def adapt(target, settings):
     """The target behind one face."""
-    if settings.framework == "numpy":
-        return NumPyPair(target, settings)
+    adapter = NumPyPair
     if settings.framework == "torch":
-        from .torch_adapter import TorchFunction
-        return TorchFunction(target, settings)
-    if settings.framework == "jax":
-        from .jax_adapter import JaxFunction
-        return JaxFunction(target, settings)
-    from .device_adapter import DevicePair
-    return DevicePair(target, settings)
+        from .torch_adapter import TorchFunction as adapter
+    elif settings.framework == "jax":
+        from .jax_adapter import JaxFunction as adapter
+    elif settings.framework != "numpy":
+        from .device_adapter import DevicePair as adapter
+    return adapter(target, settings)

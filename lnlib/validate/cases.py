@@ -15,6 +15,9 @@ from ..rounding import find, round_to
 WIDTHS = (1, 2, 3, 7, 97, *(2**k + d for k in range(4, 13) for d in (-1, 0, 1)), 8193)
 QUICK_WIDTHS = (1, 2, 3, 7, 16, 33, 64, 129, 257, 513, 1000)
 
+QUICK_SHAPES = ((7,), (1, 7), (5, 7), (0, 7), (2, 3, 4, 5))
+SHAPES = (*QUICK_SHAPES, (1, 1, 9), (2, 0, 7), (64, 64), (1, 96), (3, 1, 33))
+
 #: mean / sigma; from the first above :data:`lnlib.validate.tolerance.FREE` on, what is lost are digits.
 NEAR, FAR = (0.5, 10, 100), (1e3, 1e4, 1e5, 1e6)
 
@@ -112,19 +115,13 @@ SAME_MEMORY, FURTHER = "every row the same memory", "one element further"
 LAYOUTS = ("Fortran order", "reversed", "every second", "leading axes swapped", FURTHER, SAME_MEMORY)
 
 
-def shapes(quick):
-    yield from ((7,), (1, 7), (5, 7), (0, 7), (2, 3, 4, 5))
-    if not quick:
-        yield from ((1, 1, 9), (2, 0, 7), (64, 64), (1, 96), (3, 1, 33))
-
-
 def numbers(dtype, quick, eps, draw):
     """Cases whose numbers are compared with the exact ones; ``eps`` is None or the one that is fixed."""
     half = dtype in ("float16", "bfloat16")
     yield draw("ordinary rows", (3, 5, 97), dtype)
     yield draw("ordinary rows", (2, 3, 7), dtype)
     yield draw("ordinary rows", (4, 6), dtype, change=no_parameters)
-    for shape in shapes(quick):
+    for shape in QUICK_SHAPES if quick else SHAPES:
         yield draw("any shape", shape, dtype)
     for D in QUICK_WIDTHS if quick else WIDTHS:
         yield draw("any width", (2, D), dtype)

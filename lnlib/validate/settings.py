@@ -93,21 +93,15 @@ class Settings:
 
     def not_tested(self):
         """What cannot be tested of such a target, in words."""
-        if self.eps is not None:
-            yield f"any eps but {self.eps:g}"
-        if not self.beta and not self.rms:
-            yield "beta and dbeta"
-        if self.multiple_of > 1:
-            yield f"D that is no multiple of {self.multiple_of}"
-        if self.most_features:
-            yield f"D above {self.most_features}"
-        if self.most_rows:
-            yield f"more than {self.most_rows} rows"
-        if self.contiguous:
-            yield "arrays with strides"
-        if self.framework in ("torch", "jax") and not (self.double_backward and self.nested):
-            yield "a third derivative" if self.double_backward else "a second and a third derivative"
-        if missing := [dtype for dtype in DTYPES if dtype not in self.dtypes]:
-            yield " and ".join(missing)
-        if self.quick:
-            yield "rows far from zero, very wide rows and thousands of rows (quick)"
+        missing = [dtype for dtype in DTYPES if dtype not in self.dtypes]
+        differentiated = self.framework not in ("torch", "jax") or self.double_backward and self.nested
+        return [words for lacks, words in (
+            (self.eps is not None, f"any eps but {self.eps or 0:g}"),
+            (not self.beta and not self.rms, "beta and dbeta"),
+            (self.multiple_of > 1, f"D that is no multiple of {self.multiple_of}"),
+            (self.most_features, f"D above {self.most_features}"),
+            (self.most_rows, f"more than {self.most_rows} rows"),
+            (self.contiguous, "arrays with strides"),
+            (not differentiated, "a third derivative" if self.double_backward else "a second and a third derivative"),
+            (missing, " and ".join(missing)),
+            (self.quick, "rows far from zero, very wide rows and thousands of rows (quick)")) if lacks]

@@ -30,14 +30,12 @@ class TorchFunction:
         if inspect.isclass(target) and issubclass(target, torch.autograd.Function):
             self.function = target.apply
         elif inspect.isclass(target):
-            self.function = lambda x, *rest: self._of_module(target(x.shape[-1], **self._eps(rest)), x, *rest)
+            self.function = lambda x, *rest: self._of_module(
+                target(x.shape[-1], **{"eps": eps for eps in rest[1 + settings.beta:]}), x, *rest)
         elif isinstance(target, torch.nn.Module):
             self.settings = _of_one_width(target, settings)
             self.function = lambda x, *rest: self._of_module(copy.deepcopy(target), x, *rest)
         self.able += ("the second derivative",) * settings.double_backward + ("nested derivatives",) * settings.nested
-
-    def _eps(self, rest):
-        return {"eps": e for e in rest[1 + self.settings.beta:]}
 
     def _of_module(self, module, x, *rest):
         parameters = rest[:1 + self.settings.beta]

@@ -52,7 +52,8 @@ def slips(solution):
         for part, new, words in _changes(node, text, arguments, others):
             start, end = place(part) if isinstance(part, ast.AST) else part(place(node))
             found.setdefault((source[start:end], new, words), set()).add((start, end))
-        for operand in _operands(node):
+        operands = ast.iter_child_nodes(node) if isinstance(node, (ast.BinOp, ast.UnaryOp)) else ()
+        for operand in [child for child in operands if isinstance(child, ast.expr)]:
             start, end = place(operand)
             if source[start - 1] + source[end] == "()":
                 new = " ".join(text(operand).split())
@@ -63,15 +64,6 @@ def slips(solution):
         for some, said in [([one], words) for one in places] + several:
             changed.append((said, function_of(_replaced(source, some, new), solution.__name__, solution.__globals__)))
     return changed
-
-
-def _operands(node):
-    match node:
-        case ast.BinOp(left, _, right):
-            return left, right
-        case ast.UnaryOp(_, operand):
-            return operand,
-    return ()
 
 
 def _replaced(source, places, new):

@@ -260,10 +260,6 @@ def _last_half(dy, saved, right):
     return right[0], products[start:].sum(axis=0), dy_rows[start:].sum(axis=0)
 
 
-def _averaged(dy, saved, right, shards=4):
-    return right[0], right[1] / shards, right[2] / shards
-
-
 def _half_of_a_warp(dy, saved, right):
     kept = np.arange(dy.shape[-1]) % 64 < 32
     return right[0], np.where(kept, right[1], 0).astype(dy.dtype), np.where(kept, right[2], 0).astype(dy.dtype)
@@ -300,7 +296,7 @@ _bug("llm-c-overwritten", "karpathy/llm.c#408 karpathy/llm.c#476", "layer_norm",
 _bug("gpt-neox-averaged", "EleutherAI/gpt-neox#1259 NVIDIA/Megatron-LM#1446", "layer_norm", "parameters",
      "rows are split over processes, here 4, and their dgamma and dbeta averaged, not added",
      "path not run", "one process alone is right", "one process against several", "fixed in 2024; closed",
-     backward=_averaged)
+     backward=lambda dy, saved, right: (right[0], right[1] / 4, right[2] / 4))
 _bug("pytorch-half-of-a-warp", "pytorch/pytorch#183861 pytorch/pytorch#183864", "layer_norm", "parameters",
      "a kernel written for warps of 64 lanes runs on 32, and half of each 64 columns of dgamma and dbeta is lost",
      "path not run", "the tests run on another device", "more than 32 columns, on every device", "fixed in May 2026",
@@ -331,19 +327,10 @@ def _var(x):
     return row_mean((x - row_mean(x)) ** 2)
 
 
-def _padded_lanes(x, eps):
-    return row_mean(x), _var(x) + padding(x.shape[-1]) * row_mean(x) ** 2 + eps
-
-
 def _padded_width(x, eps, tile=32):
     N = -(-x.shape[-1] // tile) * tile
     mean = x.sum(axis=-1, keepdims=True) / N
     return mean, (x * x).sum(axis=-1, keepdims=True) / N - mean**2 + eps
-
-
-def _one_pass(x, eps):
-    mean = row_mean(x)
-    return mean, row_mean(x * x) - mean**2 + eps
 
 
 def _sample(x, gamma, beta, eps):
@@ -362,10 +349,6 @@ def _outside_root(x, gamma, beta, eps):
     c = x - row_mean(x)
     s = np.sqrt(_var(x)) + eps
     return gamma * c / s + beta, c / s, 1 / s
-
-
-def _outside_root_backward(dy, saved, right):
-    return eps_outside_backward(dy * saved.gamma, saved.x, saved.eps), *right[1:]
 
 
 def _distributed(x, gamma, beta, eps):
@@ -406,7 +389,8 @@ _bug("liger-padded-lanes", "linkedin/Liger-Kernel#518 unslothai/unsloth#1867", "
      "lanes beyond the row's end hold 0 - mean, and their squares count in the variance",
      "shape", "D was a power of two in the tests, so that there are no such lanes; in the test added first the mean is 0",
      "D = 2^k + 1 and a mean", "fixed in early 2025; in the code since August 2024",
-     forward=_with(_padded_lanes), mistake="padded-lanes")
+     forward=_with(lambda x, eps: (row_mean(x), _var(x) + padding(x.shape[-1]) * row_mean(x) ** 2 + eps)),
+     mistake="padded-lanes")
 _bug("tt-metal-padded-width", "tenstorrent/tt-metal#42801", "layer_norm", "statistics",
      "sums are divided by the width of the padded row",
      "shape", "at multiples of the tile, 32, both widths are the same", "D not a multiple of 32",
@@ -414,7 +398,8 @@ _bug("tt-metal-padded-width", "tenstorrent/tt-metal#42801", "layer_norm", "stati
 _bug("onnxruntime-one-pass", "microsoft/onnxruntime#21935 microsoft/onnxruntime#28463 tracel-ai/burn#5607", "layer_norm",
      "statistics", "the variance is the mean of squares less the square of the mean",
      "mean 0, sigma 1", "digits are lost only where the mean is large against sigma", "mean / sigma of 1e4; constant rows",
-     "fixed in #28463; open elsewhere", forward=_with(_one_pass))
+     "fixed in #28463; open elsewhere",
+     forward=_with(lambda x, eps: (row_mean(x), row_mean(x * x) - row_mean(x) ** 2 + eps)))
 _bug("pytorch-distributed", "pytorch/pytorch#188372 pytorch/pytorch#188375", "layer_norm", "statistics",
      "xhat is computed as r x - r mean, two large numbers of which one is rounded before",
      "mean 0, sigma 1", "digits are lost only where the mean is large against sigma", "D = 1 and x = 1e6",
@@ -422,8 +407,8 @@ _bug("pytorch-distributed", "pytorch/pytorch#188372 pytorch/pytorch#188375", "la
 _bug("flux-eps-outside-root", "FluxML/Flux.jl#2096 pyg-team/pytorch_geometric#2917 tracel-ai/burn#2185", "layer_norm",
      "statistics", "eps is added to sigma, not to the variance under the root",
      "mean 0, sigma 1", "at sigma = 1 the output moves by half of eps", "a constant row; sigma near the root of eps",
-     "fixed in one project, a repair open in another", forward=_outside_root, backward=_outside_root_backward,
-     mistake="eps-outside-root")
+     "fixed in one project, a repair open in another", forward=_outside_root, mistake="eps-outside-root",
+     backward=lambda dy, saved, right: (eps_outside_backward(dy * saved.gamma, saved.x, saved.eps), *right[1:]))
 _bug("coreml-scaled-eps", "apple/coremltools#2821", "rms_norm", "statistics",
      "the row is divided by its largest element m before eps is added, so that eps counts as eps m^2",
      "mean 0, sigma 1", "on ordinary rows eps is nothing either way", "a spike in a quiet row; a row of zeros",

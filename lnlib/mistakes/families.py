@@ -161,13 +161,10 @@ def _rms_bases(dy, cache):
         _axes("batch-axis", "whole-tile", "no-axis")])
 
 
-def _rms_probe(dy, gamma, x):
-    return dy, rms_norm_forward(x, gamma)[1]
-
-
 #: Candidates (dy, cache) -> (dx, dgamma), as :func:`lnlib.layernorm.rms_norm_backward`, of matrices.
 RMS_NORM = Family(("dx", "dgamma"),
-                  tuple(_rms_probe(*drawn) for drawn in _drawn(((5, 7), 0, 3.0), ((3, 11), 0, 3e-3))),
+                  tuple((dy, rms_norm_forward(x, gamma)[1])
+                        for dy, gamma, x in _drawn(((5, 7), 0, 3.0), ((3, 11), 0, 3e-3))),
                   rms_norm_backward,
                   _table(frozen_statistics="the mean square is treated as a constant",
                          missing_projection="the path through the mean square is left out",

@@ -60,12 +60,8 @@ class _Problem(NamedTuple):
     sizes: tuple
 
 
-#: Losses of chapter 5: name -> (loss of y and fixed weights w, its gradient dy).
-_LOSSES = {
-    "random": (lambda y, w: (w * y).sum(), lambda y, w: w),
-    "sum": (lambda y, w: y.sum(), lambda y, w: np.ones_like(y)),
-    "squares": (lambda y, w: 0.5 * (y * y).sum(), lambda y, w: y),
-}
+#: Losses of chapter 5, w * y, y and y**2 / 2 added up: name -> the gradient dy, of y and fixed weights w.
+_LOSSES = {"random": lambda y, w: w, "sum": lambda y, w: np.ones_like(y), "squares": lambda y, w: y}
 
 
 @functools.cache  # the numeric gradients do not depend on the mutant
@@ -79,15 +75,10 @@ def problem(shape=(3, 4, 7), loss="random", unit_affine=False, mean=30.0, sigma=
     x = mean + sigma * x
     if unit_affine:
         gamma, beta = np.ones_like(gamma), np.zeros_like(beta)
-    value, upstream = _LOSSES[loss]
-
-    def f(x, gamma, beta):
-        return value(layer_norm_forward(x, gamma, beta, eps)[0], w)
-
     y, cache = forward_keeping_x(x, gamma, beta, eps)
-    dy = upstream(y, w)
-    args = x, gamma, beta
-    gradients = tuple(central_difference(lambda v: f(*args[:k], v, *args[k + 1:]), args[k]) for k in range(3))
+    dy, args = _LOSSES[loss](y, w), (x, gamma, beta)
+    gradients = tuple(central_difference(lambda v: layer_norm_forward(*args[:k], v, *args[k + 1:], eps)[0], args[k], dy=dy)
+                      for k in range(3))
     sizes = tuple(map(np.linalg.norm, (cache.rstd * dy * gamma, dy * cache.xhat, dy)))
     for array in (x, dy, *cache[:3], *gradients):
         array.setflags(write=False)  # shared by all mutants

@@ -1,6 +1,7 @@
 """Habits of tests: one test of a layer norm that leaves little to chance, the same with one thing changed, and more.
 
-A bug of :mod:`~lnlib.mistakes.wild` that the first finds and a habit lets pass is hidden by what was changed.
+A bug of :mod:`~lnlib.mistakes.wild` that the first finds and a habit lets pass is hidden by what was changed. Arguments
+are not checked: habits and bugs are written by authors.
 """
 
 from typing import NamedTuple
@@ -34,25 +35,13 @@ def within(found, right, tolerance=1e-3):
     """Whether two arrays of one shape differ by at most ``tolerance`` in norm; NaN differs.
 
     What is right may be 0, and then rounding is all there is: 1e-9 an element of order 1 is let pass.
-    Arguments are not checked: they come from :func:`passes`.
     """
     room = tolerance * np.linalg.norm(right) + 1e-9 * right.size**0.5
     return found.shape == right.shape and bool(np.linalg.norm(found - right) <= room)
 
 
-def _within_half(found, right):
-    return bool((np.abs(found - right) <= 0.5).all())
-
-
-def _parallel(found, right):
-    return bool(found.ravel() @ right.ravel() >= 0.99 * np.linalg.norm(found) * np.linalg.norm(right))
-
-
 def inputs(habit):
-    """x, gamma, beta and dy, float64, as a test with this habit draws them.
-
-    Arguments are not checked: habits are written by authors.
-    """
+    """x, gamma, beta and dy, float64, as a test with this habit draws them."""
     rng = np.random.default_rng(7)
     x, dy = rng.standard_normal((2, *habit.shape))
     gamma, beta = rng.standard_normal((2, habit.shape[-1]))
@@ -62,10 +51,7 @@ def inputs(habit):
 
 
 def passes(bug, habit):
-    """Whether a test with this habit lets the bug pass.
-
-    Arguments are not checked: habits and bugs are written by authors.
-    """
+    """Whether a test with this habit lets the bug pass."""
     found, right = compare(bug, *inputs(habit), habit.eps)
     names = ("y", "dx", "dgamma", "dbeta")
     with np.errstate(all="ignore"):
@@ -85,8 +71,9 @@ HABITS = (
     Habit("D = 7", shape=(3, 5, 7)),
     Habit("16 rows", shape=(4, 4, 97)),
     Habit("mean 0, sigma 1", mean=0.0, sigma=1.0),
-    Habit("off by 0.5 at most", agree=_within_half),
-    Habit("cosine of 0.99", agree=_parallel),
+    Habit("off by 0.5 at most", agree=lambda found, right: (np.abs(found - right) <= 0.5).all()),
+    Habit("cosine of 0.99", agree=lambda found, right: (
+        found.ravel() @ right.ravel() >= 0.99 * np.linalg.norm(found) * np.linalg.norm(right))),
     Habit("dx only", outputs=("dx",)),
     Habit("dgamma and dbeta only", outputs=("dgamma", "dbeta")),
     CAREFUL)

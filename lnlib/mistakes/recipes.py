@@ -6,20 +6,18 @@ from ..layernorm import layer_norm_backward_steps
 from .catalogue import forward_keeping_x
 from .gradient_tests import GradientTest, problem
 
-# What the tests of well-known libraries, tutorials and courses do, described and rebuilt: their
-# shapes, distributions, losses and tolerances. Two changes. Arithmetic is float64 here: the question
-# is what the tolerance lets through, not what rounding does. And where thousands of rows are used,
-# there are fewer (said in the description). Published tests that compare with a framework's automatic
-# gradient compare here with the chain rule, step by step. The reduced rows give the verdicts of the full
-# number (tried; for one-large-shape many mistakes are within a factor 2 of its tolerance, on either side).
+# Rebuilt are their shapes, distributions, losses and tolerances. Two changes. Arithmetic is float64 here: the question is
+# what the tolerance lets through, not what rounding does. And where thousands of rows are used, there are fewer (said in
+# the description). Published tests that compare with a framework's automatic gradient compare here with the chain rule,
+# step by step. The reduced rows give the verdicts of the full number (tried; for one-large-shape many mistakes are
+# within a factor 2 of its tolerance, on either side).
 
 
 def _close(backward, x, dy, gamma, beta, *, eps=1e-5, outputs=slice(None), atol=0.0, rtol=0.0):
     """Elementwise and broadcasting, as ``allclose`` functions are."""
     right = layer_norm_backward_steps(dy, x, gamma, eps)
     found = backward(dy, forward_keeping_x(x, gamma, beta, eps)[1])
-    atols = np.broadcast_to(atol, 3)
-    return all((np.abs(a - b) <= t + rtol * np.abs(b)).all() for a, b, t in list(zip(found, right, atols))[outputs])
+    return all((np.abs(a - b) <= atol + rtol * np.abs(b)).all() for a, b in list(zip(found, right))[outputs])
 
 
 def _recipe(id, title, draw, **how):

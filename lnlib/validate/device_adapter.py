@@ -21,8 +21,10 @@ class DevicePair(NumPyPair):
         super().__init__(target, settings)
         if "bfloat16" in settings.dtypes:
             raise TargetError(f"dtypes: found bfloat16, expected a dtype that {settings.framework} has")
-        module, *names = LIBRARIES[settings.framework]
-        self._put, self._wrap = (getattr(importlib.import_module(module), name) for name in names)
+        module, put, wrap = LIBRARIES[settings.framework]
+        library = importlib.import_module(module)
+        self._put = getattr(library, put)
+        self._wrap = lambda array: getattr(library, wrap)(array)  # Numba's simulator has none, and needs none
 
     def put(self, array, dtype):
         return self._put(super().put(array, dtype))

@@ -1,5 +1,6 @@
 """The speed benchmark on the CPU: who takes part, on what arrays, in what processes."""
 
+import json
 import math
 import platform
 import shutil
@@ -22,6 +23,19 @@ def test_every_case_once(threads, state, number):
     sums = list(command.thread_cases(threads, state))
     assert bool(sums) == (threads == 2) and len({math.prod(case.shape) for case in sums}) == bool(sums)
     assert len({*command.pass_cases(threads, state)}) == 8 * (threads == 2)
+
+
+def test_first_cases_are_measured_twice_and_kept_once(monkeypatch, capsys):
+    measured = []
+    monkeypatch.setattr(command, "pin", lambda threads: None)
+    monkeypatch.setattr(command, "contestants", lambda case, a, left_out: {})
+    monkeypatch.setattr(command, "records_of", lambda case, *_: measured.append(case) or [len(measured)])
+    monkeypatch.setattr(command.assembly, "report", lambda module: [])
+    command.work(1, "recycled", [(1, 1, 2), (1, 1, 3)], ["float32"], 1)
+    todo = list(command.cases([(1, 1, 2), (1, 1, 3)], ["float32"], 1, "recycled"))
+    assert len(todo) == 8 and measured == todo[:4] + todo
+    *kept, _ = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [line["records"] for line in kept] == [[k] for k in range(5, 13)]
 
 
 def test_a_terminal_is_told_the_shape(monkeypatch):

@@ -53,6 +53,17 @@ def test_a_variant_is_worth_points_to_its_own_student_alone(graded):
     assert not (graded / "inputs").exists() and 'href="feedback/s1.html"' in (graded / "index.html").read_text()
 
 
+def test_variants_of_another_version_are_refused(made, tmp_path):
+    """By the student whose tasks are drawn otherwise, and by nobody else."""
+    written = json.loads((made / "hw/instructor/assignment.json").read_text())
+    written["students"]["s2"] = "0" * 16
+    (tmp_path / "assignment.json").write_text(json.dumps(written))
+    sheet = key.load(tmp_path / "assignment.json")
+    assert [task.id for task in sheet.of("s1").tasks] == [task["id"] for task in written["tasks"]]
+    with pytest.raises(ValueError, match="assignment: written by another version"):
+        sheet.of("s2")
+
+
 @pytest.mark.slow
 def test_the_table_for_another_roster_goes(graded):
     (graded / "moodle.csv").write_text("of another grading")

@@ -146,6 +146,24 @@ def test_a_time_that_cannot_be_read_stops_where_it_counts(tmp_path):
     assert grade.run(tmp_path / "in", sheet, tmp_path / "out", **options) == 0
 
 
+def test_the_files_time_counts_only_where_moodle_has_none(tmp_path, monkeypatch):
+    """Downloaded files are younger than what students handed in."""
+    roster(tmp_path, MOODLE)
+    (tmp_path / "in").mkdir()
+    for name in "Ann Smith_101", "Cara Lee_103":
+        path = tmp_path / "in" / f"{name}_assignsubmission_file_a.ipynb"
+        path.write_text("")
+        os.utime(path, (2e9, 2e9))
+    seen = []
+    monkeypatch.setattr(grade, "settle", lambda graded, joined, changed, rule, times: seen.append(times) or 1 / 0)
+    sheet = SimpleNamespace(tasks=TASKS, _replace=lambda **kwargs: sheet)
+    with pytest.raises(ZeroDivisionError):
+        grade.run(tmp_path / "in", sheet, tmp_path / "out", roster=tmp_path / "roster.csv", deadline="2026-11-20",
+                  judge=lambda grading: None)
+    assert sorted(seen[0].values()) == [datetime(2026, 11, 20, 23, 59).astimezone(),
+                                        datetime.fromtimestamp(2e9).astimezone()]
+
+
 def settled(tmp_path, graded, text="", **more):
     path = tmp_path / overrides.FILE
     path.write_text(",".join(overrides.COLUMNS) + "\n" + text, encoding="utf-8")

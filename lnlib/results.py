@@ -18,7 +18,7 @@ def folder():
 def read(kind, missing=_REQUIRED):
     """The newest results of one kind: those with the latest ``provenance["date"]``.
 
-    kind: "accuracy", "validate", "cpu", "machine", "gpu", "gpu-code", "gpu-counters" or "sharded",
+    kind: "accuracy", "validate", "cpu", "cpu-avx512", "machine", "gpu", "gpu-code", "gpu-counters" or "sharded",
     a folder of ``benchmarks/results``.
     missing: returned if there is no such file; without it, FileNotFoundError.
     """

@@ -42,7 +42,7 @@ def test_what_is_missing_and_what_is_broken(folder):
         results.read("gpu", missing=None)
 
 
-@pytest.mark.parametrize("kind", ["accuracy", "cpu", "machine", "gpu", "gpu-code", "gpu-counters"])
+@pytest.mark.parametrize("kind", ["accuracy", "cpu", "cpu-avx512", "machine", "gpu", "gpu-code", "gpu-counters"])
 def test_the_files_of_the_book(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the working directory says nothing: they lie beside lnlib
     assert results.read(kind)["records"]

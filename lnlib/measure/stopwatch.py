@@ -41,21 +41,12 @@ except ImportError:  # not on Windows, nor in a browser
 OTHERS = 0.05  # a greater share of the cores for other programs makes times doubtful
 
 
-class Quartiles(NamedTuple):
-    """Of some numbers."""
-
-    median: float
-    q1: float
-    q3: float
-
-
 def quartiles(values):
     """Median, first and third quartile; between two values interpolated linearly."""
     values = contract.require_numbers("values", list(contract.require_several("values", values)))
     if not np.size(values):
         raise ValueError("values: found none, expected at least one number")
-    q1, median, q3 = np.percentile(values, [25, 50, 75])
-    return Quartiles(float(median), float(q1), float(q3))
+    return tuple(np.percentile(values, [50, 25, 75]).tolist())
 
 
 class Timing(NamedTuple):
@@ -70,7 +61,7 @@ class Timing(NamedTuple):
 
     @property
     def median(self):
-        return quartiles(self.seconds).median
+        return quartiles(self.seconds)[0]
 
 
 @contextlib.contextmanager
@@ -271,7 +262,7 @@ def records(found, against=None, per=1):
     against = contract.require_kind("against", {} if against is None else against, dict, "a dict {field: names}")
     made = []
     for name, timing in require_found(found).items():
-        record = {"implementation": name, "seconds": rounded(s / per for s in quartiles(timing.seconds)),
+        record = {"implementation": name, "seconds": [digits(s / per) for s in quartiles(timing.seconds)],
                   "first": digits(timing.first)}
         if timing.faults:
             faults = float(np.median(timing.faults))
@@ -279,7 +270,7 @@ def records(found, against=None, per=1):
         if math.isfinite(timing.host):
             record |= {"host_seconds": digits(timing.host / per), "late": sum(timing.late)}
         present = {field: tuple(b for b in base if b in found) for field, base in against.items()}
-        made.append(record | {field: rounded(quartiles(ratios(found, base, name)))
+        made.append(record | {field: list(map(digits, quartiles(ratios(found, base, name))))
                               for field, base in present.items() if base})
     return made
 
@@ -287,11 +278,6 @@ def records(found, against=None, per=1):
 def compare(calls, against=None, **options):
     """:func:`interleave` with its ``options``, then :func:`records`."""
     return records(interleave(calls, **options), against)
-
-
-def rounded(values):
-    """[median, q1, q3] to four digits."""
-    return [digits(v) for v in values]
 
 
 def cell(values, unit=1):

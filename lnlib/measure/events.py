@@ -16,6 +16,7 @@ are six calls: ``flush``, ``sleep``, ``event``, ``passed``, ``seconds``, ``synch
 """
 
 import time
+from functools import partial
 from itertools import repeat
 
 import numpy as np
@@ -37,11 +38,7 @@ def calibrate_sleep(gpu):
     A factor above ten is not believed: where no GPU is, but something that plays one, its seconds may mean nothing.
     """
     for _ in range(2):
-        start = gpu.event()
-        gpu.sleep(0.01)
-        end = gpu.event()
-        gpu.synchronize()
-        took = gpu.seconds(start, end)
+        took = once(partial(gpu.sleep, 0.01), gpu)
         if 1e-3 < took < 0.1:
             gpu.units *= 0.01 / took
 
@@ -201,7 +198,7 @@ def sample(call, gpu, sleep, cold=True):
 
     Arguments are not checked: those of :func:`interleave`.
     """
-    for attempt in range(ATTEMPTS):
+    for sleep in [sleep * 2**attempt for attempt in range(ATTEMPTS)]:
         if cold:
             gpu.flush()
         gpu.sleep(sleep)
@@ -212,8 +209,6 @@ def sample(call, gpu, sleep, cold=True):
         gpu.synchronize()
         if not late:
             break
-        if attempt + 1 < ATTEMPTS:
-            sleep *= 2
     return gpu.seconds(start, end), late, sleep
 
 
@@ -225,11 +220,8 @@ def interleave(calls, gpu, rounds=30, cold=True, check=None, host=host_seconds, 
     :func:`lnlib.measure.interleave`; it is called when the GPU is done.
     ``host(call, gpu)`` measures the host's seconds, and ``clock`` counts them.
     """
-    require_calls(calls)
-    contract.require_count("rounds", rounds)
+    require_calls(calls, rounds, check, host=host, clock=clock)
     contract.require_bool("cold", cold)
-    for name, function in (("host", host), ("clock", clock), *([] if check is None else [("check", check)])):
-        contract.require_callable(name, function)
     found, sleeps = {}, {}
     for name, call in calls.items():
         first = checked_call(name, call, check, clock, gpu.synchronize)

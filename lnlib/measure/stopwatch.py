@@ -148,14 +148,16 @@ def watch(cores):
     found["others"] = round(max(0.0, others / wall / len(cores)), 3)
 
 
-def require_calls(calls):
-    """Return ``calls``, a dict {name: function without arguments}; not empty."""
+def require_calls(calls, rounds, check, **functions):
+    """What both stopwatches ask for: ``calls``, a dict {name: function without arguments}, not empty, and functions."""
     contract.require_kind("calls", calls, dict, "a dict {name: function without arguments}")
     if not calls:
         raise ValueError("calls: found none, expected at least one")
     for name, call in calls.items():
         contract.require_callable(f"calls[{name!r}]", call)
-    return calls
+    contract.require_count("rounds", rounds)
+    for name, function in (functions if check is None else {"check": check, **functions}).items():
+        contract.require_callable(name, function)
 
 
 def checked_call(name, call, check, clock, wait=None):
@@ -194,13 +196,9 @@ def interleave(calls, rounds=11, block=3e-3, settle=0.0, check=None, clock=time.
 
     A block drops each result at once, as a program does that overwrites its variable.
     """
-    require_calls(calls)
-    contract.require_count("rounds", rounds)
+    require_calls(calls, rounds, check, clock=clock, faults=faults)
     contract.require_number("block", block, above=0)
     contract.require_number("settle", settle, least=0)
-    for name, function in (("check", check), ("clock", clock), ("faults", faults)):
-        if function is not None or name != "check":
-            contract.require_callable(name, function)
     found = {}
     with no_garbage_collection():
         for name, call in calls.items():

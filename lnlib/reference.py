@@ -49,15 +49,6 @@ def _mean(a):
     return a.sum(axis=-1, keepdims=True) // a.shape[-1]
 
 
-def _keep(a):
-    """RMS norm's way to centre: not at all."""
-    return a
-
-
-def _less_mean(a):
-    return a - _mean(a)
-
-
 class Exact(NamedTuple):
     """Exact results in fixed point; shapes as in the contract. The last three are None without dy."""
 
@@ -81,7 +72,7 @@ def layer_norm(x, gamma, beta, dy=None, eps=1e-5):
     Formulas and shapes are those of :mod:`lnlib.layernorm`. eps and all arrays are taken as the
     exact values of the floats given. A constant row with eps = 0 raises ``ZeroDivisionError``.
     """
-    return _norm(x, gamma, beta, dy, eps, _less_mean)
+    return _norm(x, gamma, beta, dy, eps, _mean)
 
 
 def rms_norm(x, gamma, dy=None, eps=1e-5):
@@ -89,14 +80,15 @@ def rms_norm(x, gamma, dy=None, eps=1e-5):
 
     Formulas and shapes are those of :func:`lnlib.layernorm.rms_norm_forward`; ``dbeta`` is what a beta would have.
     """
-    return _norm(x, gamma, None, dy, eps, _keep)
+    return _norm(x, gamma, None, dy, eps, lambda a: 0)
 
 
-def _norm(x, gamma, beta, dy, eps, centre):
+def _norm(x, gamma, beta, dy, eps, mean):
+    """``mean`` is what is subtracted, from x and from g: of RMS norm, which has no beta, 0."""
     X, E = to_fixed(x, "x"), to_fixed(contract.require_eps(eps))[()]
     contract.require_x(X, dtypes=("object",))
-    G, B = _shaped("gamma", gamma, X.shape[-1:]), 0 if centre is _keep else _shaped("beta", beta, X.shape[-1:])
-    c = centre(X)
+    G, B = _shaped("gamma", gamma, X.shape[-1:]), _shaped("beta", beta, X.shape[-1:]) if mean is _mean else 0
+    c = X - mean(X)
     var = _mean(_times(c, c)) + E
     # rstd = 1/sqrt(v / 2**BITS) in units of 2**-BITS is sqrt(2**(3 BITS) / v).
     rstd = np.empty(var.shape, object)
@@ -107,7 +99,7 @@ def _norm(x, gamma, beta, dy, eps, centre):
         return Exact(y, xhat, rstd)
     dY = _shaped("dy", dy, X.shape)
     g = _times(dY, G)
-    dx = _times(rstd, centre(g) - _times(xhat, _mean(_times(g, xhat))))
+    dx = _times(rstd, g - mean(g) - _times(xhat, _mean(_times(g, xhat))))
     rows = tuple(range(X.ndim - 1))
     return Exact(y, xhat, rstd, dx, _times(dY, xhat).sum(axis=rows), dY.sum(axis=rows))
 

@@ -32,14 +32,10 @@ mu, var = Symbol("mu", real=True), Symbol(r"{\sigma^{2}}", real=True)
 s, epsilon = symbols("s varepsilon", positive=True)
 
 
-def _require_base(name, a):
-    contract.require_kind(name, a, IndexedBase, "an IndexedBase, such as g")
-
-
 def mean(*arrays):
     r"""The symbol for the mean over D of a product: ``mean(g, xhat)`` prints as :math:`\overline{g \hat x}`."""
     for a in arrays:
-        _require_base("arrays", a)
+        contract.require_kind("arrays", a, IndexedBase, "an IndexedBase, such as g")
     # The thin space keeps the bar apart from the next factor; the outer braces let an exponent follow.
     return Symbol(rf"{{\overline{{{' '.join(latex(a.label) for a in arrays)}}}\,}}", real=True)
 
@@ -112,13 +108,13 @@ def vjp(a=g):
     The two means subtracted re-centre and re-scale the gradient: Xu et al., *Understanding and Improving
     Layer Normalization*, 2019, arXiv:1911.07013.
     """
-    _require_base("a", a)
+    contract.require_kind("a", a, IndexedBase, "an IndexedBase, such as g")
     return factor(collapse(Sum(a[i] * jacobian(), (i, 1, D)), _known_means(a, i)))
 
 
 def jvp(a=v):
     r"""The Jacobian-vector product :math:`\sum_j J_{ij} a_j`: how xhat moves when x moves along a."""
-    _require_base("a", a)
+    contract.require_kind("a", a, IndexedBase, "an IndexedBase, such as g")
     return factor(collapse(Sum(jacobian() * a[j], (j, 1, D)), _known_means(a, j)))
 
 

@@ -264,26 +264,20 @@ def keras_backward(dy, cache):
 
 
 class Recreation(NamedTuple):
-    """name (as in the results file), framework, version read, forward, backward (None where it has none), source."""
+    """name (as in the results file), framework, version read, forward, backward (None where it has none)."""
 
     name: str
     framework: str
     version: str
     forward: object
     backward: object
-    source: str
 
-
-_PYTORCH = "aten/src/ATen/native/cpu/layer_norm_kernel.cpp"
-_FLAX = "flax/linen/normalization.py"
-_KERAS = "keras/src/ops/nn.py"
 
 #: All of them; the names are those of the results of ``benchmarks.accuracy``.
 RECREATIONS = (
-    Recreation("pytorch", "PyTorch, CPU", "2.13.0", pytorch_forward, pytorch_backward, _PYTORCH),
-    Recreation("flax", "Flax, default", "0.12.8", flax_forward, flax_backward, _FLAX),
-    Recreation("flax-two-pass", "Flax, use_fast_variance=False", "0.12.8", flax_two_pass_forward, flax_backward,
-               _FLAX),
-    Recreation("keras", "Keras on TensorFlow", "3.15.1", keras_forward, keras_backward, _KERAS),
-    Recreation("keras-numpy", "Keras on NumPy", "3.15.1", keras_numpy_forward, None, _KERAS),
+    Recreation("pytorch", "PyTorch, CPU", "2.13.0", pytorch_forward, pytorch_backward),
+    Recreation("flax", "Flax, default", "0.12.8", flax_forward, flax_backward),
+    Recreation("flax-two-pass", "Flax, use_fast_variance=False", "0.12.8", flax_two_pass_forward, flax_backward),
+    Recreation("keras", "Keras on TensorFlow", "3.15.1", keras_forward, keras_backward),
+    Recreation("keras-numpy", "Keras on NumPy", "3.15.1", keras_numpy_forward, None),
 )

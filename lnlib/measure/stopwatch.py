@@ -123,13 +123,10 @@ def busy_seconds(cores, stat="/proc/stat"):
 
     Arguments are not checked: only :func:`watch` calls it.
     """
-    ticks = 0
+    names = {f"cpu{core}" for core in cores}
     with open(stat) as lines:
-        for line in lines:
-            name, *counts = line.split()
-            if name in {f"cpu{core}" for core in cores}:
-                user, nice, system, _, _, _, _, steal = map(int, counts[:8])
-                ticks += user + nice + system + steal
+        mine = [counts for name, *counts in map(str.split, lines) if name in names]
+    ticks = sum(int(counts[k]) for counts in mine for k in (0, 1, 2, 7))  # user, nice, system, steal
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -17,13 +17,12 @@ are six calls: ``flush``, ``sleep``, ``event``, ``passed``, ``seconds``, ``synch
 
 import time
 from functools import partial
-from itertools import repeat
 
 import numpy as np
 
 from .. import contract
 from ..simt.cuda_access import cuda
-from .stopwatch import Timing, checked_call, no_garbage_collection, progress, records, require_calls, turns
+from .stopwatch import Timing, checked_call, no_garbage_collection, progress, records, require_calls, seconds, turns
 
 WARM = 3  # calls before the first that counts: memory that the allocator then keeps, the clocks of the GPU
 SLEEP = 1e-3  # seconds, at least; and at least three times what the host needs for the call
@@ -178,19 +177,16 @@ def once(call, gpu):
     return gpu.seconds(start, end)
 
 
-def host_seconds(call, gpu, number=20, clock=time.perf_counter):
+def host_seconds(call, gpu, number=20, clock=time.perf_counter_ns):
     """Seconds that the host needs for a call, whatever the GPU needs. Arguments are not checked: those of
     :func:`interleave`; ``number`` calls follow one another."""
     for _ in range(WARM):
         call()
     gpu.synchronize()
     with no_garbage_collection():
-        start = clock()
-        for _ in repeat(None, number):
-            call()
-        spent = clock() - start
+        spent = seconds(call, number, clock)
     gpu.synchronize()
-    return spent / number
+    return spent
 
 
 def sample(call, gpu, sleep, cold=True):
@@ -212,13 +208,13 @@ def sample(call, gpu, sleep, cold=True):
     return gpu.seconds(start, end), late, sleep
 
 
-def interleave(calls, gpu, rounds=30, cold=True, check=None, host=host_seconds, clock=time.perf_counter):
+def interleave(calls, gpu, rounds=30, cold=True, check=None, host=host_seconds, clock=time.perf_counter_ns):
     """Time the calls of a dict {name: call without arguments} in turn; returns {name: :class:`~.stopwatch.Timing`}.
 
     ``gpu``: :class:`TorchGpu`, :class:`NumbaGpu`, or what plays one; the calls work in its stream, and wait for
     nothing. ``cold``: empty the L2 cache before each call. ``check``: as in
     :func:`lnlib.measure.interleave`; it is called when the GPU is done.
-    ``host(call, gpu)`` measures the host's seconds, and ``clock`` counts them.
+    ``host(call, gpu)`` measures the host's seconds; ``clock`` counts nanoseconds.
     """
     require_calls(calls, rounds, check, host=host, clock=clock)
     contract.require_bool("cold", cold)
@@ -229,8 +225,8 @@ def interleave(calls, gpu, rounds=30, cold=True, check=None, host=host_seconds, 
         sleeps[name] = max(SLEEP, 3 * found[name].host)
     with no_garbage_collection():
         for name in turns(calls, rounds, progress(rounds * len(calls), "measuring")):
-            seconds, late, sleeps[name] = sample(calls[name], gpu, sleeps[name], cold)
-            found[name].seconds.append(seconds)
+            spent, late, sleeps[name] = sample(calls[name], gpu, sleeps[name], cold)
+            found[name].seconds.append(spent)
             found[name].late.append(late)
         for name, call in calls.items() if check is not None else ():
             checked_call(name, call, check, clock, gpu.synchronize)

@@ -158,7 +158,7 @@ def require_calls(calls, rounds, check, **functions):
 
 
 def checked_call(name, call, check, clock, wait=None):
-    """What the clock counts for a call and, with ``wait``, until its work is done.
+    """Seconds of a call and, with ``wait``, until its work is done.
 
     ValueError if then ``check(name, output)`` is false.
     """
@@ -166,7 +166,7 @@ def checked_call(name, call, check, clock, wait=None):
     output = call()
     if wait is not None:
         wait()
-    spent = clock() - start
+    spent = (clock() - start) * 1e-9
     if check is not None and not check(name, output):
         raise ValueError(f"calls[{name!r}]: found a result that check refuses, expected one that it accepts")
     return spent
@@ -199,12 +199,11 @@ def interleave(calls, rounds=11, block=3e-3, settle=0.0, check=None, clock=time.
     found = {}
     with no_garbage_collection():
         for name, call in calls.items():
-            first = checked_call(name, call, check, clock) * 1e-9
+            first = checked_call(name, call, check, clock)
             found[name] = Timing([], calibrate(call, block, clock), first, [])
         for name in turns(calls, rounds, progress(rounds * len(calls), "measuring")):
             call, timing = calls[name], found[name]
-            for _ in repeat(None, max(1, math.ceil(timing.number * settle / block))):
-                call()
+            seconds(call, max(1, math.ceil(timing.number * settle / block)), clock)  # which nobody counts
             before = faults()
             timing.seconds.append(seconds(call, timing.number, clock))
             timing.faults.append((faults() - before) / timing.number)

@@ -329,7 +329,7 @@ def passes(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"),
 
 
 @contextlib.contextmanager
-def _threads_set_back(torch_too):
+def threads_set_back(torch_too=False):
     """Afterwards Numba, and PyTorch if it takes part, have as many threads as before."""
     here = []
     for name in ("numba", *["torch"] * torch_too):
@@ -352,7 +352,7 @@ def show(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"), w
     (``ACCESSES``) at the time of one in a copy or a triad of the same rounds. Arguments
     are not checked: those functions do it.
     """
-    with memory(state), _threads_set_back("pytorch" in names):
+    with memory(state), threads_set_back("pytorch" in names):
         found = interleave(passes(shape, names, which, threads), **options)
     moves = {name: ACCESSES.get(name, (2, 3))[which == "backward"] for name in names if name in found}
     print(f"{tuple(shape)}, float32, {which}, threads: {threads}")

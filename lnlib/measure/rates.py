@@ -7,7 +7,7 @@ import numpy as np
 
 from .. import contract
 from ..cost import Machine
-from .contestants import memory_loops, place
+from .contestants import memory_loops, place, threads_set_back
 from .stopwatch import interleave
 
 
@@ -66,14 +66,10 @@ def machine(threads=1, size=2**27, rounds=11):
     n, lanes, repeats, half = size // 4, 512, 2**14, np.float32(0.5)  # 0.1 GFLOP a thread
     a, b, c = (place(np.ones(n, np.float32), 64) for _ in range(3))  # each begins a cache line; NumPy's need not
     work = np.ones((threads, lanes), np.float32)  # 2 KB each: the nearest cache
-    before = numba.get_num_threads()
-    numba.set_num_threads(threads)
-    try:
-        with turn():
-            found = interleave({"copy": lambda: copy(a, b, threads), "triad": lambda: triad(a, b, half, c, threads),
-                                "flops": lambda: multiply_add(work, half, half, repeats)}, rounds)
-        amounts = {"copy": 2 * a.nbytes, "triad": 3 * a.nbytes, "flops": 16 * work.size * repeats}
-        return Machine(f"this {platform.machine()} CPU, threads: {threads}, arrays of {size / 1e6:.3g} MB",
-                       **{name: amount / found[name].median for name, amount in amounts.items()})
-    finally:
-        numba.set_num_threads(before)
+    with threads_set_back(), turn():
+        numba.set_num_threads(threads)
+        found = interleave({"copy": lambda: copy(a, b, threads), "triad": lambda: triad(a, b, half, c, threads),
+                            "flops": lambda: multiply_add(work, half, half, repeats)}, rounds)
+    amounts = {"copy": 2 * a.nbytes, "triad": 3 * a.nbytes, "flops": 16 * work.size * repeats}
+    return Machine(f"this {platform.machine()} CPU, threads: {threads}, arrays of {size / 1e6:.3g} MB",
+                   **{name: amount / found[name].median for name, amount in amounts.items()})

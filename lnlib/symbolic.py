@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 from sympy import (Add, Expr, IndexedBase, KroneckerDelta, Matrix, MatrixBase, S, Sum, Symbol, cancel, expand, factor, lambdify,
-                   latex, ones, sqrt, symbols)
+                   latex, matrix_multiply_elementwise as _times, ones, sqrt, symbols)
 from sympy.concrete.delta import deltasummation
 
 from . import contract
@@ -198,10 +198,6 @@ def gradient_of(node):
     """The symbol for the gradient of the loss with respect to ``node``."""
     contract.require_kind("node", node, Expr, "an expression")
     return Symbol(f"d{latex(node)}", real=True)
-
-
-def _times(a, b):
-    return a.multiply_elementwise(b)
 
 
 def row(D=3):
@@ -391,14 +387,13 @@ def numeric_jacobian(D):
     complex128 of shape (..., D), and a float eps; it gives an array of shape (..., D, D), the
     :math:`J_{ij} = \partial\hat x_i/\partial x_j` of each row.
     """
-    contract.require_count("D", D, least=2, most=8)
-    to_numpy(D)  # once per D and process, and here rather than at the first call
+    both = to_numpy(contract.require_count("D", D, least=2, most=8))
 
     def jacobian_at(x, eps):
         x = contract.as_array("x", x, ("float64", "complex128"))
         if x.shape[-1:] != (D,):
             raise ValueError(f"x: found shape {x.shape}, expected (..., {D})")
-        J = to_numpy(D)(np.moveaxis(x, -1, 0), contract.require_eps(eps))[1]
+        J = both(np.moveaxis(x, -1, 0), contract.require_eps(eps))[1]
         return np.moveaxis(J, (0, 1), (-2, -1))
 
     return jacobian_at

@@ -94,7 +94,7 @@ def progress(total, what=""):
 
 def seconds(call, number, clock=time.perf_counter_ns):
     """Seconds per call, over a block of ``number`` calls; ``clock`` counts nanoseconds. Arguments are not checked:
-    only :func:`interleave` calls it."""
+    those of :func:`interleave`."""
     start = clock()
     for _ in repeat(None, number):
         call()

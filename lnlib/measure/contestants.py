@@ -281,14 +281,14 @@ def _threads(number, call):
     return run
 
 
-def _calls(family, case, a, names, threads):
+def _calls(family, case, a, names):
     """The calls of a family that have one of these names; on Numba's threads where they use any."""
     if family is ladder_calls:
         import numba  # noqa: F401 - without it these loops would be Python's
     options = {"names": names} if family in (ladder_calls, trick_calls) else {}
     found = {name: call for name, call in family(case, a, **options) if names is None or name in names}
     if family in (lnlib_calls, trick_calls, memory_calls):
-        return {name: _threads(threads, call) for name, call in found.items()}
+        return {name: _threads(case.threads, call) for name, call in found.items()}
     return found
 
 
@@ -315,7 +315,7 @@ def passes(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"),
     for family in dict.fromkeys([memory_calls, *(FAMILIES[name] for name in names)]):
         wanted = None if family is memory_calls else [name for name in names if FAMILIES[name] is family]
         try:
-            found |= _calls(family, case, a, wanted, threads)
+            found |= _calls(family, case, a, wanted)
         except ImportError as error:
             if family is memory_calls:
                 found["copyto"] = partial(np.copyto, a.out, a.x)
@@ -331,16 +331,12 @@ def passes(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"),
 @contextlib.contextmanager
 def threads_set_back(torch_too=False):
     """Afterwards Numba, and PyTorch if it takes part, have as many threads as before."""
-    here = []
-    for name in ("numba", *["torch"] * torch_too):
-        with contextlib.suppress(ImportError):
-            here.append(importlib.import_module(name))
-    before = [module.get_num_threads() for module in here]
-    try:
+    with contextlib.ExitStack() as afterwards:
+        for name in ("numba", *["torch"] * torch_too):
+            with contextlib.suppress(ImportError):
+                module = importlib.import_module(name)
+                afterwards.callback(module.set_num_threads, module.get_num_threads())
         yield
-    finally:
-        for module, number in zip(here, before):
-            module.set_num_threads(number)
 
 
 def show(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"), which="forward", threads=1,
@@ -348,9 +344,8 @@ def show(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"), w
     """Time the :func:`passes` of these arguments and print the table: prediction, measurement, ratio, GB/s.
 
     Results lie in old memory, or in new with ``state`` "fresh" (:func:`lnlib.measure.memory`). ``options`` are those of
-    :func:`lnlib.measure.interleave`. A prediction is that of chapters 10 and 11: accesses
-    (``ACCESSES``) at the time of one in a copy or a triad of the same rounds. Arguments
-    are not checked: those functions do it.
+    :func:`lnlib.measure.interleave`. A prediction is that of chapters 10 and 11: accesses (``ACCESSES``) at the time of
+    one in a copy or a triad of the same rounds. Arguments are not checked: those functions do it.
     """
     with memory(state), threads_set_back("pytorch" in names):
         found = interleave(passes(shape, names, which, threads), **options)
@@ -364,8 +359,7 @@ def lines(shape):
 
     float32, and a copy of the same array beside them.
     """
-    case = Case(_require_shape(shape), "float32", "forward", 1, "recycled", "ordinary")
-    a = arrays(case)
+    a = arrays(Case(_require_shape(shape), "float32", "forward", 1, "recycled", "ordinary"))
     return {"copyto": partial(np.copyto, a.out, a.x)} | line_calls(a)
 
 

@@ -176,8 +176,13 @@ class Judged(NamedTuple):
     rstd: float
 
 
+def bars(exact, gamma, dy, dtype):
+    """What :func:`lnlib.validate.tolerance.owed` has for float32 or float64, from the arrays."""
+    return owed(exact, conditions(exact, gamma, dy), dtype)
+
+
 def float32_bars(exact, gamma, dy):
-    return owed(exact, conditions(exact, gamma, dy), "float32")
+    return bars(exact, gamma, dy, "float32")
 
 
 def bars_of_plain_sums(exact, gamma, beta, dy, u):

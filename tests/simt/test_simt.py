@@ -299,6 +299,15 @@ RACES["and not what follows from it"] = """
         y[s[31]] = float32(1)  # HERE: there is no y[99]""", 64, ["s[31]"], {"y": 64}
 RACES |= {f"reader {k}": (READERS, 32, ["x[0]", f"thread {k}, "], {"x": 4, "mask": 0b1111 - (1 << k)})
           for k in range(3)}
+# Of four numbers that are accessed at once the last counts, too.
+RACES |= {f"with the last of four, {how}": (f"""
+    t, zero = cuda.threadIdx.x, float32(0)
+    if t == 0:
+        {four}
+    if t == 1:
+        {one}  # HERE""", 32, ["x[3]", "thread 0, "], {"x": 4}) for how, four, one in (
+    ("stored", "store4(x, 0, zero, zero, zero, zero)", "a = x[3]"),
+    ("loaded", "a, b, c, d = load4(x, 0)", "x[3] = zero"))}
 # Others read before thread 0 does, and are not forgotten when it reads, too.
 RACES |= {f"before a reader, {who}": (f"""
     t = cuda.threadIdx.x

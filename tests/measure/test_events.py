@@ -59,7 +59,7 @@ def test_the_first_call_and_a_check_wait_for_the_gpu():
         return True
     found = events.interleave({"a": fake.work("a", 1e-3)}, fake, rounds=1, check=check, host=lambda call, gpu: 0,
                               clock=lambda: next(ticks))
-    assert found["a"].first == pytest.approx(3) and seen == [("a", "synchronize")] * 2 and fake.log[:2] == ["a", "synchronize"]
+    assert found["a"].first == 3e9 * 1e-9 and seen == [("a", "synchronize")] * 2 and fake.log[:2] == ["a", "synchronize"]
     with pytest.raises(ValueError, match=r"^calls\['a'\]: found a result that check refuses"):
         events.interleave({"a": fake.work("a", 1e-3)}, fake, check=lambda name, output: False)
 

@@ -295,8 +295,8 @@ def _plan(D, nbytes, itemsize):
 
 @_row_loop
 def _is_plain(rows, nbytes):
-    """Whether rows, in a pass over ``nbytes``, are near, summed as one chunk and written as one piece."""
-    return rows.shape[1] < LONG_ROW and rows.shape[1] * rows.itemsize <= CHUNK and nbytes < FAR
+    """Whether rows, in a pass over ``nbytes``, are near and summed as one chunk."""
+    return rows.shape[1] * rows.itemsize <= CHUNK and nbytes < FAR
 
 
 @_row_loop
@@ -329,22 +329,34 @@ def _guess_of_g(dy, i, gamma):
 
 
 @_row_loop
+def _guess_of_mean(x, i, gamma):
+    """The mean of row i's first numbers, in gamma's dtype."""
+    first = min(x.shape[1], 16)
+    return gamma.dtype.type(_first_sum(x, i, first) / first)
+
+
+@_row_loop
+def _of_sums(total, squares, D):
+    """(residual, variance, whether a guess was too far away), of the sums of d and d^2 over a row of D."""
+    residual = total / D
+    variance = squares / D - residual * residual
+    return residual, variance, residual * residual > 0.25 * variance
+
+
+@_row_loop
 def _moments_of_row(x, i, gamma, chunk):
     """(mean, residual, variance): a guess at row i's mean that is near enough, the mean of what it leaves, and var."""
-    D, real = x.shape[1], gamma.dtype.type
-    first = min(D, 16)
-    mean = real(_first_sum(x, i, first) / first)
+    D, mean = x.shape[1], _guess_of_mean(x, i, gamma)
     residual = variance = 0.0
     for _ in range(4):
         if D > chunk:
             total, squares = _long_moments(x, i, mean, chunk)
         else:
             total, squares = _moments(x, i, 0, D, mean)
-        residual = total / D
-        variance = squares / D - residual * residual
-        if not residual * residual > 0.25 * variance:
+        residual, variance, too_far = _of_sums(total, squares, D)
+        if not too_far:
             break
-        mean = real(mean + residual)
+        mean = gamma.dtype.type(mean + residual)
     return mean, residual, variance
 
 
@@ -369,39 +381,67 @@ def _forward_rows(x, beta, eps, y, statistics, gamma, begin, end):
         statistics[0, i], statistics[1, i], statistics[2, i] = mean, residual, rstd
         if rstd == 0:
             out_of_range += 1
-        elif D < LONG_ROW:
+            continue
+        start, (stop, whole) = 0, _ends_of_lines(i, D, first_head, line, far)
+        while start < D:  # the head, whole lines, where they are far in pieces, the tail
             if far and i + ahead < end:
-                _fetch(x, i + ahead, 0, D, line)
-                _fetch(y, i + ahead, 0, D, line)
-            _write_y(x, i, 0, D, mean, shift, rstd, gamma, beta, y, _TO_CACHE)
-        else:
-            start, (stop, whole) = 0, _ends_of_lines(i, D, first_head, line, far)
-            while start < D:  # the head, whole lines, where they are far in pieces, the tail
-                if far and i + ahead < end:
-                    _fetch(x, i + ahead, start, stop, line)
-                if far and stop - start >= line:
-                    _write_y(x, i, start, stop, mean, shift, rstd, gamma, beta, y, _PAST_CACHES)
-                else:
-                    _write_y(x, i, start, stop, mean, shift, rstd, gamma, beta, y, _TO_CACHE)
-                start, stop = stop, min(stop + piece, whole) if far and stop < whole else D
+                _fetch(x, i + ahead, start, stop, line)
+            if far and stop - start >= line:
+                _write_y(x, i, start, stop, mean, shift, rstd, gamma, beta, y, _PAST_CACHES)
+            else:
+                _write_y(x, i, start, stop, mean, shift, rstd, gamma, beta, y, _TO_CACHE)
+            start, stop = stop, min(stop + piece, whole) if far and stop < whole else D
     if far:
         fence()
     return out_of_range
 
 
 @_called
+def _forward_short_rows(x, beta, eps, y, statistics, gamma, begin, end):
+    """The same for short rows. One is written while the core waits for sums and root of the next."""
+    D, real = x.shape[1], gamma.dtype.type
+    chunk, line = CHUNK // x.itemsize, LINE // x.itemsize
+    far, ahead, _ = _plan(D, 2 * x.nbytes, x.itemsize)
+    out_of_range, following = 0, _moments_of_row(x, begin, gamma, chunk)
+    for i in range(begin, end):
+        mean, residual, variance = following
+        if i + 1 < end:
+            following = _moments_of_row(x, i + 1, gamma, chunk)
+        rstd = real(_rstd(variance + eps, gamma.itemsize))
+        statistics[0, i], statistics[1, i], statistics[2, i] = mean, residual, rstd
+        if far and i + ahead < end:
+            _fetch(x, i + ahead, 0, D, line)
+            _fetch(y, i + ahead, 0, D, line)
+        if rstd == 0:
+            out_of_range += 1
+        else:
+            _write_y(x, i, 0, D, mean, real(residual) * rstd, rstd, gamma, beta, y, _TO_CACHE)
+    return out_of_range
+
+
+@_called
 def _forward_blocks(x, beta, eps, y, statistics, gamma, begin, end):
-    """The same for plain rows, a block at a time: roots and quotients of many rows are taken together, in vectors."""
-    D = x.shape[1]
-    out_of_range, denominators = 0, np.empty(ROW_BLOCK)
+    """The same for plain rows, a block at a time: roots and quotients of many rows are taken together, in vectors.
+
+    The sums of a row, which is one chunk, fit into the statistics until then. A negative rstd marks a guess too far
+    from the mean.
+    """
+    D, out_of_range = x.shape[1], 0
     for row in range(begin, end, ROW_BLOCK):
-        rows = min(ROW_BLOCK, end - row)
-        for k in range(rows):
-            mean, residual, variance = _moments_of_row(x, row + k, gamma, D)
-            statistics[0, row + k], statistics[1, row + k], denominators[k] = mean, residual, variance + eps
-        for k in range(rows):
-            statistics[2, row + k] = _rstd(denominators[k], gamma.itemsize)
-        for i in range(row, row + rows):
+        block = range(row, min(row + ROW_BLOCK, end))
+        for i in block:
+            statistics[0, i] = _guess_of_mean(x, i, gamma)
+        for i in block:
+            statistics[1, i], statistics[2, i] = _moments(x, i, 0, D, statistics[0, i])
+        for i in block:
+            residual, variance, too_far = _of_sums(np.float64(statistics[1, i]), np.float64(statistics[2, i]), D)
+            statistics[1, i] = residual
+            statistics[2, i] = -1 if too_far else _rstd(variance + eps, gamma.itemsize)
+        for i in block:
+            if statistics[2, i] < 0:
+                mean, residual, variance = _moments_of_row(x, i, gamma, D)
+                statistics[0, i], statistics[1, i] = mean, residual
+                statistics[2, i] = _rstd(variance + eps, gamma.itemsize)
             mean, residual, rstd = statistics[0, i], statistics[1, i], statistics[2, i]
             if rstd == 0:
                 out_of_range += 1
@@ -412,12 +452,15 @@ def _forward_blocks(x, beta, eps, y, statistics, gamma, begin, end):
 
 @_called
 def _forward_part(x, beta, eps, y, statistics, gamma, begin, end):
-    """The same, in blocks or row by row; with copies of gamma and beta where rows are long."""
+    """The same, in one of three ways; with copies of gamma and beta where rows are long and many."""
+    if begin == end:
+        return 0
+    if _is_plain(x, 2 * x.nbytes):
+        return _forward_blocks(x, beta, eps, y, statistics, gamma, begin, end)
+    if x.shape[1] < LONG_ROW:
+        return _forward_short_rows(x, beta, eps, y, statistics, gamma, begin, end)
     if end - begin > 8:
-        if _is_plain(x, 2 * x.nbytes):
-            return _forward_blocks(x, beta, eps, y, statistics, gamma, begin, end)
-        if x.shape[1] >= LONG_ROW:
-            return _forward_rows(x, copy_for(y, 2, beta), eps, y, statistics, copy_for(y, 1, gamma), begin, end)
+        return _forward_rows(x, copy_for(y, 2, beta), eps, y, statistics, copy_for(y, 1, gamma), begin, end)
     return _forward_rows(x, beta, eps, y, statistics, gamma, begin, end)
 
 
@@ -540,7 +583,7 @@ def _backward_blocks(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, e
 @_allocating
 def _backward_part(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end):
     """The same for plain rows or others; with copies of gamma, dgamma and dbeta where they belong if rows are long."""
-    if end - begin > ROW_BLOCK and _is_plain(x, 3 * x.nbytes):
+    if end - begin > ROW_BLOCK and x.shape[1] < LONG_ROW and _is_plain(x, 3 * x.nbytes):
         return _backward_blocks(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end)
     if sums.size and x.shape[1] >= LONG_ROW:
         gamma, dgamma, dbeta = copy_for(dx, 1, gamma), copy_for(dx, 2, dgamma), copy_for(dx, 3, dbeta)

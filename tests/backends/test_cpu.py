@@ -672,15 +672,16 @@ def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
 
 # fastmath, forceinline, _nrt, and whether NoAlias compiles it.
 FLAGS = {
-    ((), True, False, False): "_backward_rows _ends_of_lines _fetch _guess_of_g _harmless _is_plain _lost _means_of_g "
-                              "_moments_of_row _plan _rounding_of_a_mean _rstd _store _sums_of_chunks times",
+    ((), True, False, False): "_backward_rows _ends_of_lines _fetch _guess_of_g _guess_of_mean _harmless _is_plain "
+                              "_lost _means_of_g _moments_of_row _of_sums _plan _rounding_of_a_mean _rstd _store _sums_of_chunks times",
     (("contract",), True, False, False): "_gradient _xhat",
     (("contract",), True, False, True): "_fold _overflown _two_sum _upstream_sums write_gradients",
     (("contract", "nsz", "reassoc"), True, False, False): "_add",
     ((), True, True, False): "_add_threads _backward _backward_blocks _backward_part _filled_parts _forward "
                              "_long_moments _overlap _parts _refused _rows _zero_sums copy_for head_of",
     ((), False, False, False): "backward_serial forward_serial",
-    ((), False, True, False): "_forward_blocks _forward_part _forward_rows backward_threads forward_threads",
+    ((), False, True, False): "_forward_blocks _forward_part _forward_rows _forward_short_rows backward_threads "
+                              "forward_threads",
     (("contract",), False, True, True): "_first_sum _moments _write_y",
 }
 
@@ -767,27 +768,31 @@ def to_be_heard(rows, D, far):
     Long rows are cut at the first line that begins in them. Where they are far, they are also cut every 1024 bytes from
     there and at the last line, and what lies between the first and the last passes the caches. With each part of a far
     row, the lines of that part are asked for of a row 2 KB ahead, or of the next, and those of results that do not pass
-    the caches too. Rows of less than four lines are left alone. Neither pass asks how, if near rows of one chunk go in
-    blocks.
+    the caches too. Rows of less than four lines are left alone. Near rows of one chunk go in blocks, backward if they
+    are short and many.
     """
-    long, plain = D >= 256, not far and D < 256 and 8 * D <= kernels.CHUNK
-    size, in_blocks = 8 * rows * D, (rows > 8, rows > 16)  # of forward and backward
-    past, ahead = far and long, max(1, 256 // D)
-    far = far and D >= 32
-    pieces = []
-    for i in range(rows):
-        head = (5 - i * D) % 8 if long else D
-        whole = D - (D - head) % 8
-        edges = (0, head, *range(head + 128, whole, 128), whole, D) if past else (0, head, D)
-        pieces += [[i, start, stop, True if past and 0 < start < whole else None]
-                   for start, stop in itertools.pairwise(dict.fromkeys(edges))]
-    names = [passed[:len(passed) - past] for passed in (("x", "y"), ("dy", "x", "dx"))]
-    asked = [[name, i + ahead, j] for passed in names for i, start, stop, _ in pieces if far and i + ahead < rows
-             for name in passed for j in range(start, stop, 8)]
-    copies = [[2], [1]] * (long and rows > 8) + [[1], [2], [3]] * (long and rows > 16)
-    return [asked, copies, pieces, pieces, [[arrays * size] for arrays, many in zip((2, 3), in_blocks) if many],
-            [[D, arrays * size, 8] for arrays, many in zip((2, 3), in_blocks) if not (plain and many)],
-            [[]] * 2 * far]
+    one_chunk, size, ahead = 8 * D <= kernels.CHUNK, 8 * rows * D, max(1, 256 // D)
+    may_be_blocks = True, rows > 16 and D < 256  # of forward and backward
+    blocks = [may and one_chunk and not far for may in may_be_blocks]
+    asks = far and D >= 32
+    pieces, asked, copies = [], [], []
+    for passed, in_blocks, many, of_copies in ((("x", "y"), blocks[0], rows > 8, [[2], [1]]),
+                                               (("dy", "x", "dx"), blocks[1], rows > 16, [[1], [2], [3]])):
+        long = D >= 256 and not in_blocks
+        past = far and long
+        pieces.append([])
+        for i in range(rows):
+            head = (5 - i * D) % 8 if long else D
+            whole = D - (D - head) % 8
+            edges = (0, head, *range(head + 128, whole, 128), whole, D) if past else (0, head, D)
+            pieces[-1] += [[i, start, stop, True if past and 0 < start < whole else None]
+                           for start, stop in itertools.pairwise(dict.fromkeys(edges))]
+        asked += [[name, i + ahead, j] for i, start, stop, _ in pieces[-1] if asks and i + ahead < rows
+                  for name in passed[:len(passed) - past] for j in range(start, stop, 8)]
+        copies += of_copies * (long and many)
+    return [asked, copies, *pieces, [[arrays * size] for arrays, may in zip((2, 3), may_be_blocks) if may],
+            [[D, arrays * size, 8] for arrays, in_blocks in zip((2, 3), blocks) if not in_blocks],
+            [[]] * (asks + (asks and D >= 256))]  # backward says that it has stored, forward only past the caches
 
 
 @pytest.mark.slow
@@ -837,10 +842,9 @@ def check_small_functions():
     near, far = kernels.FAR - 1, kernels.FAR
     assert [kernels._plan(*a) for a in ((256, near, 4), (256, far, 4), (300, far, 8), (64, far, 4), (63, far, 4))] == [
         (False, 2, 256), (True, 2, 256), (True, 1, 128), (True, 8, 256), (False, 8, 256)]
-    chunk = min(kernels.CHUNK // 8, 255)
+    chunk = kernels.CHUNK // 8
     assert [kernels._is_plain(np.empty((300, D), dtype), nbytes) for D, dtype, nbytes in (
-        (chunk, "f8", near), (chunk + 1, "f8", near), (chunk, "f8", far), (255, "i1", near), (256, "i1", near))
-    ] == [True, False, False, True, False]
+        (chunk, "f8", near), (chunk + 1, "f8", near), (chunk, "f8", far))] == [True, False, False]
     assert kernels._rounding_of_a_mean(4) == 2**-16 and kernels._rounding_of_a_mean(8) == 2**-32
     for dtype in ("float32", "float64"):
         half_ulp = float(np.finfo(dtype).max) * cases.U[dtype] / 2

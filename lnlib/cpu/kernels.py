@@ -224,8 +224,8 @@ def _fetch(array, i, start, stop, line):
 
 
 @_allocating
-def _long_moments(x, i, guess, chunk):
-    """_moments of a whole row.
+def _long_moments(x, i, guess, chunk, asked):
+    """_moments of a whole row. Meanwhile asks for the first half of row ``asked``, if that is not 0.
 
     What float64 loses of squares of float64 numbers is added at the end. After the square of an outlier each addition
     would swallow up to u of it, with one sign: over D numbers, in chunks of 128, D / 128 u of the squares and half of
@@ -235,6 +235,8 @@ def _long_moments(x, i, guess, chunk):
     start = 0
     while start < x.shape[1]:  # a range would divide, in every row, to know its length
         stop = min(start + chunk, x.shape[1])
+        if asked:
+            _fetch(x, asked, start // 2, stop // 2, LINE // x.itemsize)
         d, dd = _moments(x, i, start, stop, guess)
         total += d
         before, squares = squares, squares + dd
@@ -344,16 +346,13 @@ def _of_sums(total, squares, D):
 
 
 @_row_loop
-def _moments_of_row(x, i, gamma, chunk):
+def _moments_of_row(x, i, gamma, chunk, asked):
     """(mean, residual, variance): a guess at row i's mean that is near enough, the mean of what it leaves, and var."""
-    D, mean = x.shape[1], _guess_of_mean(x, i, gamma)
+    mean = _guess_of_mean(x, i, gamma)
     residual = variance = 0.0
     for _ in range(4):
-        if D > chunk:
-            total, squares = _long_moments(x, i, mean, chunk)
-        else:
-            total, squares = _moments(x, i, 0, D, mean)
-        residual, variance, too_far = _of_sums(total, squares, D)
+        total, squares = _long_moments(x, i, mean, chunk, asked)
+        residual, variance, too_far = _of_sums(total, squares, x.shape[1])
         if not too_far:
             break
         mean = gamma.dtype.type(mean + residual)
@@ -375,7 +374,10 @@ def _forward_rows(x, beta, eps, y, statistics, gamma, begin, end):
     far, ahead, piece = _plan(D, 2 * x.nbytes, x.itemsize)
     out_of_range = 0
     for i in range(begin, end):
-        mean, residual, variance = _moments_of_row(x, i, gamma, chunk)
+        asked = i + ahead if far and i + ahead < end else 0
+        if far:  # the line that this row shares with the next is read before it is written
+            prefetch(y, i, D - 1)
+        mean, residual, variance = _moments_of_row(x, i, gamma, chunk, asked)
         rstd = real(_rstd(variance + eps, gamma.itemsize))
         shift = real(residual) * rstd
         statistics[0, i], statistics[1, i], statistics[2, i] = mean, residual, rstd
@@ -384,8 +386,8 @@ def _forward_rows(x, beta, eps, y, statistics, gamma, begin, end):
             continue
         start, (stop, whole) = 0, _ends_of_lines(i, D, first_head, line, far)
         while start < D:  # the head, whole lines, where they are far in pieces, the tail
-            if far and i + ahead < end:
-                _fetch(x, i + ahead, start, stop, line)
+            if asked:
+                _fetch(x, asked, (D + start) // 2, (D + stop) // 2, line)
             if far and stop - start >= line:
                 _write_y(x, i, start, stop, mean, shift, rstd, gamma, beta, y, _PAST_CACHES)
             else:
@@ -402,11 +404,11 @@ def _forward_short_rows(x, beta, eps, y, statistics, gamma, begin, end):
     D, real = x.shape[1], gamma.dtype.type
     chunk, line = CHUNK // x.itemsize, LINE // x.itemsize
     far, ahead, _ = _plan(D, 2 * x.nbytes, x.itemsize)
-    out_of_range, following = 0, _moments_of_row(x, begin, gamma, chunk)
+    out_of_range, following = 0, _moments_of_row(x, begin, gamma, chunk, 0)
     for i in range(begin, end):
         mean, residual, variance = following
         if i + 1 < end:
-            following = _moments_of_row(x, i + 1, gamma, chunk)
+            following = _moments_of_row(x, i + 1, gamma, chunk, 0)
         rstd = real(_rstd(variance + eps, gamma.itemsize))
         statistics[0, i], statistics[1, i], statistics[2, i] = mean, residual, rstd
         if far and i + ahead < end:
@@ -439,7 +441,7 @@ def _forward_blocks(x, beta, eps, y, statistics, gamma, begin, end):
             statistics[2, i] = -1 if too_far else _rstd(variance + eps, gamma.itemsize)
         for i in block:
             if statistics[2, i] < 0:
-                mean, residual, variance = _moments_of_row(x, i, gamma, D)
+                mean, residual, variance = _moments_of_row(x, i, gamma, D, 0)
                 statistics[0, i], statistics[1, i] = mean, residual
                 statistics[2, i] = _rstd(variance + eps, gamma.itemsize)
             mean, residual, rstd = statistics[0, i], statistics[1, i], statistics[2, i]
@@ -465,12 +467,15 @@ def _forward_part(x, beta, eps, y, statistics, gamma, begin, end):
 
 
 @_row_loop
-def _sums_of_chunks(dy, x, i, gamma, mean, shift, rstd, first, chunk):
-    """_upstream_sums of a whole row, a chunk at a time."""
+def _sums_of_chunks(dy, x, i, gamma, mean, shift, rstd, first, chunk, asked):
+    """_upstream_sums of a whole row, a chunk at a time. Meanwhile asks for the first half of row ``asked``, if not 0."""
     w_sum = wx_sum = x_sum = 0.0
     start = 0
     while start < x.shape[1]:
         stop = min(start + chunk, x.shape[1])
+        if asked:
+            _fetch(dy, asked, start // 2, stop // 2, LINE // x.itemsize)
+            _fetch(x, asked, start // 2, stop // 2, LINE // x.itemsize)
         w, wx, xhat = _upstream_sums(dy, x, i, start, stop, gamma, mean, shift, rstd, first)
         w_sum += w
         wx_sum += wx
@@ -513,23 +518,27 @@ def _backward_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end
         for i in range(row, min(row + ROW_BLOCK, end)):
             mean, rstd = statistics[0, i], statistics[2, i]
             shift, first = statistics[1, i] * rstd, _guess_of_g(dy, i, gamma)
-            w_sum, wx_sum, x_sum = _sums_of_chunks(dy, x, i, gamma, mean, shift, rstd, first, chunk)
+            asked = i + ahead if far and i + ahead < end else 0
+            if far and D >= LONG_ROW:
+                prefetch(dx, i, D - 1)  # as in forward
+            w_sum, wx_sum, x_sum = _sums_of_chunks(dy, x, i, gamma, mean, shift, rstd, first, chunk,
+                                                     asked if D >= LONG_ROW else 0)
             g_mean, gx_mean, other = _means_of_g(first, w_sum, wx_sum, x_sum, rstd, D, tolerance, root, harmless)
             changed += other
             left += math.isnan(g_mean)
             if D < LONG_ROW:
-                if far and i + ahead < end:
-                    _fetch(dy, i + ahead, 0, D, line)
-                    _fetch(x, i + ahead, 0, D, line)
-                    _fetch(dx, i + ahead, 0, D, line)
+                if asked:
+                    _fetch(dy, asked, 0, D, line)
+                    _fetch(x, asked, 0, D, line)
+                    _fetch(dx, asked, 0, D, line)
                 write_gradients(dy, x, i, 0, D, gamma, mean, shift, rstd, g_mean, gx_mean,
                                 dx, dgamma, dbeta, _TO_CACHE)
                 continue
             start, (stop, whole) = 0, _ends_of_lines(i, D, first_head, line, far)
             while start < D:  # as in forward
-                if far and i + ahead < end:
-                    _fetch(dy, i + ahead, start, stop, line)
-                    _fetch(x, i + ahead, start, stop, line)
+                if asked:
+                    _fetch(dy, asked, (D + start) // 2, (D + stop) // 2, line)
+                    _fetch(x, asked, (D + start) // 2, (D + stop) // 2, line)
                 if far and stop - start >= line:
                     write_gradients(dy, x, i, start, stop, gamma, mean, shift, rstd, g_mean, gx_mean,
                                     dx, dgamma, dbeta, _PAST_CACHES)

@@ -766,9 +766,9 @@ def to_be_heard(rows, D, far):
     """For float64, 8 numbers a line, and results whose first row begins with 5 numbers of a line begun before.
 
     Long rows are cut at the first line that begins in them. Where they are far, they are also cut every 1024 bytes from
-    there and at the last line, and what lies between the first and the last passes the caches. With each part of a far
-    row, the lines of that part are asked for of a row 2 KB ahead, or of the next, and those of results that do not pass
-    the caches too. Rows of less than four lines are left alone. Near rows of one chunk go in blocks, backward if they
+    there and at the last line, and what lies between the first and the last passes the caches; the line that a row
+    shares with the next is asked for. Of a row 2 KB ahead, or the next, half of the lines are asked for while its sums
+    are made, chunk by chunk, and half with the parts that are written; of short rows all then, those of results too. Rows of less than four lines are left alone. Near rows of one chunk go in blocks, backward if they
     are short and many.
     """
     one_chunk, size, ahead = 8 * D <= kernels.CHUNK, 8 * rows * D, max(1, 256 // D)
@@ -780,6 +780,7 @@ def to_be_heard(rows, D, far):
                                                (("dy", "x", "dx"), blocks[1], rows > 16, [[1], [2], [3]])):
         long = D >= 256 and not in_blocks
         past = far and long
+        chunk = (kernels.CHUNK if passed[0] == "x" else kernels.BACKWARD_CHUNK) // 8
         pieces.append([])
         for i in range(rows):
             head = (5 - i * D) % 8 if long else D
@@ -787,8 +788,12 @@ def to_be_heard(rows, D, far):
             edges = (0, head, *range(head + 128, whole, 128), whole, D) if past else (0, head, D)
             pieces[-1] += [[i, start, stop, True if past and 0 < start < whole else None]
                            for start, stop in itertools.pairwise(dict.fromkeys(edges))]
-        asked += [[name, i + ahead, j] for i, start, stop, _ in pieces[-1] if asks and i + ahead < rows
-                  for name in passed[:len(passed) - past] for j in range(start, stop, 8)]
+            of_row = [(0, D)] if not long else [
+                *((start // 2, min(start + chunk, D) // 2) for start in range(0, D, chunk)),
+                *(((D + start) // 2, (D + stop) // 2) for k, start, stop, _ in pieces[-1] if k == i)]
+            asked += [[passed[-1], i, D - 1]] * past + [
+                [name, i + ahead, j] for start, stop in of_row if asks and i + ahead < rows
+                for name in passed[:len(passed) - past] for j in range(start, stop, 8)]
         copies += of_copies * (long and many)
     return [asked, copies, *pieces, [[arrays * size] for arrays, may in zip((2, 3), may_be_blocks) if may],
             [[D, arrays * size, 8] for arrays, in_blocks in zip((2, 3), blocks) if not in_blocks],

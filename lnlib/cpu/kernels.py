@@ -411,9 +411,10 @@ def _forward_short_rows(x, beta, eps, y, statistics, gamma, begin, end):
             following = _moments_of_row(x, i + 1, gamma, chunk, 0)
         rstd = real(_rstd(variance + eps, gamma.itemsize))
         statistics[0, i], statistics[1, i], statistics[2, i] = mean, residual, rstd
-        if far and i + ahead < end:
-            _fetch(x, i + ahead, 0, D, line)
-            _fetch(y, i + ahead, 0, D, line)
+        asked = i + ahead if far and i + ahead < end else 0
+        if asked:
+            _fetch(x, asked, 0, D, line)
+            _fetch(y, asked, 0, D, line)
         if rstd == 0:
             out_of_range += 1
         else:

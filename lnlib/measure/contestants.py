@@ -257,7 +257,8 @@ FAMILIES = {name: family for family, names in (
     (numpy_calls, ("numpy-idiomatic", "numpy-reused")), (torch_calls, ("pytorch", "pytorch-native")),
     (lnlib_calls, ("lnlib", "lnlib-out", "lnlib-precise", "lnlib-precise-out")),
     (ladder_calls, ("separate", "fused-in-order", "fused", "one-reading", "no-alias")),
-    (trick_calls, ("no-noalias", "no-head", "no-prefetch", "no-streaming", "no-quarters", "float64-sums")))
+    (trick_calls, ("no-noalias", "no-head", "no-prefetch", "no-shared-line", "no-streaming", "no-quarters",
+                   "float64-sums")))
     for name in names}
 
 #: Accesses of the passes, (forward, backward); those that are not here are fused and have two and three.
@@ -297,7 +298,8 @@ def passes(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"),
 
     * ``names``: NumPy's "numpy-idiomatic" and "numpy-reused"; "pytorch"; "lnlib", which is :mod:`lnlib.cpu`,
       "lnlib-out" and "lnlib-precise"; the steps of :mod:`lnlib.cpu.ladder`; :mod:`lnlib.cpu` without one of its
-      measures: "no-noalias", "no-prefetch", "no-streaming", "no-head", "no-quarters", "float64-sums".
+      measures: "no-noalias", "no-prefetch", "no-shared-line", "no-streaming", "no-head", "no-quarters",
+      "float64-sums".
     * ``which``: "forward" comes with "copyto" and "copy-loop", a compiled copy, "backward" with "triad".
     * ``threads``: of :mod:`lnlib.cpu`, of PyTorch, and of the compiled copy and triad. Numba's number is set in the
       calls, PyTorch's here, and neither is set back: that would be timed, too. :func:`show` does so afterwards.

@@ -9,13 +9,16 @@ import lnlib
 
 from ..mistakes.change import changed
 
+_NO_SHARED_LINE = [("prefetch(y, i, D - 1)", "pass"), ("prefetch(dx, i, D - 1)", "pass")]
+
 #: Name -> what to replace in lnlib/cpu/, and by what: wherever it stands, and it must stand there. A streaming store may
 #: not begin inside a line, so without a head there is none.
 TRICKS = {
     "no-noalias": [("self.state.flags.noalias = True", "pass")],
     "no-head": [("(first_head - i * D) & (line - 1)", "0"), ("if far and stop - start >= line:", "if False:")],
     "no-quarters": [("+ quarters * (PAGE // 4)", "+ 0 * quarters")],
-    "no-prefetch": [("if far and i + ahead < end:", "if False:")],
+    "no-prefetch": [("asked = i + ahead if far and i + ahead < end else 0", "asked = 0"), *_NO_SHARED_LINE],
+    "no-shared-line": _NO_SHARED_LINE,
     "no-streaming": [("if far and stop - start >= line:", "if False:")],
     "float64-sums": [("w_sum = wx_sum = x_sum = gamma.dtype.type(0)", "w_sum = wx_sum = x_sum = 0.0"),
                      ("w * xhat)", "np.float64(w) * np.float64(xhat))")],

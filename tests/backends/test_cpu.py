@@ -854,6 +854,8 @@ def check_small_functions():
     for dtype in ("float32", "float64"):
         half_ulp = float(np.finfo(dtype).max) * cases.U[dtype] / 2
         assert 0.9 <= kernels._harmless(np.ones(1, dtype)) / half_ulp <= 1
+    none, parameter = np.empty((0, 255)), np.ones(255)
+    assert kernels._forward_part(none, parameter, 0.0, none.copy(), np.empty((3, 0)), parameter, 0, 0) == 0
     assert kernels._zero_sums(2, 5).shape == (2, 4, 5 + 128 // 8)
     for g, guess in (([4, 2, 6], 4), ([-4, -2, -6], -4), ([4, 1.9, 4], 0), ([4, 4, 6.1], 0), ([4, 0, 4], 0),
                      ([4, 0], 4)):

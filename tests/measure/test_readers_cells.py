@@ -56,7 +56,7 @@ def test_cells_that_measure_run(stem, monkeypatch, capsys):
     monkeypatch.setattr(measure, "partial_sums", lambda D: dict.fromkeys(("one-part", "apart"), int))
     space = {"measure": measure, "cost": cost, "ladder": ladder, "math": math, "np": np, "near": (2, 128, 1024),
              "far": (4, 512, 4096), "directions": ("forward", "backward"),
-             **dict.fromkeys(("shapes", "some", "twelve"), [(2, 8)])}
+             **dict.fromkeys(("shapes", "some", "wide", "twelve"), [(2, 8)])}
     for cell in measuring(read(BOOK / f"{stem}.md")):
         capsys.readouterr()
         exec(cell.source, space)

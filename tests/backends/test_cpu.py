@@ -674,7 +674,8 @@ def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
 # fastmath, forceinline, _nrt, and whether NoAlias compiles it.
 FLAGS = {
     ((), True, False, False): "_backward_rows _ends_of_lines _fetch _guess_of_g _guess_of_mean _harmless _is_plain "
-                              "_lost _means_of_g _moments_of_row _of_sums _plan _rounding_of_a_mean _rstd _store _sums_of_chunks times",
+                              "_lost _means_of_g _moments_of_row _of_sums _plan _rounding_of_a_mean _rstd _store "
+                              "_sums_of_chunks times",
     (("contract",), True, False, False): "_gradient _xhat",
     (("contract",), True, False, True): "_fold _overflown _two_sum _upstream_sums write_gradients",
     (("contract", "nsz", "reassoc"), True, False, False): "_add",
@@ -769,8 +770,9 @@ def to_be_heard(rows, D, far):
     Long rows are cut at the first line that begins in them. Where they are far, they are also cut every 1024 bytes from
     there and at the last line, and what lies between the first and the last passes the caches; the line that a row
     shares with the next is asked for. Of a row 2 KB ahead, or the next, half of the lines are asked for while its sums
-    are made, chunk by chunk, and half with the parts that are written; of short rows all then, those of results too. Rows of less than four lines are left alone. Near rows of one chunk go in blocks, backward if they
-    are short and many.
+    are made, chunk by chunk, and half with the parts that are written; of short rows all then, those of results too.
+    Rows of less than four lines are left alone. Near rows of one chunk go in blocks, backward if they are short and
+    many.
     """
     one_chunk, size, ahead = 8 * D <= kernels.CHUNK, 8 * rows * D, max(1, 256 // D)
     may_be_blocks = True, rows > 16 and D < 256  # of forward and backward

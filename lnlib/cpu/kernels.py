@@ -302,6 +302,12 @@ def _is_plain(rows, nbytes):
 
 
 @_row_loop
+def _row_to_ask_for(row, end, far):
+    """``row``, or 0, which nobody asks for: near rows are not, and none from row ``end`` on."""
+    return row if far and row < end else 0
+
+
+@_row_loop
 def _ends_of_lines(i, D, first_head, line, far):
     """(head, whole): the columns of row i at which its first cache line begins and, if far, its last whole one ends."""
     head = (first_head - i * D) & (line - 1)
@@ -374,7 +380,7 @@ def _forward_rows(x, beta, eps, y, statistics, gamma, begin, end):
     far, ahead, piece = _plan(D, 2 * x.nbytes, x.itemsize)
     out_of_range = 0
     for i in range(begin, end):
-        asked = i + ahead if far and i + ahead < end else 0
+        asked = _row_to_ask_for(i + ahead, end, far)
         if far:  # the line that this row shares with the next is read before it is written
             prefetch(y, i, D - 1)
         mean, residual, variance = _moments_of_row(x, i, gamma, chunk, asked)
@@ -411,7 +417,7 @@ def _forward_short_rows(x, beta, eps, y, statistics, gamma, begin, end):
             following = _moments_of_row(x, i + 1, gamma, chunk, 0)
         rstd = real(_rstd(variance + eps, gamma.itemsize))
         statistics[0, i], statistics[1, i], statistics[2, i] = mean, residual, rstd
-        asked = i + ahead if far and i + ahead < end else 0
+        asked = _row_to_ask_for(i + ahead, end, far)
         if asked:
             _fetch(x, asked, 0, D, line)
             _fetch(y, asked, 0, D, line)
@@ -469,7 +475,7 @@ def _forward_part(x, beta, eps, y, statistics, gamma, begin, end):
 
 @_row_loop
 def _sums_of_chunks(dy, x, i, gamma, mean, shift, rstd, first, chunk, asked):
-    """_upstream_sums of a whole row, a chunk at a time. Meanwhile asks for the first half of row ``asked``, if not 0."""
+    """_upstream_sums of a whole row, a chunk at a time. Asks for the first half of row ``asked`` too, if not 0."""
     w_sum = wx_sum = x_sum = 0.0
     start = 0
     while start < x.shape[1]:
@@ -519,7 +525,7 @@ def _backward_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end
         for i in range(row, min(row + ROW_BLOCK, end)):
             mean, rstd = statistics[0, i], statistics[2, i]
             shift, first = statistics[1, i] * rstd, _guess_of_g(dy, i, gamma)
-            asked = i + ahead if far and i + ahead < end else 0
+            asked = _row_to_ask_for(i + ahead, end, far)
             if far and D >= LONG_ROW:
                 prefetch(dx, i, D - 1)  # as in forward
             w_sum, wx_sum, x_sum = _sums_of_chunks(dy, x, i, gamma, mean, shift, rstd, first, chunk,

@@ -17,7 +17,7 @@ TRICKS = {
     "no-noalias": [("self.state.flags.noalias = True", "pass")],
     "no-head": [("(first_head - i * D) & (line - 1)", "0"), ("if far and stop - start >= line:", "if False:")],
     "no-quarters": [("+ quarters * (PAGE // 4)", "+ 0 * quarters")],
-    "no-prefetch": [("asked = i + ahead if far and i + ahead < end else 0", "asked = 0"), *_NO_SHARED_LINE],
+    "no-prefetch": [("return row if far and row < end else 0", "return 0"), *_NO_SHARED_LINE],
     "no-shared-line": _NO_SHARED_LINE,
     "no-streaming": [("if far and stop - start >= line:", "if False:")],
     "float64-sums": [("w_sum = wx_sum = x_sum = gamma.dtype.type(0)", "w_sum = wx_sum = x_sum = 0.0"),

@@ -674,8 +674,8 @@ def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
 # fastmath, forceinline, _nrt, and whether NoAlias compiles it.
 FLAGS = {
     ((), True, False, False): "_backward_rows _ends_of_lines _fetch _guess_of_g _guess_of_mean _harmless _is_plain "
-                              "_lost _means_of_g _moments_of_row _of_sums _plan _rounding_of_a_mean _rstd _store "
-                              "_sums_of_chunks times",
+                              "_lost _means_of_g _moments_of_row _of_sums _plan _rounding_of_a_mean _row_to_ask_for _rstd "
+                              "_store _sums_of_chunks times",
     (("contract",), True, False, False): "_gradient _xhat",
     (("contract",), True, False, True): "_fold _overflown _two_sum _upstream_sums write_gradients",
     (("contract", "nsz", "reassoc"), True, False, False): "_add",

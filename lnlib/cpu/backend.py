@@ -1,7 +1,9 @@
 """What is called from Python: the cache, arguments, rows and dtypes that the kernels do not take.
 
-A call on one short row should cost two microseconds, so the usual arguments are recognised at a glance and everything
-else goes the slow way through :mod:`lnlib.contract`.
+A call on one short row takes two microseconds, of which less than half a one is arithmetic. So nothing is asked twice.
+Numba looks at dtype, axes and layout of each array when it chooses what to call, and the compiled functions at lengths,
+at eps, and at what overlaps. Python looks at the rest, at a glance; whatever is not as usual, and whatever the others
+refuse, goes the slow way through :mod:`lnlib.contract`, which says what is wrong, copies, or has it compiled.
 """
 
 import math
@@ -10,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import contract, layernorm
+from .compiler import MIXED
 from .kernels import backward_serial, backward_threads, forward_serial, forward_threads
 from .threads import turn, usable_threads
 
@@ -20,6 +23,7 @@ _FLOAT32, _FLOAT64 = _FLOATS = np.dtype(np.float32), np.dtype(np.float64)
 _REAL = "float64", "float32", "float16", "bfloat16"
 _empty, _ndarray = np.empty, np.ndarray  # found at once; a name in a module of its own takes 30 ns
 _new = tuple.__new__  # makes a NamedTuple in half the time of its own
+_UNUSUAL = -2  # what the compiled functions return for arguments that are not as they should be
 _OVERLAP = "out: found memory that an input uses too, expected an array of its own"
 
 
@@ -60,27 +64,31 @@ class CpuLayerNormCache(NamedTuple):
         return self.saved[-self.x.shape[-1]:]
 
 
-def _checked(x, gamma, beta, eps):
-    x = contract.require_x(x)
-    contract.require_dtype("x", x.dtype, _REAL, "float64, float32, float16 or bfloat16 "
-                           "(backend 'numpy' takes complex128)")
-    gamma, beta = contract.require_parameters(gamma, beta, x)
-    for name, array in (("gamma", gamma), ("beta", beta)):
-        contract.require_dtype(name, array.dtype, _REAL, f"{x.dtype.name}, the dtype of x")
-    return x, gamma, beta, contract.require_eps(eps)
+def _call(serial, parallel, size, arguments):
+    """What the compiled function for one thread, or that for several, returns of arrays of ``size``."""
+    if size < PARALLEL_SIZE or (threads := usable_threads()) == 1:
+        return serial(*arguments)
+    with turn():
+        return parallel(*arguments, threads)
 
 
-def _result(out, x, shape, dtype):
+def _result(out, x):
     """Where a result of x's shape and dtype goes: a new array, or ``out``, as an array that is nothing but that.
 
     (An np.matrix has two axes, however it is cut.)
     """
     if out is None:
-        return _empty(shape, dtype)
-    if type(out) is _ndarray and out.dtype is dtype and out.shape == shape and out.flags.carray:
-        return out
+        return _empty(x.shape, x.dtype)
     contract.require_out(out, x, rows_in_order=True)
     return np.asarray(out)
+
+
+def _in_order(array, out):
+    """``array``, or a copy that lies row after row; refused if ``out`` would be written over what was copied."""
+    if array.flags.carray:
+        return array
+    _refuse_overlap(out, array)
+    return array.copy()
 
 
 def _refuse_overlap(out, *inputs):
@@ -146,39 +154,57 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
     * ``out``, of x's shape and dtype and C-contiguous, receives y, and is returned as y. It may not overlap x, gamma
       or beta.
     """
-    # Shape and dtype are asked for once: an answer takes 50 ns.
-    if not (type(x) is type(gamma) is type(beta) is _ndarray
-            and (dtype := x.dtype) is gamma.dtype is beta.dtype in _FLOATS
-            and (shape := x.shape) and (size := x.size) and gamma.shape == beta.shape == (D := shape[-1],)
-            and type(eps) is float and 0 <= eps < math.inf):
-        x, gamma, beta, eps = _checked(x, gamma, beta, eps)
-        shape, dtype, size, D = x.shape, x.dtype, x.size, x.shape[-1]
-    if precise is not False:
-        contract.require_precise(precise, x)
-    y = _result(out, x, shape, dtype)
-    if dtype not in _FLOATS:
-        cache = _half_forward(x, gamma, beta, eps, precise, y)
-        return y if out is None else out, cache
-    if not x.flags.carray:
-        _refuse_overlap(y, x)
-        x = x.copy()
-    if not (gamma.flags.carray and beta.flags.carray):
-        _refuse_overlap(y, gamma, beta)
-        gamma, beta = gamma.copy(), beta.copy()
-    saved = _empty(3 * (size // D) + D, _FLOAT64 if precise else dtype)
-    if size < PARALLEL_SIZE or (threads := usable_threads()) == 1:
-        out_of_range = forward_serial(x.ravel(), gamma, beta, eps, y.ravel(), saved)
-    else:
-        with turn():
-            out_of_range = forward_threads(x.ravel(), gamma, beta, eps, y.ravel(), saved, threads)
-    cache = _new(CpuLayerNormCache, (x, saved, eps, dtype))
-    if out_of_range < 0:
+    if (type(x) is type(gamma) is type(beta) is _ndarray and (dtype := x.dtype) in _FLOATS and type(eps) is float
+            and (precise is False or precise is True and dtype == _FLOAT32)
+            and (shape := x.shape) and (size := x.size) and x.flags.carray
+            and (out is None or type(out) is _ndarray and out.shape == shape and out.flags.carray)):
+        y, D = _empty(shape, dtype) if out is None else out, shape[-1]
+        saved = _empty(3 * (size // D) + D, _FLOAT64 if precise else dtype)
+        arguments, kind = (x.ravel(), gamma, beta, eps, y.ravel(), saved, D), MIXED if precise else dtype
+        try:
+            if size < PARALLEL_SIZE:
+                left = forward_serial.versions[kind](*arguments)
+            else:
+                left = _call(forward_serial.versions.get(kind), forward_threads.versions.get(kind), size, arguments)
+        except (KeyError, TypeError):  # not compiled yet, or not for such arguments
+            left = _UNUSUAL
+        if left >= 0:
+            cache = _new(CpuLayerNormCache, (x, saved, eps, dtype))
+            if left:
+                _finish_forward(cache, gamma, beta, y)
+            return y, cache
+    return _forward_with_care(x, gamma, beta, eps, precise, out)
+
+
+def _forward_with_care(x, gamma, beta, eps, precise, out):
+    x = contract.require_x(x)
+    contract.require_dtype("x", x.dtype, _REAL, "float64, float32, float16 or bfloat16 "
+                           "(backend 'numpy' takes complex128)")
+    gamma, beta = contract.require_parameters(gamma, beta, x)
+    for name, array in (("gamma", gamma), ("beta", beta)):
+        contract.require_dtype(name, array.dtype, _REAL, f"{x.dtype.name}, the dtype of x")
+    eps, precise, y = contract.require_eps(eps), contract.require_precise(precise, x), _result(out, x)
+    if x.dtype not in _FLOATS:
+        return y if out is None else out, _half_forward(x, gamma, beta, eps, precise, y)
+    x, gamma, beta = (_in_order(a, y) for a in (x, gamma, beta))
+    D = x.shape[-1]
+    saved = _empty(3 * (x.size // D) + D, _FLOAT64 if precise else x.dtype)
+    left = _call(forward_serial, forward_threads, x.size, (x.ravel(), gamma, beta, eps, y.ravel(), saved, D))
+    if left < 0:
         raise ValueError(_OVERLAP)
-    if out_of_range:
-        rows, y_rows, left = x.reshape(-1, D), y.reshape(-1, D), cache.statistics[2] == 0
-        cache.statistics[0, left] = _means(rows[left], saved.dtype)
-        y_rows[left], _ = layernorm.layer_norm_forward(rows[left], gamma, beta, eps, precise=bool(precise))
+    cache = CpuLayerNormCache(x, saved, eps, x.dtype)
+    if left:
+        _finish_forward(cache, gamma, beta, y)
     return y if out is None else out, cache
+
+
+def _finish_forward(cache, gamma, beta, y):
+    """Do the rows that the compiled functions have left."""
+    D, left = len(gamma), cache.statistics[2] == 0
+    rows = cache.x.reshape(-1, D)[left]
+    cache.statistics[0, left] = _means(rows, cache.saved.dtype)
+    y.reshape(-1, D)[left], _ = layernorm.layer_norm_forward(rows, gamma, beta, cache.eps,
+                                                             precise=cache.saved.dtype != cache.dtype)
 
 
 def layer_norm_backward(dy, cache, *, out=None):
@@ -189,49 +215,55 @@ def layer_norm_backward(dy, cache, *, out=None):
 
     ``out``, of x's shape and dtype and C-contiguous, receives dx, and is returned as dx. It may not overlap dy or x.
     """
-    if type(cache) is not CpuLayerNormCache:
-        contract.require_cache(cache, CpuLayerNormCache)
+    if type(cache) is CpuLayerNormCache:
+        x, saved, _, _ = cache
+        if (type(dy) is type(x) is type(saved) is _ndarray and (dtype := x.dtype) in _FLOATS
+                and (shape := x.shape) and dy.shape == shape and dy.flags.carray
+                and (out is None or type(out) is _ndarray and out.shape == shape and out.flags.carray)):
+            dx, size, D = _empty(shape, dtype) if out is None else out, x.size, shape[-1]
+            dgamma, dbeta = _empty(D, dtype), _empty(D, dtype)
+            arguments = dy.ravel(), x.ravel(), saved, dx.ravel(), dgamma, dbeta
+            kind = dtype if saved.dtype is dtype else MIXED
+            try:
+                if size < PARALLEL_SIZE:
+                    left, changed = backward_serial.versions[kind](*arguments)
+                else:
+                    left, changed = _call(backward_serial.versions.get(kind), backward_threads.versions.get(kind), size,
+                                          arguments)
+            except (KeyError, TypeError):  # as in forward
+                left = _UNUSUAL
+            if left >= 0:
+                if left or changed:
+                    _finish_backward(left, changed, cache, dy, dx, dgamma, dbeta)
+                return dx, dgamma, dbeta
+    return _backward_with_care(dy, cache, out)
+
+
+def _backward_with_care(dy, cache, out):
+    contract.require_cache(cache, CpuLayerNormCache)
+    _require_parts(cache)
     x, saved, _, _ = cache
-    if not (type(x) is type(saved) is _ndarray and saved.dtype in _FLOATS and (shape := x.shape)):
-        _require_parts(cache)
-        shape = x.shape
-    dtype = x.dtype
-    if not (type(dy) is _ndarray and dy.dtype is dtype and dy.shape == shape):
-        _require_parts(cache)
-        dy = contract.require_like_x("dy", dy, shape, dtype)
-        contract.require_dtype("dy", dy.dtype, _REAL, f"{dtype.name}, the dtype of x")
-    dx = _result(out, x, shape, dtype)
-    if dtype not in _FLOATS:
-        dgamma, dbeta = _half_backward(dy, cache, dx)
-        return dx if out is None else out, dgamma, dbeta
-    D = shape[-1]
-    if not dy.flags.carray:
-        _refuse_overlap(dx, dy)
-        dy = dy.copy()
-    dgamma, dbeta = _empty(D, dtype), _empty(D, dtype)
-    try:
-        if x.size < PARALLEL_SIZE or (threads := usable_threads()) == 1:
-            left, changed = backward_serial(dy.ravel(), x.ravel(), saved, dx.ravel(), dgamma, dbeta)
-        else:
-            with turn():
-                left, changed = backward_threads(dy.ravel(), x.ravel(), saved, dx.ravel(), dgamma, dbeta, threads)
-    except Exception:  # for example of other axes or strides than forward's: to look before would cost a call more
-        _require_parts(cache)
-        raise
+    dy = contract.require_like_x("dy", dy, x.shape, x.dtype)
+    contract.require_dtype("dy", dy.dtype, _REAL, f"{x.dtype.name}, the dtype of x")
+    dx = _result(out, x)
+    if x.dtype not in _FLOATS:
+        return dx if out is None else out, *_half_backward(dy, cache, dx)
+    dy, x = _in_order(dy, dx), _in_order(x, dx)
+    dgamma, dbeta = _empty(x.shape[-1], x.dtype), _empty(x.shape[-1], x.dtype)
+    left, changed = _call(backward_serial, backward_threads, x.size,
+                          (dy.ravel(), x.ravel(), saved, dx.ravel(), dgamma, dbeta))
+    if left < 0:
+        raise ValueError(_OVERLAP)
     if left or changed:
-        _finish(left, changed, cache, dy, dx, dgamma, dbeta)
+        _finish_backward(left, changed, cache, dy, dx, dgamma, dbeta)
     return dx if out is None else out, dgamma, dbeta
 
 
-def _finish(left, changed, cache, dy, dx, dgamma, dbeta):
+def _finish_backward(left, changed, cache, dy, dx, dgamma, dbeta):
     """Do or refuse what the compiled functions, whose results ``left`` and ``changed`` are, have not done.
 
     The rows of dx that are NaN, and all of dgamma and dbeta, by the NumPy backend: parts rounded apart lose digits.
     """
-    if left == -2:
-        _require_parts(cache)
-    if left < 0:
-        raise ValueError(_OVERLAP)
     dy, rows, dx = (a.reshape(-1, len(dgamma)) for a in (dy, cache.x, dx))
     mine = np.isnan(dx[:, 0])
     if left:

@@ -11,7 +11,7 @@ from numba import njit, prange
 from numba.core.registry import cpu_target
 
 from .. import contract
-from .compiler import NoAlias, fence, prefetch, stream
+from .compiler import NoAlias, entry, fence, prefetch, stream, writeable
 
 #: Rows whose parameter gradients are added in the dtype of the arithmetic, before float64 takes over, and whose roots
 #: forward takes together.
@@ -428,12 +428,22 @@ def _forward_short_rows(x, beta, eps, y, statistics, gamma, begin, end):
     return out_of_range
 
 
+@_loop
+def _take_roots(sums, squares, start, stop, D, eps):
+    """Put the residuals of rows start to stop in the place of their sums of d, and rstd in that of their squares.
+
+    rstd is negative where the guess was too far from the mean.
+    """
+    for i in range(np.uintp(start), np.uintp(stop)):
+        residual, variance, too_far = _of_sums(np.float64(sums[i]), np.float64(squares[i]), D)
+        sums[i], squares[i] = residual, -1 if too_far else _rstd(variance + eps, sums.itemsize)
+
+
 @_called
 def _forward_blocks(x, beta, eps, y, statistics, gamma, begin, end):
     """The same for plain rows, a block at a time: roots and quotients of many rows are taken together, in vectors.
 
-    The sums of a row, which is one chunk, fit into the statistics until then. A negative rstd marks a guess too far
-    from the mean.
+    The sums of a row, which is one chunk, fit into the statistics until then.
     """
     D, out_of_range = x.shape[1], 0
     for row in range(begin, end, ROW_BLOCK):
@@ -442,10 +452,7 @@ def _forward_blocks(x, beta, eps, y, statistics, gamma, begin, end):
             statistics[0, i] = _guess_of_mean(x, i, gamma)
         for i in block:
             statistics[1, i], statistics[2, i] = _moments(x, i, 0, D, statistics[0, i])
-        for i in block:
-            residual, variance, too_far = _of_sums(np.float64(statistics[1, i]), np.float64(statistics[2, i]), D)
-            statistics[1, i] = residual
-            statistics[2, i] = -1 if too_far else _rstd(variance + eps, gamma.itemsize)
+        _take_roots(statistics[1], statistics[2], row, min(row + ROW_BLOCK, end), D, eps)
         for i in block:
             if statistics[2, i] < 0:
                 mean, residual, variance = _moments_of_row(x, i, gamma, D, 0)
@@ -457,6 +464,23 @@ def _forward_blocks(x, beta, eps, y, statistics, gamma, begin, end):
             else:
                 _write_y(x, i, 0, D, mean, residual * rstd, rstd, gamma, beta, y, _TO_CACHE)
     return out_of_range
+
+
+@_called_loop
+def _write_y_and_gamma(x, mean, shift, rstd, gamma, beta, y, weights):
+    for j in range(np.uintp(x.shape[1])):
+        y[0, j] = _xhat(x[0, j], mean, shift, rstd) * gamma[j] + beta[j]
+        weights[j] = gamma[j]
+
+
+@_called
+def _forward_row(x, gamma, beta, eps, y, statistics, weights):
+    """The same for a row alone, which fills ``weights`` with gamma, too: a loop of its own would read it once more."""
+    mean, residual, variance = _moments_of_row(x, 0, weights, CHUNK // x.itemsize, 0)
+    statistics[0, 0], statistics[1, 0] = mean, residual
+    statistics[2, 0] = rstd = weights.dtype.type(_rstd(variance + eps, weights.itemsize))
+    _write_y_and_gamma(x, mean, statistics[1, 0] * rstd, rstd, gamma, beta, y, weights)
+    return 1 if rstd == 0 else 0  # y is done again then
 
 
 @_called
@@ -639,29 +663,40 @@ def _filled_parts(saved, gamma):
 
 
 @_allocating
-def _forward(flat_x, gamma, beta, eps, flat_y, saved):
-    x, y = _rows(flat_x, len(gamma)), _rows(flat_y, len(gamma))
-    if _overlap(y, x) or _overlap(y, gamma) or _overlap(y, beta):
-        return -1
+def _unusual(x, gamma, beta, eps, y, D):
+    """-2 if gamma, beta or eps are not as they should be, -1 if y overlaps an input, else 0."""
+    if len(gamma) != D or len(beta) != D or not 0 <= eps < math.inf:
+        return -2
+    return -1 if _overlap(y, x) or _overlap(y, gamma) or _overlap(y, beta) else 0
+
+
+@_allocating
+def _forward(flat_x, gamma, beta, eps, flat_y, saved, D):
+    x, y, unusual = _rows(flat_x, D), _rows(flat_y, D), _unusual(flat_x, gamma, beta, eps, flat_y, D)
+    if unusual:
+        return unusual
+    if x.shape[0] == 1 and 2 * x.nbytes < FAR:
+        statistics, weights = _parts(saved, D)
+        return _forward_row(x, gamma, beta, eps, y, statistics, weights)
     statistics, weights = _filled_parts(saved, gamma)
-    return _forward_part(x, beta, eps, y, statistics, weights, 0, x.shape[0])
+    return _forward_part(x, writeable(beta), eps, y, statistics, weights, 0, x.shape[0])
 
 
-@njit(**_SERIAL_ENTRY)
-def forward_serial(flat_x, gamma, beta, eps, flat_y, saved):
-    """Fills y and ``saved``; returns the number of rows that are left, or -1 if y overlaps an input."""
-    return _forward(flat_x, gamma, beta, eps, flat_y, saved)
+@entry(only_read=(1, 2), **_SERIAL_ENTRY)
+def forward_serial(flat_x, gamma, beta, eps, flat_y, saved, D):
+    """Fills y and ``saved``; returns the number of rows that are left, or what _unusual says."""
+    return _forward(flat_x, gamma, beta, eps, flat_y, saved, D)
 
 
-@njit(parallel=True, **_ENTRY)
-def forward_threads(flat_x, gamma, beta, eps, flat_y, saved, threads):
-    x, y = _rows(flat_x, len(gamma)), _rows(flat_y, len(gamma))
-    if _overlap(y, x) or _overlap(y, gamma) or _overlap(y, beta):
-        return -1
+@entry(only_read=(1, 2), parallel=True, **_ENTRY)
+def forward_threads(flat_x, gamma, beta, eps, flat_y, saved, D, threads):
+    x, y, unusual = _rows(flat_x, D), _rows(flat_y, D), _unusual(flat_x, gamma, beta, eps, flat_y, D)
+    if unusual:
+        return unusual
     statistics, weights = _filled_parts(saved, gamma)
-    rows, out_of_range = x.shape[0], 0
+    rows, out_of_range, offsets = x.shape[0], 0, writeable(beta)
     for t in prange(threads):
-        out_of_range += _forward_part(x, beta, eps, y, statistics, weights, rows * t // threads,
+        out_of_range += _forward_part(x, offsets, eps, y, statistics, weights, rows * t // threads,
                                       rows * (t + 1) // threads)
     return out_of_range
 
@@ -701,8 +736,8 @@ def _refused(dx, dy, x, saved):
 
 @_allocating
 def _backward(flat_dy, flat_x, saved, flat_dx, dgamma, dbeta):
-    dy, x, dx = _rows(flat_dy, len(dgamma)), _rows(flat_x, len(dgamma)), _rows(flat_dx, len(dgamma))
-    (statistics, gamma), (rows, D) = _parts(saved, x.shape[1]), x.shape
+    dy, x, dx = _rows(flat_dy, len(dgamma)), _rows(writeable(flat_x), len(dgamma)), _rows(flat_dx, len(dgamma))
+    (statistics, gamma), (rows, D) = _parts(writeable(saved), x.shape[1]), x.shape
     refused = _refused(dx, dy, x, saved)
     if refused < 0:
         return refused, 0
@@ -718,16 +753,16 @@ def _backward(flat_dy, flat_x, saved, flat_dx, dgamma, dbeta):
     return left + _overflown(dgamma, dbeta), changed
 
 
-@njit(**_SERIAL_ENTRY)
+@entry(only_read=(1, 2), **_SERIAL_ENTRY)
 def backward_serial(flat_dy, flat_x, saved, flat_dx, dgamma, dbeta):
     """Fills dx, dgamma and dbeta; returns the counts of _backward_rows, the first < 0 as of _refused."""
     return _backward(flat_dy, flat_x, saved, flat_dx, dgamma, dbeta)
 
 
-@njit(parallel=True, **_ENTRY)
+@entry(only_read=(1, 2), parallel=True, **_ENTRY)
 def backward_threads(flat_dy, flat_x, saved, flat_dx, dgamma, dbeta, threads):
-    dy, x, dx = _rows(flat_dy, len(dgamma)), _rows(flat_x, len(dgamma)), _rows(flat_dx, len(dgamma))
-    statistics, gamma = _parts(saved, x.shape[1])
+    dy, x, dx = _rows(flat_dy, len(dgamma)), _rows(writeable(flat_x), len(dgamma)), _rows(flat_dx, len(dgamma))
+    statistics, gamma = _parts(writeable(saved), x.shape[1])
     (rows, D), left, changed = x.shape, 0, 0
     refused = _refused(dx, dy, x, saved)
     if refused < 0:

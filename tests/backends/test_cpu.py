@@ -24,7 +24,7 @@ from numba.core.dispatcher import Dispatcher
 
 from lnlib import cpu, layernorm, reference
 from lnlib.cpu import backend, kernels
-from lnlib.cpu.compiler import NoAlias, fence, prefetch, stream
+from lnlib.cpu.compiler import MIXED, Entry, NoAlias, entry, fence, prefetch, stream
 
 LINE = 64
 
@@ -73,11 +73,11 @@ def test_nothing_is_written_outside_the_results(dtype, items):
         with threads(1):
             expected = bits(run(x, gamma, beta, dy))
         flat_x, flat_y, flat_dy, flat_dx = (a.ravel() for a in (x, y, dy, dx))
-        assert kernels.forward_serial(flat_x, gamma, beta, 1e-5, flat_y, saved) == 0
+        assert kernels.forward_serial(flat_x, gamma, beta, 1e-5, flat_y, saved, D) == 0
         assert kernels.backward_serial(flat_dy, flat_x, saved, flat_dx, dgamma, dbeta) == (0, 0)
         assert guarded.intact() and bits([y, dx, dgamma, dbeta]) == expected
         y[...] = dx[...] = np.nan
-        assert kernels.forward_threads(flat_x, gamma, beta, 1e-5, flat_y, saved, 3) == 0
+        assert kernels.forward_threads(flat_x, gamma, beta, 1e-5, flat_y, saved, D, 3) == 0
         assert kernels.backward_threads(flat_dy, flat_x, saved, flat_dx, dgamma, dbeta, 3) == (0, 0)
         assert guarded.intact() and bits([y, dx]) == expected[:2]
 
@@ -394,12 +394,37 @@ def test_no_view_needs_a_kernel_of_its_own(view):
     """Numba would compile one, in seconds, for every layout of every argument."""
     a = arrays((3, 40))
     run(*a)
-    entries = kernels.forward_serial, kernels.backward_serial
-    before = [kernel.signatures for kernel in entries]
+    before = [kernel.signatures for kernel in compiled_entries()]
     run(*map(VIEWS[view], a))
     for k, one in enumerate(a):  # one alone, too
         run(*a[:k], VIEWS[view](one), *a[k + 1:])
-    assert [kernel.signatures for kernel in entries] == before
+    assert [kernel.signatures for kernel in compiled_entries()] == before
+
+
+def compiled_entries():
+    """Numba's functions behind those that Python calls for one thread."""
+    return [kernel for entry in (kernels.forward_serial, kernels.backward_serial) for kernel in entry.versions.values()]
+
+
+def test_an_entry_takes_what_it_was_compiled_for():
+    """A dtype, or two; arrays in order, which may be read-only where it says so. Others cost no second."""
+    @entry(only_read=(1,))
+    def first(out, array):
+        out[0] = array[0]
+
+    out, array = np.zeros(3, "f4"), np.arange(1, 4, dtype="f4")
+    assert first.versions == {} and first.__name__ == "first"
+    for dtype, key in (("f4", np.dtype("f4")), ("f8", MIXED)):
+        first(out, array.astype(dtype))
+        for kind in (array, read_only(array)):
+            out[0] = 0
+            first(out, kind.astype(dtype))
+            assert out[0] == 1
+        for wrong in ((read_only(out), array), (out, array[::2]), (out, array[None]), (out, array.astype("i4"))):
+            with pytest.raises(TypeError, match="^No matching definition"):
+                first.versions[key](*wrong)
+        assert len(first.versions[key].signatures) == 1
+    assert list(first.versions) == [np.dtype("f4"), MIXED]
 
 
 @pytest.mark.slow
@@ -425,17 +450,53 @@ def test_the_number_of_threads(dtype):
 
 
 def test_usual_arguments_are_recognised_at_a_glance(monkeypatch):
-    """The slow way leads through lnlib.contract."""
-    monkeypatch.setattr(backend, "contract", None)
-    for shape in ((6,), (4, 6), (2, 2, 6)):
-        for dtype in ("float32", "float64"):
-            a = arrays(shape, dtype)
-            run(*a, 0.0, out=[np.empty_like(a[0]), np.empty_like(a[0])])
+    """The slow way leads through lnlib.contract. It is gone once, to compile."""
+    kinds = ("float32", False), ("float32", True), ("float64", False)
+    for contract in (backend.contract, None):
+        monkeypatch.setattr(backend, "contract", contract)
+        for (dtype, precise), shape in itertools.product(kinds, ((6,), (4, 6), (2, 2, 6), (400, 300))):
+            x, gamma, beta, dy = arrays(shape, dtype)
+            run(x, read_only(gamma), read_only(beta), dy, 0.0, precise=precise,
+                out=[np.empty_like(x), np.empty_like(x)])
+
+
+@pytest.mark.parametrize("D", [12, 3])
+def test_gamma_and_beta_of_another_length(D):
+    """Where ``saved`` would have as many numbers: 3 * 12 / 12 + 12 are as many as 3 * 12 / 3 + 3."""
+    x, right, wrong = np.arange(12.0).reshape(-1, D), np.ones(D), np.ones(36 // D)
+    for gamma, beta, name in ((wrong, right, "gamma"), (right, wrong, "beta"), (wrong, wrong, "gamma")):
+        with pytest.raises(ValueError, match=f"^{name}: found shape"):
+            cpu.layer_norm_forward(x, gamma, beta)
+
+
+@pytest.mark.parametrize("eps", [-1e-5, math.inf, math.nan])
+def test_eps_out_of_range(eps):
+    x, gamma, beta, _ = arrays((2, 6))
+    for _ in range(2):  # the first call may be the one that is compiled for
+        with pytest.raises(ValueError, match="^eps: found "):
+            cpu.layer_norm_forward(x, gamma, beta, eps)
+
+
+@pytest.mark.parametrize("dtype, precise", [("float32", False), ("float32", True), ("float64", False)])
+@pytest.mark.parametrize("D", WIDTHS)
+def test_a_row_alone_has_the_bits_it_has_among_others(D, dtype, precise):
+    """It has a loop of its own. One is out of range, one far from zero."""
+    x, gamma, beta, dy = arrays((20, D), dtype)
+    x[1] *= np.finfo(dtype).tiny
+    x[2] += 1e4
+    with threads(1):
+        y, dx, _, _ = run(x, gamma, beta, dy, precise=precise)
+        for i in range(4):
+            y_alone, cache = cpu.layer_norm_forward(x[i], gamma, beta, precise=precise)
+            assert bits([y_alone, cpu.layer_norm_backward(dy[i], cache)[0]]) == bits([y[i], dx[i]])
+            assert np.array_equal(cache.gamma, gamma)
 
 
 @pytest.mark.parametrize("number, shape, turns", [(2, (33_333, 3), 0), (2, (50_000, 2), 2), (1, (50_000, 2), 0)])
 def test_threads_are_used_from_a_hundred_thousand_numbers(number, shape, turns, monkeypatch):
     taken = []
+    with threads(2):
+        run(*arrays((50_000, 2)))  # what is not compiled yet is tried in a turn, too
     monkeypatch.setattr(backend, "usable_threads", lambda: number)
     monkeypatch.setattr(backend, "turn", lambda: taken.append(1) or contextlib.nullcontext())
     run(*arrays(shape))
@@ -545,7 +606,6 @@ def test_precise_is_rounded_once():
 
 # The compiler
 
-SERIAL = kernels.forward_serial, kernels.backward_serial
 LOOPS = kernels._moments, kernels._write_y, kernels._upstream_sums, kernels.write_gradients
 
 # The loop whose products may be fused with sums is compiled first, before the loops over rows, with which every other
@@ -555,7 +615,7 @@ import json, test_cpu
 found = test_cpu.noalias_marks(), test_cpu.several_widths()
 assert not [loop for loop in test_cpu.LOOPS if "float64" in str(loop.signatures)]  # the arithmetic is of float32
 counts = [[sum(counts.values()) for counts in (kernel.stats.cache_hits, kernel.stats.cache_misses)]
-          for kernel in test_cpu.SERIAL]
+          for kernel in test_cpu.compiled_entries()]
 print(json.dumps([*found, counts, [0, 1] in counts and test_cpu.vectors()]))  # what is read from disk has no assembly
 """
 
@@ -624,7 +684,7 @@ for case in chosen:
 test_cpu.far_and_near((7500, 300))
 for dtype in dtypes:
     refused += test_cpu.never_refused(dtype, False, (0, 1e7), (300, 2500, 65536))
-assembly = kernels.backward_serial.inspect_asm().values()
+assembly = [a for kernel in kernels.backward_serial.versions.values() for a in kernel.inspect_asm().values()]
 beyond = test_cpu.wide_row_errors() + test_cpu.wide_row_errors(offset=0, first=1e5)
 print(json.dumps([failed, refused, beyond, [test_cpu.vector_loops(a) for a in assembly],
                   [any(name in a for a in assembly) for name in ("xmm", "ymm", "zmm")]]))
@@ -647,10 +707,13 @@ def noalias_marks():
 
 
 def vectors():
-    """Streaming stores of the widest vectors, in forward's code and in backward's, and backward's vector loops."""
-    y, dx = ["".join(kernel.inspect_asm().values()) for kernel in SERIAL]
+    """In forward's code and in backward's streaming stores of the widest vectors; forward's roots of vectors;
+    backward's vector loops.
+    """
+    y, dx = ["".join(kernel.inspect_asm().values()) for kernel in compiled_entries()]
     stores = r"movntp[sd]\s+%%[%s]mm" % ("yz" if HOST.get("avx") else "x")
-    return [len(re.findall(stores, y)), len(re.findall(stores, dx)), vector_loops(dx)]
+    return [len(re.findall(stores, y)), len(re.findall(stores, dx)), len(re.findall(r"^\s+v?sqrtpd", y, re.M)),
+            vector_loops(dx)]
 
 
 def several_widths():
@@ -677,14 +740,15 @@ FLAGS = {
                               "_lost _means_of_g _moments_of_row _of_sums _plan _rounding_of_a_mean _row_to_ask_for _rstd "
                               "_store _sums_of_chunks times",
     (("contract",), True, False, False): "_gradient _xhat",
-    (("contract",), True, False, True): "_fold _overflown _two_sum _upstream_sums write_gradients",
+    (("contract",), True, False, True): "_fold _overflown _take_roots _two_sum _upstream_sums write_gradients",
     (("contract", "nsz", "reassoc"), True, False, False): "_add",
     ((), True, True, False): "_add_threads _backward _backward_blocks _backward_part _filled_parts _forward "
-                             "_long_moments _overlap _parts _refused _rows _zero_sums copy_for head_of",
+                             "_long_moments _overlap _parts _refused _rows _unusual _zero_sums copy_for "
+                             "head_of",
     ((), False, False, False): "backward_serial forward_serial",
-    ((), False, True, False): "_forward_blocks _forward_part _forward_rows _forward_short_rows backward_threads "
-                              "forward_threads",
-    (("contract",), False, True, True): "_first_sum _moments _write_y",
+    ((), False, True, False): "_forward_blocks _forward_part _forward_row _forward_rows _forward_short_rows "
+                              "backward_threads forward_threads",
+    (("contract",), False, True, True): "_first_sum _moments _write_y _write_y_and_gamma",
 }
 
 
@@ -692,6 +756,8 @@ def test_every_function_has_its_flags():
     """All are given: a flag that is not set has the value of the caller that Numba compiled first."""
     found = {}
     for name, function in sorted(vars(kernels).items()):
+        if isinstance(function, Entry):
+            function = numba.njit(**function.options)(function.__wrapped__)
         if isinstance(function, Dispatcher):
             options = function.targetoptions
             key = (tuple(sorted(options["fastmath"] or ())), options["forceinline"], options["_nrt"],
@@ -729,10 +795,10 @@ def test_what_the_processor_is_asked():
 @pytest.mark.skipif(not HOST, reason="the text looked for is of x86-64")
 def test_loops_are_vectors(compiled):
     """A streaming store that is not part of a vector loop would be slower than none. Forward's loop has one, and
-    backward's where it is called, in two places.
+    backward's where it is called, in two places. The roots of a block are taken four at a time.
     """
-    y, dx, loops = compiled[1][3]
-    assert y >= 1 and dx >= 2 and loops >= 1
+    y, dx, roots, loops = compiled[1][3]
+    assert y >= 1 and dx >= 2 and roots >= 1 and loops >= 1
 
 
 # What the loops do to be fast changes no result. In Python one can listen: who is called, for which part of a row.
@@ -760,7 +826,7 @@ for kernels.FAR in (kernels.FAR, 0):
         found.append(([b.tolist() for b in test_cpu.run(*a, out=out)], list(heard.values())))
 print(json.dumps(found))
 """
-LISTENED = ((3, 7), (14, 31), (16, 32), (37, 31), (17, 255), (8, 256), (9, 256), (16, 256), (17, 256), (2, 300),
+LISTENED = ((1, 300), (3, 7), (14, 31), (16, 32), (37, 31), (17, 255), (8, 256), (9, 256), (16, 256), (17, 256), (2, 300),
             (3, 1023), (3, 1024), (3, 1100))
 
 
@@ -772,12 +838,12 @@ def to_be_heard(rows, D, far):
     shares with the next is asked for. Of a row 2 KB ahead, or the next, half of the lines are asked for while its sums
     are made, chunk by chunk, and half with the parts that are written; of short rows all then, those of results too.
     Rows of less than four lines are left alone. Near rows of one chunk go in blocks, backward if they are short and
-    many.
+    many. Forward, a near row that comes alone has a loop of its own.
     """
     one_chunk, size, ahead = 8 * D <= kernels.CHUNK, 8 * rows * D, max(1, 256 // D)
     may_be_blocks = True, rows > 16 and D < 256  # of forward and backward
     blocks = [may and one_chunk and not far for may in may_be_blocks]
-    asks = far and D >= 32
+    asks, alone = far and D >= 32, rows == 1 and not far
     pieces, asked, copies = [], [], []
     for passed, in_blocks, many, of_copies in ((("x", "y"), blocks[0], rows > 8, [[2], [1]]),
                                                (("dy", "x", "dx"), blocks[1], rows > 16, [[1], [2], [3]])):
@@ -798,6 +864,8 @@ def to_be_heard(rows, D, far):
                 [name, i + ahead, j] for start, stop in of_row if asks and i + ahead < rows
                 for name in passed[:len(passed) - past] for j in range(start, stop, 8)]
         copies += of_copies * (long and many)
+    if alone:
+        pieces[0], may_be_blocks, blocks[0] = [], (False, may_be_blocks[1]), True
     return [asked, copies, *pieces, [[arrays * size] for arrays, may in zip((2, 3), may_be_blocks) if may],
             [[D, arrays * size, 8] for arrays, in_blocks in zip((2, 3), blocks) if not in_blocks],
             [[]] * (asks + (asks and D >= 256))]  # backward says that it has stored, forward only past the caches
@@ -917,7 +985,7 @@ def test_what_goes_wrong_in_backward_is_said_as_it_is(monkeypatch):
     for saved in cache.saved[:-1], np.append(cache.saved, cache.saved[:1]):
         with pytest.raises(ValueError, match="^cache.saved: found shape"):
             cpu.layer_norm_backward(dy, cache._replace(saved=saved))
-    monkeypatch.setattr(backend, "backward_serial", lambda *_: 1 // 0)
+    monkeypatch.setitem(kernels.backward_serial.versions, np.dtype("f4"), lambda *_: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         cpu.layer_norm_backward(dy, cache)
 

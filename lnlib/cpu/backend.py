@@ -177,6 +177,7 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
 
 
 def _forward_with_care(x, gamma, beta, eps, precise, out):
+    """Forward of any arguments: says what is wrong with them, copies, converts, compiles."""
     x = contract.require_x(x)
     contract.require_dtype("x", x.dtype, _REAL, "float64, float32, float16 or bfloat16 "
                            "(backend 'numpy' takes complex128)")
@@ -240,6 +241,7 @@ def layer_norm_backward(dy, cache, *, out=None):
 
 
 def _backward_with_care(dy, cache, out):
+    """Backward of any arguments, likewise."""
     contract.require_cache(cache, CpuLayerNormCache)
     _require_parts(cache)
     x, saved, _, _ = cache

@@ -6,7 +6,6 @@ at eps, and at what overlaps. Python looks at the rest, at a glance; whatever is
 refuse, goes the slow way through :mod:`lnlib.contract`, which says what is wrong, copies, or has it compiled.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np

@@ -27,6 +27,7 @@ class NoAlias(CompilerBase):
         return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
 
 
+#: The key of what was compiled for arrays of two dtypes: ``saved`` in float64 beside float32, if precise.
 MIXED = "two dtypes"
 
 

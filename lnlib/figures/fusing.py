@@ -26,7 +26,7 @@ def rooflines(machines, points):
     for (name, values), colour, marker in zip(points.items(), COLOURS.values(), "os^Dv"):
         for i, (at, rate) in enumerate(values):
             ax.plot(at, rate / 1e9, marker, color=colour, markersize=8, fillstyle="none" if i else "full",
-                    markeredgewidth=1.6, label=None if i else name)
+                    markeredgewidth=1.6, zorder=3 + i, label=None if i else name)
     ax.set(xlabel="operations per byte", ylabel="GFLOP/s", xlim=(0.08, 20))
     ax.set_xticks([0.1, 1, 10], ["0.1", "1", "10"])
     ax.set_yticks([1, 10, 100], ["1", "10", "100"])

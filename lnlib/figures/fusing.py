@@ -73,7 +73,7 @@ def ladder_steps(panels):
 
     panels: title -> {name: ((median, first, third quartile) in seconds, predicted seconds or None)}, the first on top.
     """
-    fig, drawn = stacked(5.4, 0.31 * sum(map(len, panels.values())) + 1.8, panels)
+    fig, drawn = stacked(5.4, 0.31 * sum(map(len, panels.values())) + 2, panels)
     for ax, steps in drawn:
         for at, (quartiles, predicted) in enumerate(steps.values()):
             median, first, third = 1e3 * np.asarray(quartiles)
@@ -84,7 +84,7 @@ def ladder_steps(panels):
                                    markeredgecolor="black")
                 measured = bar
         ax.set_yticks(range(len(steps)), steps)
-        ax.set(ylim=(len(steps) - 0.5, -0.5), xlabel="ms" if ax is fig.panels[-1] else "")
+        ax.set(ylim=(len(steps) - 0.5, -0.5), xlabel="ms")
         ax.grid(False, axis="y")
     return key_below(fig, (measured, line, diamond), ("median", "quartiles", "predicted"), 3)
 

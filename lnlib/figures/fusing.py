@@ -24,7 +24,7 @@ def rooflines(machines, points):
         ax.plot(intensity, roof, color="black", linestyle=dash, linewidth=1.6)
         ax.plot([], [], "o", color="black", linestyle=dash, fillstyle=fill, label=machine.name)
     for (name, values), colour, marker in zip(points.items(), COLOURS.values(), "os^Dv"):
-        for i, (at, rate) in enumerate(values):
+        for i, (at, rate) in enumerate(values):  # open marks on top: a filled one would hide them
             ax.plot(at, rate / 1e9, marker, color=colour, markersize=8, fillstyle="none" if i else "full",
                     markeredgewidth=1.6, zorder=3 + i, label=None if i else name)
     ax.set(xlabel="operations per byte", ylabel="GFLOP/s", xlim=(0.08, 20))

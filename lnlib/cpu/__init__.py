@@ -32,6 +32,7 @@ To be read in this order:
 * :mod:`lnlib.cpu.ladder`: teaching kernels, the steps from plain NumPy to one compiled loop.
 * :mod:`lnlib.cpu.kernels`: the loops over a row, over rows, and over threads.
 * :mod:`lnlib.cpu.backend`: what is called from Python: arguments, the cache, rows left to :mod:`lnlib.layernorm`.
+* :mod:`lnlib.cpu.arguments`: what compiled code reads of the arrays that Python hands over.
 * :mod:`lnlib.cpu.threads`: when Numba's threads may be used.
 * :mod:`lnlib.cpu.compiler`: what is asked of the compiler beyond Numba's own options.
 

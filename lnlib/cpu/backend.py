@@ -1,9 +1,8 @@
 """What is called from Python: the cache, arguments, rows and dtypes that the kernels do not take.
 
-A call on one short row takes two microseconds, of which less than half a one is arithmetic. So nothing is asked twice.
-Numba looks at dtype, axes and layout of each array when it chooses what to call, and the compiled functions at lengths,
-at eps, and at what overlaps. Python looks at the rest, at a glance; whatever is not as usual, and whatever the others
-refuse, goes the slow way through :mod:`lnlib.contract`, which says what is wrong, copies, or has it compiled.
+A call on one short row takes a microsecond and a half, of which a sixth is arithmetic. So nothing is asked twice. The
+compiled functions look at their arguments themselves (:mod:`lnlib.cpu.arguments`); whatever is not as usual goes the
+slow way through :mod:`lnlib.contract`, which says what is wrong, copies, or has it compiled.
 """
 
 from typing import NamedTuple
@@ -85,9 +84,9 @@ def _result(out, x):
 def _in_order(array, out):
     """``array``, or a copy that lies row after row; refused if ``out`` would be written over what was copied."""
     if array.flags.carray:
-        return array
+        return np.asarray(array)
     _refuse_overlap(out, array)
-    return array.copy()
+    return np.array(array, order="C")
 
 
 def _refuse_overlap(out, *inputs):
@@ -153,19 +152,17 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
     * ``out``, of x's shape and dtype and C-contiguous, receives y, and is returned as y. It may not overlap x, gamma
       or beta.
     """
-    if (type(x) is type(gamma) is type(beta) is _ndarray and (dtype := x.dtype) in _FLOATS and type(eps) is float
-            and (precise is False or precise is True and dtype == _FLOAT32)
-            and (shape := x.shape) and (size := x.size) and x.flags.carray
-            and (out is None or type(out) is _ndarray and out.shape == shape and out.flags.carray)):
-        y, D = _empty(shape, dtype) if out is None else out, shape[-1]
-        saved = _empty(3 * (size // D) + D, _FLOAT64 if precise else dtype)
-        arguments, kind = (x.ravel(), gamma, beta, eps, y.ravel(), saved, D), MIXED if precise else dtype
+    if type(x) is _ndarray and type(eps) is float and type(precise) is bool and (size := x.size) and (shape := x.shape):
+        dtype, D = x.dtype, shape[-1]
+        kind, compute = (MIXED, _FLOAT64) if precise else (dtype, dtype)
+        y, saved = _empty(shape, dtype) if out is None else out, _empty(3 * (size // D) + D, compute)
         try:
             if size < PARALLEL_SIZE:
-                left = forward_serial.versions[kind](*arguments)
+                left = forward_serial.versions[kind](x, gamma, beta, eps, y, saved)
             else:
-                left = _call(forward_serial.versions.get(kind), forward_threads.versions.get(kind), size, arguments)
-        except (KeyError, TypeError):  # not compiled yet, or not for such arguments
+                left = _call(forward_serial.versions.get(kind), forward_threads.versions.get(kind), size,
+                             (x, gamma, beta, eps, y, saved))
+        except (KeyError, TypeError):  # not compiled yet
             left = _UNUSUAL
         if left >= 0:
             cache = _new(CpuLayerNormCache, (x, saved, eps, dtype))
@@ -189,7 +186,7 @@ def _forward_with_care(x, gamma, beta, eps, precise, out):
     x, gamma, beta = (_in_order(a, y) for a in (x, gamma, beta))
     D = x.shape[-1]
     saved = _empty(3 * (x.size // D) + D, _FLOAT64 if precise else x.dtype)
-    left = _call(forward_serial, forward_threads, x.size, (x.ravel(), gamma, beta, eps, y.ravel(), saved, D))
+    left = _call(forward_serial, forward_threads, x.size, (x, gamma, beta, eps, y, saved))
     if left < 0:
         raise ValueError(_OVERLAP)
     cache = CpuLayerNormCache(x, saved, eps, x.dtype)
@@ -217,20 +214,17 @@ def layer_norm_backward(dy, cache, *, out=None):
     """
     if type(cache) is CpuLayerNormCache:
         x, saved, _, _ = cache
-        if (type(dy) is type(x) is type(saved) is _ndarray and (dtype := x.dtype) in _FLOATS
-                and (shape := x.shape) and dy.shape == shape and dy.flags.carray
-                and (out is None or type(out) is _ndarray and out.shape == shape and out.flags.carray)):
-            dx, size, D = _empty(shape, dtype) if out is None else out, x.size, shape[-1]
-            dgamma, dbeta = _empty(D, dtype), _empty(D, dtype)
-            arguments = dy.ravel(), x.ravel(), saved, dx.ravel(), dgamma, dbeta
+        if type(x) is type(saved) is _ndarray and (shape := x.shape):
+            dtype, D = x.dtype, shape[-1]
             kind = dtype if saved.dtype is dtype else MIXED
+            dx, dgamma, dbeta = _empty(shape, dtype) if out is None else out, _empty(D, dtype), _empty(D, dtype)
             try:
-                if size < PARALLEL_SIZE:
-                    left, changed = backward_serial.versions[kind](*arguments)
+                if (size := x.size) < PARALLEL_SIZE:
+                    left, changed = backward_serial.versions[kind](dy, x, saved, dx, dgamma, dbeta)
                 else:
                     left, changed = _call(backward_serial.versions.get(kind), backward_threads.versions.get(kind), size,
-                                          arguments)
-            except (KeyError, TypeError):  # as in forward
+                                          (dy, x, saved, dx, dgamma, dbeta))
+            except (KeyError, TypeError):  # not compiled yet
                 left = _UNUSUAL
             if left >= 0:
                 if left or changed:
@@ -249,10 +243,9 @@ def _backward_with_care(dy, cache, out):
     dx = _result(out, x)
     if x.dtype not in _FLOATS:
         return dx if out is None else out, *_half_backward(dy, cache, dx)
-    dy, x = _in_order(dy, dx), _in_order(x, dx)
+    dy, x, saved = (_in_order(a, dx) for a in (dy, x, saved))
     dgamma, dbeta = _empty(x.shape[-1], x.dtype), _empty(x.shape[-1], x.dtype)
-    left, changed = _call(backward_serial, backward_threads, x.size,
-                          (dy.ravel(), x.ravel(), saved, dx.ravel(), dgamma, dbeta))
+    left, changed = _call(backward_serial, backward_threads, x.size, (dy, x, saved, dx, dgamma, dbeta))
     if left < 0:
         raise ValueError(_OVERLAP)
     if left or changed:

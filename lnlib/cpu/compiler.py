@@ -7,8 +7,10 @@ from llvmlite import ir
 from numba import config, njit, typeof, types
 from numba.core.cgutils import get_item_pointer, get_or_insert_function
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
+from numba.np.numpy_support import from_dtype
+
+from .arguments import Argument
 
 
 class NoAlias(CompilerBase):
@@ -34,46 +36,37 @@ MIXED = "two dtypes"
 class Entry:
     """A function that Python calls, compiled for arrays of one dtype, or of two, when it first meets them.
 
-    ``versions[dtype]``, or ``versions[MIXED]`` where there are two, is Numba's function for the types of the arguments
-    of that first call. To all others it says ``TypeError``, where Numba would by itself compile one more, in seconds,
-    for each layout of each argument. Arguments at the places ``only_read`` may be read-only arrays.
+    ``versions[dtype]``, or ``versions[MIXED]`` where there are two, is what Numba has compiled, called without a look
+    at what the arguments are. To the function each array is an :class:`lnlib.cpu.arguments.Argument`, of any layout and
+    number of axes, at which it looks itself.
     """
 
-    def __init__(self, function, only_read, options):
+    def __init__(self, function, options):
         functools.update_wrapper(self, function)
-        self.only_read, self.options, self.versions = only_read, options, {}
+        self.options, self.compiled, self.versions = options, {}, {}
 
     def __call__(self, *arguments):
         """What the function returns of these, compiled if need be: the slow way."""
+        if config.DISABLE_JIT:
+            return self.__wrapped__(*arguments)
         dtypes = {a.dtype for a in arguments if isinstance(a, np.ndarray)}
         key = dtypes.pop() if len(dtypes) == 1 else MIXED
         if key not in self.versions:
-            kinds = [typeof(a) for a in arguments]
-            for place in self.only_read:
-                kinds[place] = kinds[place].copy(readonly=True)
-            self.versions[key] = njit(tuple(kinds), **self.options)(self.__wrapped__)
+            kinds = tuple(Argument(from_dtype(a.dtype)) if isinstance(a, np.ndarray) else typeof(a) for a in arguments)
+            self.compiled[key] = njit(kinds, **self.options)(self.__wrapped__)
+            self.versions[key] = self.compiled[key].overloads[kinds].entry_point
         return self.versions[key](*arguments)
 
 
-def entry(only_read=(), **options):
+def entry(**options):
     """Make a function an :class:`Entry`, compiled with these options of Numba's."""
-    return lambda function: Entry(function, only_read, options)
+    return lambda function: Entry(function, options)
 
 
 def _address(context, builder, signature, arguments):
     """Of array[i, j], where these are an intrinsic's first arguments."""
     view = context.make_array(signature.args[0])(context, builder, arguments[0])
     return get_item_pointer(context, builder, signature.args[0], view, arguments[1:3])
-
-
-@intrinsic
-def writeable(typing_context, array):
-    """The same array, whose type says that it may be written, so that no loop is compiled for both types."""
-
-    def generate(context, builder, signature, arguments):
-        return impl_ret_borrowed(context, builder, signature.return_type, arguments[0])
-
-    return array.copy(readonly=False)(array), generate
 
 
 @intrinsic
@@ -121,10 +114,6 @@ def fence(typing_context):
 
 
 if config.DISABLE_JIT:  # the loops are Python's then, which has but one way to store
-    def writeable(array):
-        """The same array."""
-        return array
-
     def prefetch(array, i, j):
         """Nothing."""
 

@@ -11,7 +11,8 @@ from numba import njit, prange
 from numba.core.registry import cpu_target
 
 from .. import contract
-from .compiler import NoAlias, entry, fence, prefetch, stream, writeable
+from .arguments import READABLE, WRITEABLE, as_row, as_rows, has_shape_of, is_array, is_vector, row_length
+from .compiler import NoAlias, entry, fence, prefetch, stream
 
 #: Rows whose parameter gradients are added in the dtype of the arithmetic, before float64 takes over, and whose roots
 #: forward takes together.
@@ -72,9 +73,6 @@ _SAFE32, _SAFE64 = contract.SAFE_TO_SUBTRACT["float32"], contract.SAFE_TO_SUBTRA
 _COMMON = {"nogil": True, "error_model": "numpy", "fastmath": False, "forceinline": True, "_nrt": False}
 _CONTRACT = {"fastmath": {"contract"}}  # a product and a sum may become one fused operation; nothing is reordered
 _ENTRY = _COMMON | {"cache": True, "forceinline": False, "_nrt": True}
-# An entry that counts no references makes none, which saves 35 to 50 ns for each array that Python hands over; a whole
-# call on a short row takes a microsecond or two. (With ``parallel`` it needs them; arrays are long there.)
-_SERIAL_ENTRY = _ENTRY | {"_nrt": False}
 _row_loop = njit(**_COMMON)
 _of_element = njit(**_COMMON | _CONTRACT)
 _loop = njit(**_COMMON | _CONTRACT, pipeline_class=NoAlias)
@@ -632,13 +630,6 @@ def _backward_part(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end
 
 # Whole arrays. The threaded functions are written out, not derived from the others: Numba's cache on disk
 # would take one for the other. ``threads`` is an argument because reading it inside would defeat that cache.
-# x, y, dy and dx come as one row and are cut here, in a few ns: NumPy's reshape takes 0.25 us an array, its ravel 0.1.
-
-
-@_allocating
-def _rows(array, D):
-    """A contiguous array of one axis as rows of D."""
-    return array.reshape(len(array) // D, D)
 
 
 @_allocating
@@ -663,41 +654,41 @@ def _filled_parts(saved, gamma):
 
 
 @_allocating
-def _unusual(x, gamma, beta, eps, y, D):
-    """-2 if gamma, beta or eps are not as they should be, -1 if y overlaps an input, else 0."""
-    if len(gamma) != D or len(beta) != D or not 0 <= eps < math.inf:
+def _unusual(x, gamma, beta, eps, y, saved):
+    """-2 if arguments of forward are not as they should be, -1 if y overlaps an input, else 0."""
+    D = row_length(x)
+    if not (is_array(x, saved, WRITEABLE) and is_array(y, saved, WRITEABLE) and has_shape_of(y, x)
+            and is_array(gamma, saved, READABLE) and is_vector(gamma, D)
+            and is_array(beta, saved, READABLE) and is_vector(beta, D) and 0 <= eps < math.inf):
         return -2
-    return -1 if _overlap(y, x) or _overlap(y, gamma) or _overlap(y, beta) else 0
+    y = as_row(y)
+    return -1 if _overlap(y, as_row(x)) or _overlap(y, as_row(gamma)) or _overlap(y, as_row(beta)) else 0
 
 
-@_allocating
-def _forward(flat_x, gamma, beta, eps, flat_y, saved, D):
-    x, y, unusual = _rows(flat_x, D), _rows(flat_y, D), _unusual(flat_x, gamma, beta, eps, flat_y, D)
+@entry(**_ENTRY)
+def forward_serial(x, gamma, beta, eps, y, saved):
+    """Fills y and ``saved``, new and as long as it must be; returns how many rows are left, or what _unusual says."""
+    unusual = _unusual(x, gamma, beta, eps, y, saved)
     if unusual:
         return unusual
+    x, gamma, beta, y, saved = as_rows(x), as_row(gamma), as_row(beta), as_rows(y), as_row(saved)
     if x.shape[0] == 1 and 2 * x.nbytes < FAR:
-        statistics, weights = _parts(saved, D)
+        statistics, weights = _parts(saved, x.shape[1])
         return _forward_row(x, gamma, beta, eps, y, statistics, weights)
     statistics, weights = _filled_parts(saved, gamma)
-    return _forward_part(x, writeable(beta), eps, y, statistics, weights, 0, x.shape[0])
+    return _forward_part(x, beta, eps, y, statistics, weights, 0, x.shape[0])
 
 
-@entry(only_read=(1, 2), **_SERIAL_ENTRY)
-def forward_serial(flat_x, gamma, beta, eps, flat_y, saved, D):
-    """Fills y and ``saved``; returns the number of rows that are left, or what _unusual says."""
-    return _forward(flat_x, gamma, beta, eps, flat_y, saved, D)
-
-
-@entry(only_read=(1, 2), parallel=True, **_ENTRY)
-def forward_threads(flat_x, gamma, beta, eps, flat_y, saved, D, threads):
-    x, y, unusual = _rows(flat_x, D), _rows(flat_y, D), _unusual(flat_x, gamma, beta, eps, flat_y, D)
+@entry(parallel=True, **_ENTRY)
+def forward_threads(x, gamma, beta, eps, y, saved, threads):
+    unusual = _unusual(x, gamma, beta, eps, y, saved)
     if unusual:
         return unusual
-    statistics, weights = _filled_parts(saved, gamma)
-    rows, out_of_range, offsets = x.shape[0], 0, writeable(beta)
+    rows, results, offsets, out_of_range = as_rows(x), as_rows(y), as_row(beta), 0
+    statistics, weights = _filled_parts(as_row(saved), as_row(gamma))
     for t in prange(threads):
-        out_of_range += _forward_part(x, offsets, eps, y, statistics, weights, rows * t // threads,
-                                      rows * (t + 1) // threads)
+        out_of_range += _forward_part(rows, offsets, eps, results, statistics, weights, len(rows) * t // threads,
+                                      len(rows) * (t + 1) // threads)
     return out_of_range
 
 
@@ -727,22 +718,26 @@ def _overflown(dgamma, dbeta):
 
 
 @_allocating
-def _refused(dx, dy, x, saved):
-    """-1 if dx overlaps an input, -2 if ``saved`` is not as forward made it for x, else 0."""
-    if _overlap(dx, x) or _overlap(dx, dy) or _overlap(dx, saved):
-        return -1
-    return -2 if len(saved) != 3 * x.shape[0] + x.shape[1] or saved.itemsize < x.itemsize else 0
+def _refused(dy, x, saved, dx, dgamma):
+    """-2 if arguments of backward are not as they should be, -1 if dx overlaps an input, else 0.
+
+    ``dgamma`` is new and of x's dtype.
+    """
+    D = row_length(x)
+    if not (D and is_vector(dgamma, D) and is_array(x, dgamma, READABLE) and is_array(dy, dgamma, READABLE)
+            and is_array(dx, dgamma, WRITEABLE) and has_shape_of(dy, x) and has_shape_of(dx, x)
+            and is_array(saved, dgamma, READABLE) and is_vector(saved, 3 * len(as_rows(x)) + D)):
+        return -2
+    dx = as_row(dx)
+    return -1 if _overlap(dx, as_row(x)) or _overlap(dx, as_row(dy)) or _overlap(dx, as_row(saved)) else 0
 
 
-@_allocating
-def _backward(flat_dy, flat_x, saved, flat_dx, dgamma, dbeta):
-    dy, x, dx = _rows(flat_dy, len(dgamma)), _rows(writeable(flat_x), len(dgamma)), _rows(flat_dx, len(dgamma))
-    (statistics, gamma), (rows, D) = _parts(writeable(saved), x.shape[1]), x.shape
-    refused = _refused(dx, dy, x, saved)
-    if refused < 0:
-        return refused, 0
-    if x.shape[0] <= ROW_BLOCK and dgamma.itemsize == gamma.itemsize:  # one block: its sums are the results
-        for j in range(len(dgamma)):
+@_called
+def _backward(dy, x, saved, dx, dgamma, dbeta):
+    """backward_serial, of arrays. It is called: inlined there, rows take 5 % longer, those of 128 from memory 20 %."""
+    (statistics, gamma), (rows, D) = _parts(saved, x.shape[1]), x.shape
+    if rows <= ROW_BLOCK and dgamma.itemsize == gamma.itemsize:  # one block: its sums are the results
+        for j in range(D):
             dgamma[j] = dbeta[j] = 0
         left, changed = _backward_part(dy, x, statistics, gamma, dx, dgamma, dbeta, np.empty((4, 0)), 0, rows)
     else:
@@ -753,25 +748,27 @@ def _backward(flat_dy, flat_x, saved, flat_dx, dgamma, dbeta):
     return left + _overflown(dgamma, dbeta), changed
 
 
-@entry(only_read=(1, 2), **_SERIAL_ENTRY)
-def backward_serial(flat_dy, flat_x, saved, flat_dx, dgamma, dbeta):
-    """Fills dx, dgamma and dbeta; returns the counts of _backward_rows, the first < 0 as of _refused."""
-    return _backward(flat_dy, flat_x, saved, flat_dx, dgamma, dbeta)
-
-
-@entry(only_read=(1, 2), parallel=True, **_ENTRY)
-def backward_threads(flat_dy, flat_x, saved, flat_dx, dgamma, dbeta, threads):
-    dy, x, dx = _rows(flat_dy, len(dgamma)), _rows(writeable(flat_x), len(dgamma)), _rows(flat_dx, len(dgamma))
-    statistics, gamma = _parts(writeable(saved), x.shape[1])
-    (rows, D), left, changed = x.shape, 0, 0
-    refused = _refused(dx, dy, x, saved)
-    if refused < 0:
+@entry(**_ENTRY)
+def backward_serial(dy, x, saved, dx, dgamma, dbeta):
+    """Fills dx, dgamma and dbeta, which are new; returns the counts of _backward_rows, the first < 0 as of _refused."""
+    refused = _refused(dy, x, saved, dx, dgamma)
+    if refused:
         return refused, 0
+    return _backward(as_rows(dy), as_rows(x), as_row(saved), as_rows(dx), as_row(dgamma), as_row(dbeta))
+
+
+@entry(parallel=True, **_ENTRY)
+def backward_threads(dy, x, saved, dx, dgamma, dbeta, threads):
+    refused = _refused(dy, x, saved, dx, dgamma)
+    if refused:
+        return refused, 0
+    gradients, inputs, results, left, changed = as_rows(dy), as_rows(x), as_rows(dx), 0, 0
+    (statistics, gamma), (rows, D) = _parts(as_row(saved), inputs.shape[1]), inputs.shape
     sums = _zero_sums(threads, D)
     for t in prange(threads):
-        counts = _backward_part(dy, x, statistics, gamma, dx, np.zeros(D, gamma.dtype), np.zeros(D, gamma.dtype),
-                                sums[t], rows * t // threads, rows * (t + 1) // threads)
+        counts = _backward_part(gradients, inputs, statistics, gamma, results, np.zeros(D, gamma.dtype),
+                                np.zeros(D, gamma.dtype), sums[t], rows * t // threads, rows * (t + 1) // threads)
         left += counts[0]
         changed += counts[1]
-    _add_threads(sums, dgamma, dbeta)
-    return left + _overflown(dgamma, dbeta), changed
+    _add_threads(sums, as_row(dgamma), as_row(dbeta))
+    return left + _overflown(as_row(dgamma), as_row(dbeta)), changed

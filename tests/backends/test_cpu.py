@@ -23,7 +23,7 @@ from numba.core.compiler import Flags
 from numba.core.dispatcher import Dispatcher
 
 from lnlib import cpu, layernorm, reference
-from lnlib.cpu import backend, kernels
+from lnlib.cpu import arguments, backend, kernels
 from lnlib.cpu.compiler import MIXED, Entry, NoAlias, entry, fence, prefetch, stream
 
 LINE = 64
@@ -72,13 +72,12 @@ def test_nothing_is_written_outside_the_results(dtype, items):
         y, saved, dx, dgamma, dbeta = guarded.arrays
         with threads(1):
             expected = bits(run(x, gamma, beta, dy))
-        flat_x, flat_y, flat_dy, flat_dx = (a.ravel() for a in (x, y, dy, dx))
-        assert kernels.forward_serial(flat_x, gamma, beta, 1e-5, flat_y, saved, D) == 0
-        assert kernels.backward_serial(flat_dy, flat_x, saved, flat_dx, dgamma, dbeta) == (0, 0)
+        assert kernels.forward_serial(x, gamma, beta, 1e-5, y, saved) == 0
+        assert kernels.backward_serial(dy, x, saved, dx, dgamma, dbeta) == (0, 0)
         assert guarded.intact() and bits([y, dx, dgamma, dbeta]) == expected
         y[...] = dx[...] = np.nan
-        assert kernels.forward_threads(flat_x, gamma, beta, 1e-5, flat_y, saved, D, 3) == 0
-        assert kernels.backward_threads(flat_dy, flat_x, saved, flat_dx, dgamma, dbeta, 3) == (0, 0)
+        assert kernels.forward_threads(x, gamma, beta, 1e-5, y, saved, 3) == 0
+        assert kernels.backward_threads(dy, x, saved, dx, dgamma, dbeta, 3) == (0, 0)
         assert guarded.intact() and bits([y, dx]) == expected[:2]
 
 
@@ -403,28 +402,77 @@ def test_no_view_needs_a_kernel_of_its_own(view):
 
 def compiled_entries():
     """Numba's functions behind those that Python calls for one thread."""
-    return [kernel for entry in (kernels.forward_serial, kernels.backward_serial) for kernel in entry.versions.values()]
+    return [kernel for entry in (kernels.forward_serial, kernels.backward_serial) for kernel in entry.compiled.values()]
 
 
-def test_an_entry_takes_what_it_was_compiled_for():
-    """A dtype, or two; arrays in order, which may be read-only where it says so. Others cost no second."""
-    @entry(only_read=(1,))
-    def first(out, array):
-        out[0] = array[0]
+def test_an_entry_is_compiled_once_a_dtype():
+    """Or once for two. It is called with anything then, at which it looks itself, and Numba no more."""
+    @entry(**kernels._ENTRY | {"cache": False})
+    def first(out, array, number):
+        if arguments.is_array(out, array, arguments.WRITEABLE):
+            arguments.as_row(out)[0] = number
+            return arguments.as_rows(array).shape
+        return -1, -1
 
-    out, array = np.zeros(3, "f4"), np.arange(1, 4, dtype="f4")
     assert first.versions == {} and first.__name__ == "first"
     for dtype, key in (("f4", np.dtype("f4")), ("f8", MIXED)):
-        first(out, array.astype(dtype))
-        for kind in (array, read_only(array)):
-            out[0] = 0
-            first(out, kind.astype(dtype))
-            assert out[0] == 1
-        for wrong in ((read_only(out), array), (out, array[::2]), (out, array[None]), (out, array.astype("i4"))):
-            with pytest.raises(TypeError, match="^No matching definition"):
-                first.versions[key](*wrong)
-        assert len(first.versions[key].signatures) == 1
-    assert list(first.versions) == [np.dtype("f4"), MIXED]
+        out, array = np.zeros(2, "f4"), np.zeros((3, 5, 4), dtype)
+        assert first(out, array, 1.0) == (15, 4) and out[0] == 1
+        assert first.versions[key](out, array[:2], 2.0) == (10, 4) and out[0] == 2
+        for wrong in read_only(out), out.astype("f8"), [0.0], 3.0, None:
+            assert first.versions[key](wrong, array, 3.0) == (-1, -1)
+        assert out[0] == 2
+    assert list(first.versions) == list(first.compiled) == [np.dtype("f4"), MIXED]
+    assert [len(compiled.signatures) for compiled in first.compiled.values()] == [1, 1]
+
+
+@numba.njit
+def read(argument, example):
+    """What compiled code finds in an array's header: its flags, how its dtype is stored, its axes."""
+    return (arguments.is_array(argument, example, arguments.READABLE),
+            arguments.is_array(argument, example, arguments.WRITEABLE))
+
+
+@numba.njit
+def lengths(argument, other):
+    rows = arguments.row_length(argument)
+    return (rows, len(arguments.as_row(argument)), arguments.has_shape_of(argument, other),
+            arguments.is_vector(argument, 6))
+
+
+def called(function, dtype, *arrays):
+    """What a function compiled for arguments of a dtype returns of any objects."""
+    kinds = (arguments.Argument(numba.from_dtype(np.dtype(dtype))),) * len(arrays)
+    function.compile(kinds)
+    return function.overloads[kinds].entry_point(*arrays)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_compiled_code_sees_of_an_array(dtype):
+    """It is as NumPy says. Of what is no ndarray, or one of a subclass, nothing is read but its type."""
+    a, other = np.arange(6.0).astype(dtype), {"float32": "float64", "float64": "float32"}[dtype]
+    class Mine(np.ndarray):
+        pass
+
+    fields, memory = np.dtype(dtype, metadata={"unit": "m"}), np.zeros(6, dtype)
+    for argument, expected in ((a, True), (a.reshape(1, 2, 3), True), (a[1:2], True), (a[:0], True), (a[3], False),
+                               (np.array(a[3]), True), (a.astype(fields), True), (a.astype(other), False),
+                               (a.astype("f2"), False), (a.astype("i4"), False), (a.astype("i8"), False),
+                               (a.astype("u4"), False), (a.astype("c8"), False), (a.astype("c16"), False),
+                               (a.astype("O"), False), (a.astype(">" + a.dtype.str[1:]), False),
+                               (memory.view("V%d" % a.itemsize), False), (memory.view("S%d" % a.itemsize), False),
+                               (memory.view([("x", dtype)]), False), (a.view(Mine), False),
+                               (np.ma.array(a), False), (a.reshape(2, 3).T, False), (a[::2], False), (a[::-1], False),
+                               (VIEWS["unaligned"](a), False), (a.tolist(), False), (None, False), (7, False),
+                               ("text", False), (np.ndarray, False), (a.dtype, False), (memoryview(a), False)):
+        assert called(read, dtype, argument, a) == (expected, expected), argument
+    assert called(read, dtype, read_only(a), a) == (True, False)
+    for argument, length, size, vector in (
+            (a, 6, 6, True), (a[:5], 5, 5, False), (a.reshape(3, 2), 2, 6, False), (a.reshape(6, 1), 1, 6, False),
+            (a.reshape(1, 6), 6, 6, False), (a.reshape(1, 1, 3, 2), 2, 6, False), (np.array(a[0]), 0, 1, False),
+            (a[:0], 0, 0, False), (np.empty((0, 6), dtype), 6, 0, False), (np.empty((4, 0), dtype), 0, 0, False)):
+        for second in (argument, a.reshape(3, 2), a.reshape(1, 3, 2), a):
+            assert called(lengths, dtype, argument, second) == (length, size, argument.shape == second.shape, vector)
 
 
 @pytest.mark.slow
@@ -685,7 +733,7 @@ for case in chosen:
 test_cpu.far_and_near((7500, 300))
 for dtype in dtypes:
     refused += test_cpu.never_refused(dtype, False, (0, 1e7), (300, 2500, 65536))
-assembly = [a for kernel in kernels.backward_serial.versions.values() for a in kernel.inspect_asm().values()]
+assembly = [a for kernel in kernels.backward_serial.compiled.values() for a in kernel.inspect_asm().values()]
 beyond = test_cpu.wide_row_errors() + test_cpu.wide_row_errors(offset=0, first=1e5)
 print(json.dumps([failed, refused, beyond, [test_cpu.vector_loops(a) for a in assembly],
                   [any(name in a for a in assembly) for name in ("xmm", "ymm", "zmm")]]))
@@ -743,12 +791,11 @@ FLAGS = {
     (("contract",), True, False, False): "_gradient _xhat",
     (("contract",), True, False, True): "_fold _overflown _take_roots _two_sum _upstream_sums write_gradients",
     (("contract", "nsz", "reassoc"), True, False, False): "_add",
-    ((), True, True, False): "_add_threads _backward _backward_blocks _backward_part _filled_parts _forward "
-                             "_long_moments _overlap _parts _refused _rows _unusual _zero_sums copy_for "
-                             "head_of",
-    ((), False, False, False): "backward_serial forward_serial",
-    ((), False, True, False): "_forward_blocks _forward_part _forward_row _forward_rows _forward_short_rows "
-                              "backward_threads forward_threads",
+    ((), True, True, False): "_add_threads _backward_blocks _backward_part _filled_parts "
+                             "_long_moments _overlap _parts _refused _unusual _zero_sums as_row as_rows copy_for "
+                             "has_shape_of head_of is_array is_vector row_length",
+    ((), False, True, False): "_backward _forward_blocks _forward_part _forward_row _forward_rows _forward_short_rows "
+                              "backward_serial backward_threads forward_serial forward_threads",
     (("contract",), False, True, True): "_first_sum _moments _write_y _write_y_and_gamma",
 }
 
@@ -960,10 +1007,13 @@ def check_small_functions():
     xhat, rstd = cache.xhat, cache.rstd
     saved = np.concatenate([x.mean(axis=1) + 0.25, 0 * x[:, 0], rstd[:, 0], one])
     dx = np.empty_like(x)
-    assert kernels.backward_serial(dy.ravel(), x.ravel(), saved, dx.ravel(), np.empty(5), np.empty(5)) == (0, 3)
-    assert [kernels._refused(*a) for a in (
-        (dx, dy, x, saved), (x, dy, x, saved), (dy, dy, x, saved), (saved[:14], dy, x, saved),
-        (dx, dy, x, saved[1:]), (dx, dy, x, saved.astype("f4")))] == [0, -1, -1, -1, -2, -2]
+    assert kernels.backward_serial(dy, x, saved, dx, np.empty(5), np.empty(5)) == (0, 3)
+    memory = np.empty(20)
+    among = memory[:14]
+    among[:] = saved
+    assert [kernels._refused(*a, one) for a in (
+        (dy, x, saved, dx), (dy, x, saved, x), (dy, x, saved, dy), (dy, x, among, memory[5:].reshape(3, 5)),
+        (dy, x, saved[1:], dx))] == [0, -1, -1, -1, -2]
     moved = dx - 0.25 * rstd**2 * (one * dy * xhat).mean(axis=1, keepdims=True)
     assert np.allclose(moved, layernorm.layer_norm_backward(dy, cache)[0], rtol=0, atol=1e-12)
 

@@ -21,8 +21,9 @@ memory once and written once; what is computed in between stays in the first lev
 For one number of threads the results are the same bit for bit in every run, wherever the arrays lie in memory.
 The number of threads is Numba's (``numba.set_num_threads``); arrays below ``backend.PARALLEL_SIZE`` use one.
 
-* **Several Python threads** may call at once. Where Numba has only its own threading layer, ``workqueue``, calls that
-  use threads wait for each other; it would abort the process if other parallel functions of Numba ran meanwhile.
+* **Several Python threads** may call at once; none may reshape an array in place that a call of another's uses. Where
+  Numba has only its own threading layer, ``workqueue``, calls that use threads wait for each other; it would abort the
+  process if other parallel functions of Numba ran meanwhile.
 * **A child made by fork** after Numba's threads were started, here or elsewhere, uses one thread: y and dx have the
   same bits, dgamma and dbeta those of one thread. Children started by ``spawn`` or ``forkserver`` have their own.
 * **Caches** can be pickled, and are then copies of x too.

@@ -95,6 +95,14 @@ def _refuse_overlap(out, *inputs):
         raise ValueError(_OVERLAP)
 
 
+def _require_accepted(left):
+    """After the slow way: of what :mod:`lnlib.contract` accepts, the compiled functions refuse an overlap."""
+    if left == _UNUSUAL:
+        raise RuntimeError("arguments: found some that were changed during the call, expected none to be")
+    if left < 0:
+        raise ValueError(_OVERLAP)
+
+
 def _require_parts(cache):
     """Say what is wrong with the arrays of a cache that was changed by hand, if anything is."""
     x = contract.require_kind("cache.x", cache.x, np.ndarray, "the array that forward kept")
@@ -155,13 +163,13 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False, out=None):
     if type(x) is _ndarray and type(eps) is float and type(precise) is bool and (size := x.size) and (shape := x.shape):
         dtype, D = x.dtype, shape[-1]
         kind, compute = (MIXED, _FLOAT64) if precise else (dtype, dtype)
-        y, saved = _empty(shape, dtype) if out is None else out, _empty(3 * (size // D) + D, compute)
         try:
+            serial = forward_serial.versions[kind]
+            y, saved = _empty(shape, dtype) if out is None else out, _empty(3 * (size // D) + D, compute)
             if size < PARALLEL_SIZE:
-                left = forward_serial.versions[kind](x, gamma, beta, eps, y, saved)
+                left = serial(x, gamma, beta, eps, y, saved)
             else:
-                left = _call(forward_serial.versions.get(kind), forward_threads.versions.get(kind), size,
-                             (x, gamma, beta, eps, y, saved))
+                left = _call(serial, forward_threads.versions.get(kind), size, (x, gamma, beta, eps, y, saved))
         except (KeyError, TypeError):  # not compiled yet
             left = _UNUSUAL
         if left >= 0:
@@ -187,8 +195,7 @@ def _forward_with_care(x, gamma, beta, eps, precise, out):
     D = x.shape[-1]
     saved = _empty(3 * (x.size // D) + D, _FLOAT64 if precise else x.dtype)
     left = _call(forward_serial, forward_threads, x.size, (x, gamma, beta, eps, y, saved))
-    if left < 0:
-        raise ValueError(_OVERLAP)
+    _require_accepted(left)
     cache = CpuLayerNormCache(x, saved, eps, x.dtype)
     if left:
         _finish_forward(cache, gamma, beta, y)
@@ -217,12 +224,13 @@ def layer_norm_backward(dy, cache, *, out=None):
         if type(x) is type(saved) is _ndarray and (shape := x.shape):
             dtype, D = x.dtype, shape[-1]
             kind = dtype if saved.dtype is dtype else MIXED
-            dx, dgamma, dbeta = _empty(shape, dtype) if out is None else out, _empty(D, dtype), _empty(D, dtype)
             try:
+                serial = backward_serial.versions[kind]
+                dx, dgamma, dbeta = _empty(shape, dtype) if out is None else out, _empty(D, dtype), _empty(D, dtype)
                 if (size := x.size) < PARALLEL_SIZE:
-                    left, changed = backward_serial.versions[kind](dy, x, saved, dx, dgamma, dbeta)
+                    left, changed = serial(dy, x, saved, dx, dgamma, dbeta)
                 else:
-                    left, changed = _call(backward_serial.versions.get(kind), backward_threads.versions.get(kind), size,
+                    left, changed = _call(serial, backward_threads.versions.get(kind), size,
                                           (dy, x, saved, dx, dgamma, dbeta))
             except (KeyError, TypeError):  # not compiled yet
                 left = _UNUSUAL
@@ -246,8 +254,7 @@ def _backward_with_care(dy, cache, out):
     dy, x, saved = (_in_order(a, dx) for a in (dy, x, saved))
     dgamma, dbeta = _empty(x.shape[-1], x.dtype), _empty(x.shape[-1], x.dtype)
     left, changed = _call(backward_serial, backward_threads, x.size, (dy, x, saved, dx, dgamma, dbeta))
-    if left < 0:
-        raise ValueError(_OVERLAP)
+    _require_accepted(left)
     if left or changed:
         _finish_backward(left, changed, cache, dy, dx, dgamma, dbeta)
     return dx if out is None else out, dgamma, dbeta

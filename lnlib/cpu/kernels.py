@@ -1,7 +1,8 @@
 """The compiled loops of :mod:`lnlib.cpu`: over a row, over rows, and over threads.
 
 They are one file because Numba's cache on disk looks at the file of the function called from Python, and at no other:
-a loop changed elsewhere would not be compiled again. (So change this file, too, if ``contract.RANGE`` changes.)
+a loop changed elsewhere would not be compiled again. (So change this file, too, if ``contract.RANGE`` changes, or what
+it takes from :mod:`lnlib.cpu.arguments` or :mod:`lnlib.cpu.compiler`.)
 """
 
 import math
@@ -659,7 +660,8 @@ def _unusual(x, gamma, beta, eps, y, saved):
     D = row_length(x)
     if not (is_array(x, saved, WRITEABLE) and is_array(y, saved, WRITEABLE) and has_shape_of(y, x)
             and is_array(gamma, saved, READABLE) and is_vector(gamma, D)
-            and is_array(beta, saved, READABLE) and is_vector(beta, D) and 0 <= eps < math.inf):
+            and is_array(beta, saved, READABLE) and is_vector(beta, D) and 0 <= eps < math.inf
+            and is_vector(saved, 3 * len(as_rows(x)) + D)):
         return -2
     y = as_row(y)
     return -1 if _overlap(y, as_row(x)) or _overlap(y, as_row(gamma)) or _overlap(y, as_row(beta)) else 0
@@ -667,7 +669,7 @@ def _unusual(x, gamma, beta, eps, y, saved):
 
 @entry(**_ENTRY)
 def forward_serial(x, gamma, beta, eps, y, saved):
-    """Fills y and ``saved``, new and as long as it must be; returns how many rows are left, or what _unusual says."""
+    """Fills y and ``saved``, which is new; returns how many rows are left, or what _unusual says."""
     unusual = _unusual(x, gamma, beta, eps, y, saved)
     if unusual:
         return unusual
@@ -721,10 +723,10 @@ def _overflown(dgamma, dbeta):
 def _refused(dy, x, saved, dx, dgamma):
     """-2 if arguments of backward are not as they should be, -1 if dx overlaps an input, else 0.
 
-    ``dgamma`` is new and of x's dtype.
+    ``dgamma`` is new, of x's dtype and as long as its rows.
     """
     D = row_length(x)
-    if not (D and is_vector(dgamma, D) and is_array(x, dgamma, READABLE) and is_array(dy, dgamma, READABLE)
+    if not (D and is_array(x, dgamma, READABLE) and is_array(dy, dgamma, READABLE)
             and is_array(dx, dgamma, WRITEABLE) and has_shape_of(dy, x) and has_shape_of(dx, x)
             and is_array(saved, dgamma, READABLE) and is_vector(saved, 3 * len(as_rows(x)) + D)):
         return -2

@@ -459,7 +459,8 @@ def test_what_compiled_code_sees_of_an_array(dtype):
                                (np.array(a[3]), True), (a.astype(fields), True), (a.astype(other), False),
                                (a.astype("f2"), False), (a.astype("i4"), False), (a.astype("i8"), False),
                                (a.astype("u4"), False), (a.astype("c8"), False), (a.astype("c16"), False),
-                               (a.astype("O"), False), (a.astype(">" + a.dtype.str[1:]), False),
+                               (a.astype("O"), False), (a.view(a.dtype.newbyteorder(sys.byteorder)), True),
+                               (a.astype(a.dtype.newbyteorder()), False),
                                (memory.view("V%d" % a.itemsize), False), (memory.view("S%d" % a.itemsize), False),
                                (memory.view([("x", dtype)]), False), (a.view(Mine), False),
                                (np.ma.array(a), False), (a.reshape(2, 3).T, False), (a[::2], False), (a[::-1], False),
@@ -506,6 +507,25 @@ def test_usual_arguments_are_recognised_at_a_glance(monkeypatch):
             x, gamma, beta, dy = arrays(shape, dtype)
             run(x, read_only(gamma), read_only(beta), dy, 0.0, precise=precise,
                 out=[np.empty_like(x), np.empty_like(x)])
+
+
+def test_arguments_that_change_during_a_call(monkeypatch):
+    """Another thread may do that. The compiled functions look at all there is: here ``saved`` no longer fits x."""
+    x, gamma, beta, _ = arrays((2, 6))
+    cpu.layer_norm_forward(x, gamma, beta)
+    for size in (11, 13, 9):
+        assert kernels.forward_serial(x, gamma, beta, 1e-5, x.copy(), np.empty(size, "f4")) == -2
+    assert kernels.forward_serial(x, gamma, beta, 1e-5, x.copy(), np.empty(12, "f4")) == 0
+    monkeypatch.setitem(kernels.forward_serial.versions, x.dtype, lambda *_: -2)
+    with pytest.raises(RuntimeError, match="^arguments: found some that were changed during the call"):
+        cpu.layer_norm_forward(x, gamma, beta)
+
+
+def test_nothing_is_made_for_arguments_that_are_refused():
+    """As large as x, which may be a view of a single number."""
+    x = np.broadcast_to(np.int8(1), (2**30, 2**25))
+    with pytest.raises(TypeError, match="^x: found dtype int8"):
+        cpu.layer_norm_forward(x, np.ones(2**25, np.int8), np.ones(2**25, np.int8))
 
 
 @pytest.mark.parametrize("D", [12, 3])

@@ -25,7 +25,8 @@ DTYPE = np.dtype([*_OBJECT, ("typeobj", np.intp), ("kind", "u1"), ("char", "u1")
                   ("num", np.intc)])
 
 #: Flags of arrays that lie row after row, aligned, and may be read; of those that may be written, too.
-READABLE, WRITEABLE = 0x0001 | 0x0100, 0x0001 | 0x0100 | 0x0400
+READABLE = 0x0001 | 0x0100  # NPY_ARRAY_C_CONTIGUOUS, NPY_ARRAY_ALIGNED
+WRITEABLE = READABLE | 0x0400  # NPY_ARRAY_WRITEABLE
 
 _INTP = np.dtype(np.intp)
 _NATIVE, _BY_NAME = ord("="), ord("<" if sys.byteorder == "little" else ">")  # NumPy's own order, and what it is here

@@ -1,6 +1,6 @@
 """What is called from Python: the cache, arguments, rows and dtypes that the kernels do not take.
 
-A call on one short row takes a microsecond and a half, of which a sixth is arithmetic. So nothing is asked twice. The
+A call on one short row takes a microsecond and a half, a fifth of it in compiled code. So nothing is asked twice. The
 compiled functions look at their arguments themselves (:mod:`lnlib.cpu.arguments`); whatever is not as usual goes the
 slow way through :mod:`lnlib.contract`, which says what is wrong, copies, or has it compiled.
 """

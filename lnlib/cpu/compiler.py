@@ -37,8 +37,8 @@ class Entry:
     """A function that Python calls, compiled for arrays of one dtype, or of two, when it first meets them.
 
     ``versions[dtype]``, or ``versions[MIXED]`` where there are two, is what Numba has compiled, called without a look
-    at what the arguments are. To the function each array is an :class:`lnlib.cpu.arguments.Argument`, of any layout and
-    number of axes, at which it looks itself.
+    at what the arguments are; ``compiled`` has Numba's dispatchers by the same keys. To the function each array is an
+    :class:`lnlib.cpu.arguments.Argument`, of any layout and number of axes, at which it looks itself.
     """
 
     def __init__(self, function, options):

@@ -428,13 +428,14 @@ def test_an_entry_is_compiled_once_a_dtype():
 
 @numba.njit
 def read(argument, example):
-    """What compiled code finds in an array's header: its flags, how its dtype is stored, its axes."""
+    """Whether compiled code takes it for an array that may be read, and for one that may be written."""
     return (arguments.is_array(argument, example, arguments.READABLE),
             arguments.is_array(argument, example, arguments.WRITEABLE))
 
 
 @numba.njit
 def lengths(argument, other):
+    """Of an array: the length of its rows, its size, and whether it has the shape of another, and (6,)."""
     rows = arguments.row_length(argument)
     return (rows, len(arguments.as_row(argument)), arguments.has_shape_of(argument, other),
             arguments.is_vector(argument, 6))

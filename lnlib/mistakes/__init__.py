@@ -14,6 +14,7 @@ In the order in which to read it:
 - :mod:`~lnlib.mistakes.recognise`, :mod:`~lnlib.mistakes.relation`, :mod:`~lnlib.mistakes.slips`: a wrong answer of
   any kind is told by comparison with changes of the solution, written down or made one place at a time, or by how its
   numbers follow from the right ones.
+- :mod:`~lnlib.mistakes.explain`: the rule by which a candidate explains a failure, for all of these.
 - :mod:`~lnlib.mistakes.compare`, :mod:`~lnlib.mistakes.change`, :mod:`~lnlib.mistakes.diagnosis`: what these share.
 """
 

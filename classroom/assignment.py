@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 import re
 import secrets
 import shutil
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from . import key
-from .grader import compare, roster
+from .grader import compare, roster, wire
 from .grader.feedback import file_name
 from .grader.launch import Limits
 from .grader.notebook import Seconds
@@ -23,6 +24,8 @@ import numpy as np
 
 
 {inspect.getsource(compare.difference)}
+
+{inspect.getsource(compare.unchanged)}
 
 {inspect.getsource(compare.compare)}"""
 _RULES = """Write the functions below; do not rename them, and give each the arguments that its first line has.
@@ -163,21 +166,52 @@ def _kind(value, rtol):
     return f"real numbers in the precision of float64 (allowed relative L2 error: {rtol:.0e}), no NaN or Inf"
 
 
-def _source(value):
-    """Python source of an example's value, in full."""
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_source, value))}{',' * (len(value) == 1)})"
-    array = np.asarray(value)
-    if array.dtype == np.float32:
-        return f"np.float32({array.tolist()})"
-    text = str(array.tolist()).replace("], [", "],\n     [")  # a matrix with a line for each row
+def source(value):
+    """Python source of a result that an example shows, in full, np being NumPy; ValueError where no result is such."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _source_of_array(np.asarray(value))
+    if type(value) is dict:
+        return f"{{{', '.join(f'{source(key)}: {source(one)}' for key, one in value.items())}}}"
+    if type(value) in (tuple, list):
+        text = ", ".join(map(source, value))
+        return f"[{text}]" if type(value) is list else f"({text}{',' * (len(value) == 1)})"
+    if type(value) is complex:
+        return f"complex({source(value.real)}, {source(value.imag)})"
+    if type(value) is float and not math.isfinite(value):
+        return f"{'-' * (value < 0)}np.{abs(value)}"
+    if value is not None and type(value) not in (bool, int, float, str):
+        raise ValueError(f"found {type(value).__name__}, expected arrays, numbers, words, None, or tuples, lists and "
+                         "dicts of them")
+    return repr(value)
+
+
+def _source_of_array(array):
+    name, numbers = array.dtype.name, array.tolist()
+    if array.dtype.kind != "U" and name not in wire.DTYPES:
+        raise ValueError(f"found dtype {name}, expected one of {', '.join(wire.DTYPES)}, or words")
+    if not array.size:  # of which the numbers do not tell the shape
+        return f"np.zeros({array.shape}, {name!r})"
+    # A matrix with a line for each row.
+    text = "[" + ",\n     ".join(map(source, numbers)) + "]" if array.ndim > 1 else source(numbers)
+    if np.asarray(numbers).dtype != array.dtype:
+        return f"np.{name}({text})"
     return f"np.array({text})" if array.ndim else text
 
 
 def _example(task):
-    _, expected = task.shown()
+    """The cell with the public example; ValueError where the solution itself would not agree with it."""
+    try:
+        expected = source(task.shown()[1])
+        # As in the notebook: from the text.
+        found, right = task.function()(*eval(task.example, {"np": np})), eval(expected, {"np": np})
+        wrong = compare.difference(found, right, task.rtol)
+    except Exception as error:
+        wrong = f"{type(error).__name__}: {error}"
+    if wrong:
+        raise ValueError(f"tasks: {task.id}: its public example, run with its own solution: {wrong}; expected that it "
+                         "agrees")
     arguments, expected = (text.replace(", np.", ",\n    np.").replace("(np.", "(\n    np.", 1) if text[0] == "(" else text
-                           for text in (task.example, _source(expected)))  # one array a line
+                           for text in (task.example, expected))  # one array a line
     return (f"# One example, with what it must give.\narguments = {arguments}\nexpected = {expected}\n"
             f"compare({task.name}, arguments, expected{f', rtol={task.rtol}' if task.rtol else ''})")
 

@@ -13,6 +13,7 @@ import pytest
 from answers import RIGHT, asked, failed
 
 from classroom import assignment, hidden, key as keys
+from classroom.grader import wire
 from classroom.tasks import TASKS, chapters, draw, drawn, norm
 from lnlib.exercises import exercises
 from lnlib.mistakes.change import function_of
@@ -227,20 +228,66 @@ def test_students_get_neither_solution_nor_seed(folder):
         assert not any(mistake.wrong in text for mistake in task.mistakes)
 
 
-def test_solutions_run_and_agree_with_the_examples(folder, capsys):
-    namespace = {}
-    for source in cells(folder / "instructor/solutions.ipynb"):
-        exec(source, namespace)
-    said = capsys.readouterr().out
-    assert "DIFFERS" not in said and said.count("agrees") >= 3
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_every_example_of_every_task_runs_as_handed_out_and_agrees_once_solved(seed, tmp_path, capsys):
+    """Students' cells, the instructor's, and nbgrader's: one notebook for all, and one for each student."""
+    (tmp_path / "roster.csv").write_text("Student ID\ns1\ns2\n")
+    everybody = assignment.write(chapters(), tmp_path / "all", seed)
+    each_one = assignment.write(chapters(), tmp_path / "each", seed, per_student=tmp_path / "roster.csv")
+    sheets = keys.load(each_one / "instructor/assignment.json")
+    copies = [(path, draw(chapters(), seed)) for path in everybody.rglob("*.ipynb")]
+    copies += [(path, sheets.of(path.stem).tasks) for path in each_one.rglob("*.ipynb")]
+    assert len(copies) == 3 + 2 * 2
+    for path, sheet in copies:
+        setup, *rest = [cell for cell in cells(path) if "HIDDEN" not in cell]
+        assert len(rest) == 2 * len(IDS)
+        namespace = {}
+        exec(setup, namespace)
+        for task, answer, shown in zip(sheet, rest[::2], rest[1::2]):
+            written = "students" not in path.parts
+            exec(answer, namespace)
+            if not written:
+                with pytest.raises(NotImplementedError):
+                    exec(shown, namespace)
+                exec(task.solution, namespace)
+            exec(shown, namespace)
+            assert capsys.readouterr().out.startswith("agrees\n"), (task.id, path.name)
 
 
-def test_a_stub_says_that_it_is_not_written(folder):
-    setup, stub, example, *_ = cells(folder / "students/sheet-no-1.ipynb")
-    namespace = {}
-    exec(setup + "\n" + stub, namespace)
-    with pytest.raises(NotImplementedError):
-        exec(example, namespace)
+@pytest.mark.parametrize("value", [
+    "a'b\n", "], [", True, None, 7, 10**30, -0.0, float("nan"), -float("inf"), 1 + 2j, complex("nan-0j"), (), (1,), [], {},
+    ((1.5,), ["a", None]), {"a": np.zeros(2), 1: (True,)}, np.array(["a", "bc"]), np.array([["], [", "b"], ["c", "nan"]]),
+    np.zeros((0, 3), np.int8), np.float32([1, np.nan]), np.array([[1.0, np.nan], [np.inf, 4]]), np.array([1j, 2]),
+    np.array(3.0), np.array(True), np.float32(0.1), np.uint8(7), np.array([2**63]), np.arange(8.0).reshape(2, 2, 2),
+    *(np.ones((2, 1), name) for name in wire.DTYPES)], ids=repr)
+def test_a_value_is_written_as_source_that_gives_it_again(value):
+    def kind(value):
+        if isinstance(value, (tuple, list)):
+            return type(value), [*map(kind, value)]
+        if isinstance(value, dict):
+            return dict, [(key, kind(one)) for key, one in value.items()]
+        value = np.asarray(value)
+        return value.dtype, value.shape, value.tolist() if value.dtype == object else value.tobytes()
+
+    assert kind(eval(assignment.source(value), {"np": np})) == kind(value)
+
+
+@pytest.mark.parametrize("value", [object(), {1}, np.array([None]), np.datetime64("2026-11-28"), np.longdouble(1),
+                                   np.zeros(1, "f4,f4"), [range(3)], np.dtype(float)], ids=repr)
+def test_what_no_result_can_be_has_no_source(value):
+    with pytest.raises(ValueError, match="found .*, expected"):
+        assignment.source(value)
+
+
+@pytest.mark.parametrize("shown, says", [
+    ("np.nan", "found NaN or Inf"), ("None", "found None"), ("['a', 'b']", "expected real numbers"),
+    ("np.longdouble(1)", "found dtype float"), ("1 / 0", "ZeroDivisionError")])
+def test_an_example_that_would_not_agree_with_its_solution_is_not_handed_out(shown, says):
+    task = drawn("ch03-norm-backward", 0)
+    task.solution = f"{task.head}\n    return {shown}\n"
+    with pytest.raises(ValueError, match=f"ch03-norm-backward: its public example, .*{says}"):
+        assignment._example(task)
 
 
 def test_the_same_seed_gives_the_same_bytes(folder, tmp_path):

@@ -1,6 +1,7 @@
 """The book's figures in one style; each function returns its Matplotlib figure. ``import lnlib`` does not load them.
 
-* :mod:`~lnlib.figures.style`: colours, ``figure`` for what a page draws itself, ``glue`` for its computed numbers.
+* :mod:`~lnlib.figures.style`: colours, ``figure`` for what a page draws itself, ``glue`` for its computed
+  numbers, ``span`` for the range of several.
 * :mod:`~lnlib.figures.tables`: ``table``, for what a cell would print in columns.
 * :mod:`~lnlib.figures.digits`: numbers whose wrong digits are marked.
 * :mod:`~lnlib.figures.deriving`: losses, rows in three dimensions, the paths to xhat.
@@ -18,7 +19,7 @@ Arguments are not checked: a cell of a page hands over what it has just computed
 A chapter imports the file of its part: ``from lnlib.figures import breaking, glue``.
 """
 
-from .style import COLOURS, DASHES, figure, glue
+from .style import COLOURS, DASHES, figure, glue, span
 from .tables import table
 
-__all__ = ["COLOURS", "DASHES", "figure", "glue", "table"]
+__all__ = ["COLOURS", "DASHES", "figure", "glue", "span", "table"]

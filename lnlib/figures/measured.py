@@ -10,7 +10,7 @@ import numpy as np
 from ..cost import Machine, operations, total
 from ..measure.contestants import ACCESSES
 from .fusing import false_sharing, rooflines, time_per_element
-from .style import COLOURS, key_below, stacked
+from .style import COLOURS, key_below, span, stacked
 
 SHAPE = (8, 1024, 768)
 WAYS = {"numpy-idiomatic": {}, "numpy-reused": {"keep": "x", "out": True}, "pytorch": {"keep": "x", "fused": True},
@@ -52,12 +52,6 @@ def on_gpu(records, which, sections=("speed", "ladder"), dtype="float32"):
 def ratios(times, name, to):
     """{shape: time over that of ``to``} of an implementation, of :func:`on_gpu`'s times."""
     return {shape: seconds / times[to][shape] for shape, seconds in times[name].items()}
-
-
-def span(values):
-    """The least and the largest of these numbers, as text of two digits, or of as many as stand before the point."""
-    ends = (f"{value:.2g}" if value < 10 else f"{value:.0f}" for value in (min(values), max(values)))
-    return " to ".join(dict.fromkeys(ends))
 
 
 def half_precision(records, which, floor):

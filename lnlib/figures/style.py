@@ -80,6 +80,15 @@ def key_below(fig, handles, labels, columns=2):
     return fig
 
 
+def span(values, form=None):
+    """The least and the largest of these numbers as text, "1.4 to 2.5"; one number where both print the same.
+
+    ``form`` is a format such as ".1f"; None is two digits, or as many as stand before the point.
+    """
+    ends = (format(value, form or (".2g" if value < 10 else ".0f")) for value in (min(values), max(values)))
+    return " to ".join(dict.fromkeys(ends))
+
+
 def glue(**values):
     """Make values available to the page's text under their names; shows nothing by itself.
 

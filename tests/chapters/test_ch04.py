@@ -1,5 +1,7 @@
 """Chapter 4: the numbers in the answers to its questions are computed, then looked for in their text."""
 
+import re
+
 import numpy as np
 import pytest
 from attempts import failed
@@ -8,10 +10,20 @@ from questions import norm, says
 
 from lnlib import layer_norm_backward, layer_norm_forward
 from lnlib.exercises import check
-from lnlib.gradcheck import adjoint_test, central_difference, direction_test, tolerance
+from lnlib.gradcheck import adjoint_test, central_difference, direction_test, longest_chain, tolerance
 from lnlib.mistakes import MUTANTS
 
 U = 2.0**-53
+
+
+def test_the_page_has_the_constants_of_the_code():
+    """8 and 2 of the page's formula, which its cell computes once more, are those that :func:`tolerance` returns."""
+    page = (BOOK / "04-gradient-checking.md").read_text(encoding="utf-8")
+    first, second = map(int, re.search(r"bigl\((\d+) \+ (\d+) \\sqrt\{p\(D\)\}", page).groups())
+    assert f"{first} + {second} * p**0.5" in page and f"\\bigl({first} + {second}\\sqrt{{p(M)}}" in page
+    assert f"The tolerance takes **{first}**" in page and f"rounded up to **{second}**" in page
+    for D in (1, 7, 64, 4096):
+        assert tolerance("float64", D) == pytest.approx((first + second * longest_chain(D)**0.5) * U, rel=1e-15)
 
 
 # ---- The exercises ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from questions import of, percent, plain, says
 from lnlib import gpu, simt
 from lnlib.simt.cuda_access import FULL, cuda, float32
 from lnlib.exercises import ch13, check
-from lnlib.figures import COLOURS, fusing, measured
+from lnlib.figures import COLOURS, fusing, measured, span
 from lnlib.gpu.ladder import warp_sum
 
 
@@ -241,8 +241,8 @@ def test_times_on_a_gpu():
     assert measured.on_gpu(records, "forward", dtype="float16") == {"lnlib": {(64, 128): 6e-6}}
     times = measured.on_gpu(records, "forward")
     assert times == {"copy": {(64, 128): 1e-6, (1, 8): 2e-6}, "lnlib": {(64, 128): 2e-6}, "warp-per-row": {(64, 128): 3e-6}}
-    assert measured.ratios(times, "lnlib", "copy") == {(64, 128): 2.0} and measured.span([3.14159, 121.6]) == "3.1 to 122"
-    assert measured.span([1.36, 1.41]) == "1.4"
+    assert measured.ratios(times, "lnlib", "copy") == {(64, 128): 2.0} and span([3.14159, 121.6]) == "3.1 to 122"
+    assert span([1.36, 1.41]) == "1.4" and span([1.36, 1.41], ".2f") == "1.36 to 1.41"
     ax, = fusing.times_on_gpu(times, "copy").axes
     one, *marks = sorted(ax.lines, key=lambda line: line.get_label() == "lnlib" or 2 * (line.get_label() == "warp-per-row"))
     assert [(line.get_label(), *map(tuple, line.get_data())) for line in marks] == [

@@ -1,6 +1,7 @@
 """The built site: complete in itself, every figure described, nothing asked of third parties."""
 
 import re
+from html import unescape
 from html.parser import HTMLParser
 
 import pytest
@@ -113,6 +114,17 @@ def test_images_are_described(tags):
         assert 40 <= len(alt) <= 350 or "_images/" not in source, f"{name}: alt {alt!r}"
         assert alt and not re.search(r"[0-9a-f]{16}|\.(svg|png)$", alt), f"{name}: alt {alt!r}"
     assert sum("_images/" in source for _, source, _ in images) >= 2 * len(CHAPTERS)
+
+
+def test_no_range_has_equal_ends(html):
+    """Numbers of the text are computed; "1.7 to 1.7 times", which says nothing, shows only once they are filled in."""
+    number = r"[-+\u2212]?\d[\d.,]*(?:e[-+]?\d+)?"
+    for name, text in html.items():
+        text = re.sub(r"<(script|style|pre|head)\b.*?</\1>", " ", text, flags=re.S)
+        text = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", "", text)))
+        for found in re.finditer(rf"(?<![\w.])({number}) ?%? ?(?:to|\u2013) ({number})|between ({number}) and ({number})", text):
+            low, high = (end.rstrip(".,") for end in found.groups() if end)
+            assert low != high, f"{name}: {text[max(0, found.start() - 60):found.end() + 30]}"
 
 
 def test_ids_are_unique(tags):

@@ -61,6 +61,7 @@ class Report:
     * ``digits``: correct digits of each tensor, by dtype, of the ordinary rows: dict, dtype -> dict, tensor -> float.
     * ``mistake``: :class:`~lnlib.mistakes.Diagnosis` of what is wrong, or None.
     * ``notes``: tuple of str: what is no failure and worth knowing.
+    * ``ended``: why the run ended before everything was tried, or empty; such a run has not held.
     """
 
     target: str
@@ -71,10 +72,11 @@ class Report:
     mistake: object = None
     notes: tuple = ()
     seconds: float = 0.0
+    ended: str = ""
 
     @property
     def held(self):
-        return not self.failures
+        return not self.failures and not self.ended
 
     @property
     def kept(self):
@@ -89,14 +91,16 @@ class Report:
         """The report as JSON text."""
         mistake = self.mistake and {"kind": self.mistake.kind, "names": self.mistake.names,
                                     "sentence": self.mistake.sentence}
-        return json.dumps({"target": self.target, "held": self.held, "properties": self.properties, "kept": self.kept,
+        return json.dumps({"target": self.target, "held": self.held, "ended": self.ended or None,
+                           "properties": self.properties, "kept": self.kept,
                            "failures": [failure.record() for failure in self.failures], "mistake": mistake,
                            "digits": self.digits, "untested": self.untested, "notes": self.notes,
                            "seconds": round(self.seconds, 1)}, indent=1)
 
     def to_html(self):
         """The report as a page."""
-        rows = "".join(f"<tr><td>{name}</td><td>held</td><td></td></tr>" for name in self.kept)
+        held = "no failure so far" if self.ended else "held"
+        rows = "".join(f"<tr><td>{name}</td><td>{held}</td><td></td></tr>" for name in self.kept)
         failed = "".join(f"<tr><td>{escape(f.property)}</td><td>failed</td><td>{escape(f.sentence)}; smallest case: "
                          f"{escape(str(f.case))}<pre>{escape(f.test)}</pre></td></tr>" for f in self.failures)
         rest = [f"<p>Which mistake: {escape(self.mistake.sentence)}</p>"] if self.mistake else []
@@ -108,7 +112,11 @@ class Report:
 
 
 def _headline(report):
-    return f"{report.target}: {len(report.kept)} of {len(report.properties)} properties held"
+    count = f"{len(report.kept)} of {len(report.properties)} properties held"
+    if not report.ended:
+        return f"{report.target}: {count}"
+    count = f"; until then {len(report.failures)} of {len(report.properties)} properties had failed"
+    return f"{report.target}: {report.ended}{count if report.properties else ''}"
 
 
 def _wrapped(text, indent="    "):
@@ -125,7 +133,8 @@ def _lines(report):
     if report.mistake:
         yield "\n" + _wrapped(f"Which mistake: {report.mistake.sentence}")
     if report.kept:
-        yield "\n" + _wrapped("These held: " + "; ".join(report.kept))
+        held = "No failure in what was tried of" if report.ended else "These held"
+        yield "\n" + _wrapped(f"{held}: " + "; ".join(report.kept))
     for dtype, digits in report.digits.items():
         yield f"Digits of ordinary rows, {dtype}: " + ", ".join(f"{name} {d:.1f}" for name, d in digits.items())
     yield from map(_wrapped, report.notes)

@@ -28,6 +28,14 @@ def progress(cases):
     return tqdm(cases, delay=1, leave=False, disable=None, unit=" cases")
 
 
+class Interrupted(KeyboardInterrupt):
+    """A run that was stopped; ``report`` has what was found until then, with cases as they were drawn."""
+
+    def __init__(self, report):
+        super().__init__("interrupted; .report has what was found until then")
+        self.report = report
+
+
 def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), quick=False, *, watch=None, **options):
     """Try a layer norm or RMS norm over the last axis, forward and backward, on everything known to go wrong.
 
@@ -50,28 +58,36 @@ def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), 
 
     Raises
     ------
+    Interrupted
+        A KeyboardInterrupt, with the report on what was tried until then.
     TargetError
         If the target does not run on ordinary rows at all, or is not what it was said to be.
     """
     started, adapted = time.monotonic(), adapt(target, Settings(kind, framework, dtypes, quick, **options))
     settings = adapted.settings  # what is known of a target need not be said
     watch = watch or (lambda case: None)
-    digits = ordinary_digits(adapted, watch)
-    tried, failed, unjudged = {}, {}, {}
-    for case in progress(list(all_cases(settings, adapted.layouts, adapted.able))):
-        watch(case)
-        if case.property in ON_TOP and check(adapted, plain(case)):
-            unjudged[case.property] = f"{case.property}: the numbers are wrong as they are"
-            continue
-        tried[case.property] = tried.get(case.property, 0) + 1
-        if found := check(adapted, case):
-            failed.setdefault(case.property, []).append((case, found[0]))
-    mistake = name(announcing(adapted, watch), {property: [case for case, _ in cases]
-                                                for property, cases in failed.items()}) if failed else None
-    failures = [explain(adapted, property, cases, tried[property], watch) for property, cases in failed.items()]
-    failures = tuple(sorted(failures, key=telling))
-    return Report(name_of(target), tuple(tried), failures, (*unjudged.values(), *settings.not_tested(), *adapted.lacks), digits,
-                  mistake, () if quick else tuple(losses(adapted, watch)), seconds=time.monotonic() - started)
+    tried, failed, unjudged, digits = {}, {}, {}, {}
+    try:
+        digits |= ordinary_digits(adapted, watch)
+        for case in progress(list(all_cases(settings, adapted.layouts, adapted.able))):
+            watch(case)
+            if case.property in ON_TOP and check(adapted, plain(case)):
+                unjudged[case.property] = f"{case.property}: the numbers are wrong as they are"
+                continue
+            tried[case.property] = tried.get(case.property, 0) + 1
+            if found := check(adapted, case):
+                failed.setdefault(case.property, []).append((case, found[0]))
+        mistake = name(announcing(adapted, watch), {property: [case for case, _ in cases]
+                                                    for property, cases in failed.items()}) if failed else None
+        failures = [explain(adapted, property, cases, tried[property], watch) for property, cases in failed.items()]
+        notes = () if quick else tuple(losses(adapted, watch))
+    except KeyboardInterrupt as error:
+        found = (failure_of(property, *cases[0], len(cases), tried[property], settings)
+                 for property, cases in failed.items())
+        raise Interrupted(Report(name_of(target), tuple(tried), tuple(found), (), digits, ended="interrupted")) from error
+    return Report(name_of(target), tuple(tried), tuple(sorted(failures, key=telling)),
+                  (*unjudged.values(), *settings.not_tested(), *adapted.lacks), digits, mistake, notes,
+                  seconds=time.monotonic() - started)
 
 
 def name_of(target):
@@ -142,11 +158,14 @@ def explain(target, property, failed, tried, watch):
     if finding.tensor in BY_ROW and finding.finite and alike(worst := starting_at(case, finding.verdict.at)):
         case = worst
     case = shrink(case, lambda smaller: alike(smaller) is not None, target.settings.takes)
-    finding = alike(case) or finding
+    return failure_of(property, case, alike(case) or finding, len(failed), tried, target.settings)
+
+
+def failure_of(property, case, finding, failed, tried, settings):
     verdict = finding.verdict
     numbers = (verdict.error, verdict.units, verdict.digits) if verdict else (None, None, None)
-    return Failure(property, finding.tensor, *numbers, case, finding.sentence, len(failed), tried,
-                   as_test(case, finding.tensor, target.settings))
+    return Failure(property, finding.tensor, *numbers, case, finding.sentence, failed, tried,
+                   as_test(case, finding.tensor, settings))
 
 
 def assert_valid(target, **options):

@@ -34,9 +34,9 @@ def of_target(function, *arguments):
     """What a function of the target returns; :class:`Raised` if it raises."""
     try:
         return function(*arguments)
-    except TargetError:
+    except (TargetError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # SystemExit too: a target that leaves has not held
         raise Raised(f"raises {in_one_line(error)}") from error
 
 

@@ -6,7 +6,7 @@
 In the order in which to read it:
 
 - :mod:`~lnlib.validate.settings`: what the caller says about the target.
-- :mod:`~lnlib.validate.cases`: what is tried.
+- :mod:`~lnlib.validate.cases`, :mod:`~lnlib.validate.layouts`: what is tried, and where it lies in memory.
 - :mod:`~lnlib.validate.targets`, :mod:`~lnlib.validate.adapters`, :mod:`~lnlib.validate.torch_adapter`,
   :mod:`~lnlib.validate.jax_adapter`, :mod:`~lnlib.validate.device_adapter`: targets of several kinds, each made to
   look the same.

@@ -5,19 +5,17 @@ opposite order; ``layouts``, the ways in which it can lay out arguments; ``able`
 differentiable functions it can be asked for; and ``lacks``, what is not tested of any such target.
 """
 
-import functools
-
 import numpy as np
 
 from .. import contract
-from .cases import LAYOUTS
-from .targets import Outcome, TargetError, eps_of, named, of_target, parts_of
+from .layouts import LAYOUTS, laid_out
+from .targets import Outcome, TargetError, arguments, eps_of, of_target, parts_of
 
 
 class NumPyPair:
     """``forward(x, gamma, beta, eps) -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma, dbeta)``."""
 
-    layouts = LAYOUTS
+    layouts = tuple(LAYOUTS)
     able = ()
     lacks = ("one gradient alone, gradients that add up, a second derivative: a pair of functions has none",)
 
@@ -34,8 +32,7 @@ class NumPyPair:
         return [self._backward(*call) for call in reversed(started)][::-1]
 
     def _forward(self, case):
-        arrays = {name: laid_out(a, case.layout, functools.partial(self.put, dtype=case.dtype))
-                  for name, a in named(case, self.settings).items()}
+        arrays = arguments(case, self.settings, lambda a: self.put(a, case.dtype))
         before = {name: self.get(name, a).tobytes() for name, a in arrays.items()}
         result = of_target(self.forward, *(a for name, a in arrays.items() if name != "dy"),
                            *eps_of(case, self.settings))
@@ -61,29 +58,6 @@ class NumPyPair:
         tensors = {"y": y, **{name: self.get(name, a) for name, a in zip(names, result)}}
         return Outcome(tensors, {name: a.dtype.name for name, a in tensors.items() if a is not None},
                        tuple(name for name, a in arrays.items() if self.get(name, a).tobytes() != before[name]))
-
-
-def _spread(row, shape):
-    return row if len(shape) == 1 else row.expand(shape) if hasattr(row, "expand") else np.broadcast_to(row, shape)
-
-
-#: What is put into memory, number behind number, and what is seen of it, by methods that the libraries share.
-_VIEWS = {
-    "as they are": (lambda a: a, lambda a, shape: a),
-    "Fortran order": (lambda a: a.swapaxes(0, -1), lambda a, shape: a.swapaxes(0, -1)),  # of at most three axes
-    "reversed": (lambda a: a[..., ::-1], lambda a, shape: a[..., ::-1]),
-    "every second": (lambda a: np.repeat(a, 2, axis=-1), lambda a, shape: a[..., ::2]),
-    "leading axes swapped": (lambda a: a.swapaxes(0, max(a.ndim - 2, 0)),
-                             lambda a, shape: a.swapaxes(0, max(a.ndim - 2, 0))),
-    "one element further": (lambda a: np.append(0.0, a), lambda a, shape: a[1:].reshape(shape)),
-    "every row the same memory": (lambda a: a[(0,) * (a.ndim - 1)], _spread),
-}
-
-
-def laid_out(array, layout, put):
-    """These numbers in one of the ways of :data:`LAYOUTS`; ``put(a)`` is a new array of the target's library."""
-    whole, seen = _VIEWS[layout]
-    return seen(put(np.ascontiguousarray(whole(array))), array.shape)
 
 
 def adapt(target, settings):

@@ -5,11 +5,12 @@ changes no other.
 """
 
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ..rounding import find, round_to
+from .layouts import FORTRAN, FURTHER, REVERSED, SAME_NUMBERS, SAME_ROWS, SECOND, SLICE, SWAPPED, in_words, laid_out
 
 #: Widths: small ones, odd ones, both sides of powers of two up to the tiles usual on GPUs, and beyond.
 WIDTHS = (1, 2, 3, 7, 97, *(2**k + d for k in range(4, 13) for d in (-1, 0, 1)), 8193)
@@ -24,7 +25,10 @@ NEAR, FAR = (0.5, 10, 100), (1e3, 1e4, 1e5, 1e6)
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Arrays of one call. x and dy have shape (..., D), gamma and beta (D,); ``beta`` is not used by RMS norm."""
+    """Arrays of one call. x and dy have shape (..., D), gamma and beta (D,); ``beta`` is not used by RMS norm.
+
+    ``layouts`` has the names of arguments that lie in memory in a way of their own, and that way: {"dy": "reversed"}.
+    """
 
     property: str
     x: np.ndarray
@@ -33,11 +37,11 @@ class Case:
     dy: np.ndarray
     eps: float
     dtype: str
-    layout: str = "as they are"
+    layouts: dict = field(default_factory=dict)
 
     def __str__(self):
-        layout = "" if self.layout == "as they are" else f", {self.layout}"
-        return f"x of shape {self.x.shape}, {self.dtype}, eps = {self.eps:g}{layout}"
+        layouts = f", {in_words(self.layouts)}" if self.layouts else ""
+        return f"x of shape {self.x.shape}, {self.dtype}, eps = {self.eps:g}{layouts}"
 
     @property
     def arrays(self):
@@ -60,7 +64,7 @@ def stored(a, dtype):
     return np.where(np.isfinite(a), np.clip(round_to(a, dtype), -most, most), a) + 0.0  # no -0
 
 
-def draw(property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, layout="as they are", change=None):
+def draw(property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, change=None):
     """The case of normal rows, gamma, beta and dy: rows have mean offset * sigma.
 
     ``change`` is a function of (x, gamma, beta, dy) that changes them in place.
@@ -71,7 +75,7 @@ def draw(property, shape, dtype, eps=1e-5, offset=1.5, sigma=2.0, layout="as the
     x = sigma * (offset + x)
     if change:
         change(x, gamma, beta, dy)
-    return Case(property, *(stored(a, dtype) for a in (x, gamma, beta, dy)), eps, dtype, layout)
+    return Case(property, *(stored(a, dtype) for a in (x, gamma, beta, dy)), eps, dtype)
 
 
 def drawer(settings):
@@ -104,16 +108,7 @@ def no_parameters(x, gamma, beta, dy):
     gamma[:], beta[:] = 1, 0
 
 
-def same_rows(x, gamma, beta, dy):
-    x[...], dy[...] = x.reshape(-1, x.shape[-1])[0], dy.reshape(-1, x.shape[-1])[0]
-
-
 # The list
-
-#: Where the numbers lie in memory; :mod:`lnlib.validate.adapters` makes it so.
-SAME_MEMORY, FURTHER = "every row the same memory", "one element further"
-LAYOUTS = ("Fortran order", "reversed", "every second", "leading axes swapped", FURTHER, SAME_MEMORY)
-
 
 def numbers(dtype, quick, eps, draw):
     """Cases whose numbers are compared with the exact ones; ``eps`` is None or the one that is fixed."""
@@ -149,10 +144,26 @@ def numbers(dtype, quick, eps, draw):
         yield draw("rows far from zero", (3, 1), dtype, offset=1e6, sigma=1.0)
 
 
-def layouts(dtype, possible, draw):
-    for layout in possible:
-        change = same_rows if layout == SAME_MEMORY else None
-        yield draw("memory in any order", (3, 4, 7), dtype, layout=layout, change=change)
+#: Which arguments are laid out in which ways by themselves; dy as what was done to y leaves it.
+ALONE = {"x": (FORTRAN, REVERSED, SECOND, SLICE, SWAPPED, SAME_ROWS), "gamma": (REVERSED, SECOND, SAME_NUMBERS),
+         "beta": (REVERSED, SECOND, SAME_NUMBERS),
+         "dy": (FORTRAN, REVERSED, SECOND, SLICE, SWAPPED, FURTHER, SAME_ROWS, SAME_NUMBERS)}
+
+
+def layouts(dtype, possible, settings, draw):
+    """Memory in any order: all arguments alike, and each by itself.
+
+    By itself it has two axes where that is possible: what flattens the others would make an array in order of it.
+    """
+    names = [name for name in ALONE if name != "beta" or settings.beta]
+    together = [dict.fromkeys(names, layout) for layout in possible if layout != SAME_NUMBERS]
+    alone = [{name: layout} for name in names for layout in ALONE[name] if layout in possible]
+    for chosen in together + alone:
+        two = len(chosen) == 1 and SWAPPED not in chosen.values()
+        case = draw("memory in any order", (5, 7) if two else (3, 4, 7), dtype)
+        if not settings.contiguous or FURTHER in chosen.values() or set(chosen) == {"dy"} and settings.autograd:
+            yield replace(case, layouts=chosen, **{name: laid_out(getattr(case, name), layout, np.asarray).copy()
+                                                   for name, layout in chosen.items()})
 
 
 def not_finite(dtype, draw):
@@ -178,12 +189,10 @@ def of_calls(dtype, able, draw):
 def all_cases(settings, possible_layouts=(), able=()):
     """Every case, dtype by dtype, that the target takes; one that its width makes the same as another comes once."""
     draw, seen = drawer(settings), set()
-    if settings.contiguous:
-        possible_layouts = [layout for layout in possible_layouts if layout == FURTHER]
     for dtype in settings.dtypes:
-        for case in (*numbers(dtype, settings.quick, settings.eps, draw), *layouts(dtype, possible_layouts, draw),
+        for case in (*numbers(dtype, settings.quick, settings.eps, draw), *layouts(dtype, possible_layouts, settings, draw),
                      *not_finite(dtype, draw), *of_calls(dtype, able, draw)):
-            key = case.property, dtype, case.layout, case.x.shape, case.x.tobytes(), case.eps
+            key = case.property, dtype, str(case.layouts), case.x.shape, case.x.tobytes(), case.eps
             if settings.takes(case.x.shape) and case.defined and key not in seen:
                 seen.add(key)
                 yield case

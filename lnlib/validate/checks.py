@@ -178,7 +178,7 @@ ON_TOP = ("memory in any order", "NaN stays in its row", "calls in any order", "
 
 def plain(case):
     """The case of a property of :data:`ON_TOP` without what it is there for."""
-    return replace(case, property="", layout="as they are", x=np.where(np.isfinite(case.x), case.x, 0.0))
+    return replace(case, property="", layouts={}, x=np.where(np.isfinite(case.x), case.x, 0.0))
 
 
 def check(target, case):

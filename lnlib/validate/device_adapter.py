@@ -6,6 +6,7 @@ Importing this module loads neither: :class:`DevicePair` does.
 import importlib
 
 from .adapters import NumPyPair
+from .layouts import FURTHER, SECOND, SLICE
 from .targets import Raised, TargetError
 
 #: framework -> its module, and the names of the functions that put an array on the device and wrap what lies there.
@@ -15,7 +16,7 @@ LIBRARIES = {"cupy": ("cupy", "asarray", "asarray"), "numba": ("numba.cuda", "to
 class DevicePair(NumPyPair):
     """``forward(x, gamma, beta, eps) -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma, dbeta)`` on a device."""
 
-    layouts = "every second", "one element further"
+    layouts = SECOND, SLICE, FURTHER  # what slices and reshapes make
 
     def __init__(self, target, settings):
         super().__init__(target, settings)

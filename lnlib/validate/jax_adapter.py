@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import contract
-from .targets import Outcome, TargetError, eps_of, named, of_target
+from .targets import Outcome, TargetError, arguments, eps_of, of_target
 
 
 class JaxFunction:
@@ -24,7 +24,7 @@ class JaxFunction:
         self.able += ("the second derivative",) * settings.double_backward + ("nested derivatives",) * settings.nested
 
     def _arguments(self, case):
-        made = {name: jnp.asarray(a, dtype=case.dtype) for name, a in named(case, self.settings).items()}
+        made = arguments(case, self.settings, lambda a: jnp.asarray(a, dtype=case.dtype))
         return made, made.pop("dy")
 
     def _y(self, case):

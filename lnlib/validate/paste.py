@@ -3,6 +3,7 @@
 import numpy as np
 
 from .judge import BY_ROW, truth
+from .layouts import as_code
 
 #: The most numbers that are written out.
 MOST = 64
@@ -37,8 +38,7 @@ def as_test(case, tensor, settings):
         return f"# {case}: failure.case has its arrays"
     names = [name for name in ("x", "gamma", "beta", "dy") if name != "beta" or settings.beta]
     lines = [f"{name} = {literal(getattr(case, name), case.dtype)}" for name in names]
-    if case.layout != "as they are":
-        lines.append(f"# in memory: {case.layout}")
+    lines += as_code({name: case.layouts[name] for name in names if name in case.layouts})
     arguments = ", ".join(names[:-1])
     eps = "" if settings.eps is not None else f", {case.eps!r}"
     if settings.framework not in ("torch", "jax"):  # a pair

@@ -39,7 +39,7 @@ class Failure:
                 "units": _finite(self.units), "digits": _finite(self.digits), "sentence": self.sentence,
                 "failed": self.failed, "tried": self.tried, "test": self.test,
                 "case": {"shape": self.case.x.shape, "dtype": self.case.dtype, "eps": self.case.eps,
-                         "layout": self.case.layout, **arrays}}
+                         "layouts": self.case.layouts, **arrays}}
 
 
 def _finite(number):

@@ -21,7 +21,8 @@ class Settings:
     * ``eps``: None if the target takes eps as its last argument, else the number that is fixed in it.
     * ``beta``: whether there is a beta. RMS norm has none.
     * ``multiple_of``, ``most_features``, ``most_rows``: which D, and how many rows, the target takes.
-    * ``contiguous``: whether the target takes only arrays whose numbers lie one behind the other, in order.
+    * ``contiguous``: whether the target takes only arrays whose numbers lie one behind the other, in order. The dy of
+      PyTorch's autograd is in any order all the same: nobody makes it.
     * ``accumulate``: the dtype of its arithmetic and sums; by default float32 for float32 and half precision.
     * ``double_backward``: whether its gradient can be differentiated again (PyTorch, JAX).
     * ``nested``: whether its second derivative can be differentiated, too.
@@ -72,6 +73,11 @@ class Settings:
     @property
     def rms(self):
         return self.kind == "rms_norm"
+
+    @property
+    def autograd(self):
+        """Whether dy is handed over by PyTorch, as what was done to y leaves it, and not by whoever calls backward."""
+        return self.framework == "torch"
 
     @property
     def tensors(self):

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from .layouts import laid_out
+
 
 class TargetError(Exception):
     """The target is not what it was said to be; the message says what was found and what was expected."""
@@ -48,9 +50,10 @@ def parts_of(where, result, names):
     return result
 
 
-def named(case, settings):
-    """The arrays of a case that the target takes, by name, and dy."""
-    return {name: getattr(case, name) for name in ("x", "gamma", "beta", "dy") if name != "beta" or settings.beta}
+def arguments(case, settings, put):
+    """The arrays of a case that the target takes, and dy, by name and laid out: ``put(a)`` is one of its library."""
+    found = {name: getattr(case, name) for name in ("x", "gamma", "beta", "dy") if name != "beta" or settings.beta}
+    return {name: laid_out(a, case.layouts[name], put) if name in case.layouts else put(a) for name, a in found.items()}
 
 
 def eps_of(case, settings):

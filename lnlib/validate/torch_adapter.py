@@ -7,21 +7,19 @@ those of a module, which has one width and one eps. Importing this module loads 
 
 import copy
 import dataclasses
-import functools
 import inspect
 
 import torch
 
 from .. import contract
-from .adapters import laid_out
-from .cases import LAYOUTS
-from .targets import Outcome, Raised, TargetError, eps_of, named, of_target
+from .layouts import LAYOUTS, REVERSED
+from .targets import Outcome, Raised, TargetError, arguments, eps_of, of_target
 
 
 class TorchFunction:
     """See the module."""
 
-    layouts = tuple(layout for layout in LAYOUTS if layout != "reversed")
+    layouts = tuple(layout for layout in LAYOUTS if layout != REVERSED)
     able = "one gradient alone", "gradients add up"
     lacks = ()
 
@@ -47,9 +45,11 @@ class TorchFunction:
 
     def tensors(self, case, wanted=("x", "gamma", "beta")):
         """The arguments of a case and dy, by name; those ``wanted`` ask for a gradient."""
-        put = functools.partial(torch.tensor, dtype=getattr(torch, case.dtype), device=self.settings.device)
-        return {name: laid_out(a, case.layout, put).requires_grad_(name in wanted)
-                for name, a in named(case, self.settings).items()}
+        def put(a):
+            """A new tensor; without rows it has the strides that PyTorch gives, where torch.tensor takes NumPy's."""
+            made = torch.empty(a.shape, dtype=getattr(torch, case.dtype), device=self.settings.device)
+            return made.copy_(torch.as_tensor(a))
+        return {name: a.requires_grad_(name in wanted) for name, a in arguments(case, self.settings, put).items()}
 
     def forward(self, case, tensors):
         y = of_target(self.function, *(t for name, t in tensors.items() if name != "dy"), *eps_of(case, self.settings))

@@ -14,8 +14,9 @@ from lnlib.mistakes import HARMLESS, MUTANTS
 from lnlib.mistakes.catalogue import forward_keeping_x
 from lnlib.mistakes.wild import WILD
 from lnlib.validate import TargetError, assert_valid, validate
-from lnlib.validate.cases import LAYOUTS, all_cases
+from lnlib.validate.cases import all_cases
 from lnlib.validate.judge import second_derivative, third_derivative
+from lnlib.validate.layouts import LAYOUTS
 from lnlib.validate.settings import Settings
 
 

@@ -178,3 +178,34 @@ def test_numba_device_arrays():
     ran = subprocess.run([sys.executable, "-c", SIMULATED], env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
                          capture_output=True, text=True)
     assert ran.stdout.split() == ["True", "True"], ran.stderr[-2000:]
+
+
+def test_tensors_have_the_strides_that_pytorch_gives_and_dy_those_of_what_was_done_to_y():
+    """NumPy gives arrays without rows strides of 0; a dy that y.sum() makes has them, and no caller made it."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    def strict(x, gamma, beta, eps):
+        assert x.stride(-1) == 1
+        return torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, eps)
+
+    assert not failed(strict, contiguous=True, most_features=7, most_rows=15)
+    assert set(failed(strict, most_features=7, most_rows=15)) == {"memory in any order"}
+
+    class AsX(torch.autograd.Function):
+        """dy is walked with the strides of x."""
+
+        @staticmethod
+        def forward(ctx, x, gamma, beta, eps):
+            ctx.save_for_backward(x, gamma, beta)
+            ctx.eps = eps
+            return torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, eps)
+
+        @staticmethod
+        def backward(ctx, dy):
+            x, gamma, beta = (a.detach().requires_grad_() for a in ctx.saved_tensors)
+            with torch.enable_grad():
+                y = torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, ctx.eps)
+            return (*torch.autograd.grad(y, (x, gamma, beta), dy.as_strided(x.shape, x.stride())), None)
+
+    found = validate(AsX, framework="torch", quick=True, contiguous=True, most_features=7, most_rows=15).failures
+    assert [failure.property for failure in found] == ["memory in any order"] and set(found[0].case.layouts) == {"dy"}

@@ -86,11 +86,12 @@ def _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, kind):
     n, *mean, S = statistics
     compute = np.dtype(np.float64) if precise else contract.COMPUTE_DTYPE[x.dtype.name]
     scaled = 1 / np.sqrt(S / n + np.ldexp(eps, -2 * e))
-    constant = (S == 0) & (eps > 0)  # all there is below the root is eps, which may be nothing, scaled
-    rstd = np.where(constant, 1 / np.sqrt(np.float64(eps)), np.ldexp(scaled, -e))
+    alone = (S == 0) & (eps > 0)  # all there is below the root is eps
+    rstd = np.where(alone, 1 / np.sqrt(np.float64(eps)), np.ldexp(scaled, -e))
     for part in mean:
         rows -= part
-    rows *= np.where(constant, 1, scaled)
+    # Squares that vanish beside eps are not those of a constant row; it is one if eps, scaled, has vanished, too.
+    rows *= np.where(alone & (scaled == np.inf), 1, scaled)
     xhat = rows.astype(compute)
     y = (gamma.astype(compute) * xhat + beta.astype(compute)).astype(x.dtype).reshape(x.shape)
     D = int(n[0, 0]) if len(n) else 0

@@ -1,6 +1,7 @@
 """Cut among ranks, layer norm is as exact as in one process, judged by exact arithmetic."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -170,6 +171,22 @@ def test_what_is_done_again_keeps_its_eps_and_minds_no_empty_rank(norm):
     wanted = single(x, gamma, beta, dy, norm=norm, eps=0.5)
     for value, right, scale in zip(found, wanted, (0, 0, 515, 0, 0)):
         assert np.allclose(value, np.ldexp(right, scale), rtol=1e-14, atol=1e-15 * 2.0**scale)
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("k, eps", [(560, 1e-5), (900, 1e-5), (700, 1000.0), (100, 1e295)])
+def test_rows_whose_squares_vanish_beside_eps(norm, k, eps, monkeypatch):
+    """Their sum is 0, like that of a constant row; their xhat is not: a few roundings, as of any other row.
+
+    The squares are below 2**-1074 times eps, and fixed point must not lose what float64 keeps of x: 3000 bits.
+    """
+    monkeypatch.setattr(reference, "BITS", 3000)
+    x, gamma, beta, dy = numbers(3, 8, 0.5, "float64")
+    x, zero = np.ldexp(x, -k), np.zeros_like(beta)
+    exact = reference.layer_norm(x, gamma, zero, dy, eps) if norm == "layer" else reference.rms_norm(x, gamma, dy, eps)
+    for how, ranks in itertools.product(("rows", "features"), (1, 3)):
+        found = errors(run(how, ranks, x, gamma, zero, dy, norm=norm, eps=eps), exact)
+        assert max(found.values()) < 10 * 2.0**-53, (how, ranks, found)
 
 
 @pytest.mark.parametrize("how", ["rows", "features"])

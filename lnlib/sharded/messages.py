@@ -34,13 +34,17 @@ class Step(NamedTuple):
     operation: object = None
     content: object = None
     terms: dict = {}
-    cause: Exception | None = None
+    cause: BaseException | None = None
     finished: bool = False
 
     @property
     def error(self):
         """The error in words; empty if there is none."""
-        return f"{type(self.cause).__name__}: {self.cause}" if self.cause else ""
+        if self.cause is None:
+            return ""
+        if isinstance(self.cause, SystemExit):
+            return f"SystemExit: found sys.exit({self.cause.code!r}) in the program, expected it to return"
+        return f"{type(self.cause).__name__}: {self.cause}"
 
     @property
     def digest(self):
@@ -77,13 +81,13 @@ def _announced(message):
 def advance(program, reply):
     """Run a program to its next message: the :class:`Step` that it comes to. Its own errors become one.
 
-    Arguments are not checked: the simulator and the runner call it, with the generator that they were given.
+    So does whatever would end the process, ``sys.exit`` too: other ranks wait for a word. Arguments are not checked: the simulator and the runner call it, with the generator that they were given.
     """
     try:
         return _announced(program.send(reply))
     except StopIteration as stop:
         return Step(content=stop.value, terms={"operation": "the end of the program"}, finished=True)
-    except Exception as error:
+    except BaseException as error:
         return Step(cause=error)
 
 

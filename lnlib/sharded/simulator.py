@@ -73,6 +73,9 @@ def simulate(programs, *, order="tree", piece=None, log=None):
     replies = [None] * len(programs)
     while True:
         steps = [advance(program, reply) for program, reply in zip(programs, replies)]
+        for step in steps:
+            if isinstance(step.cause, KeyboardInterrupt):  # Ctrl-C is meant for all that this process does
+                raise step.cause
         if len({step.digest for step in steps}) > 1 or steps[0].error:
             raise disagreement([(step.terms, step.error) for step in steps]) from next(
                 (step.cause for step in steps if step.cause), None)

@@ -115,6 +115,24 @@ def test_errors_of_several_ranks_and_the_cause():
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+def ends(error):
+    raise error
+    yield
+
+
+@pytest.mark.parametrize("code, told", [(0, "0"), (None, "None"), (3, "3"), ("enough", "'enough'")])
+def test_a_program_that_ends_the_process_ends_all(code, told):
+    with pytest.raises(RankError, match=rf"^rank 1: SystemExit: found sys.exit\({told}\) in the program, expected it to"):
+        simulate([say((SUM, np.ones(3))), ends(SystemExit(code))])
+    with pytest.raises(RankError, match="^rank 0: GeneratorExit: $"):
+        simulate([ends(GeneratorExit()), say((SUM, np.ones(3)))])
+
+
+def test_an_interrupt_of_a_simulation_is_one():
+    with pytest.raises(KeyboardInterrupt):
+        simulate([say((SUM, np.ones(3))), ends(KeyboardInterrupt())])
+
+
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 @pytest.mark.parametrize("block", [None, 16])
 @pytest.mark.parametrize("how, parts", [(how, parts) for how in ("rows", "features")

@@ -146,6 +146,35 @@ def test_an_end_outside_of_a_program_ends_all(what, words, ranks):
 
 @needs_mpi
 @pytest.mark.slow
+@pytest.mark.parametrize("what", under_mpi.ENDS)
+def test_an_end_inside_of_a_program_is_an_error_on_all_ranks(what):
+    """sys.exit(0) as well, at which others would wait for ever."""
+    run, seconds = start(what, 3)
+    assert run.returncode != 0 and f"RankError: rank 2: {under_mpi.ENDS[what][1]}" in run.stderr
+    assert seconds < 3 * ERROR
+
+
+@needs_mpi
+@pytest.mark.slow
+def test_a_rank_that_vanishes_ends_all():
+    """Python learns nothing of ``os._exit``; the launcher does."""
+    run, seconds = start("vanishes", 3)
+    assert run.stdout == "" and seconds < 3 * ERROR
+
+
+@needs_mpi
+@several(2, slow=(1, 3))
+def test_what_has_one_length_on_all_ranks_is_gathered_by_allgather(ranks):
+    """Allgatherv takes up to 50 times as long; the first of each pair is the announcement, the last that of the end."""
+    both = "Allgather", "Allgatherv" if ranks > 1 else "Allgather"
+    wanted = [[[10.0 * rank + n] * 2 for rank, n in enumerate(counts) for _ in range(n)]
+              for counts in ([3] * ranks, range(1, ranks + 1), [0] * ranks)]
+    assert found("results", ranks)[5] == [[wanted, ["Allgather", "Allgather", *both, "Allgather", "Allgather",
+                                                  "Allgather"]]] * ranks
+
+
+@needs_mpi
+@pytest.mark.slow
 def test_a_hang_is_ended_and_leaves_nobody():
     """``start`` looks for what is left."""
     begun = time.monotonic()

@@ -1,6 +1,6 @@
 """Started by mpiexec, by ``test_mpi.py``: runs what the simulator runs; rank 0 prints, as JSON, what all ranks got.
 
-``python -m mpi4py under_mpi.py results|faults|sleeps|dies|fails``
+``python -m mpi4py under_mpi.py results|faults|sleeps|dies|fails|vanishes|exits``, or another of ENDS
 """
 
 import hashlib
@@ -12,7 +12,7 @@ import time
 import numpy as np
 from ranks import edges, numbers, program
 
-from lnlib.sharded import cut, demo, mpi, widths
+from lnlib.sharded import GATHER, SUM, cut, demo, mpi, widths
 from lnlib.sharded.groups import merge
 
 #: (how, norm, dtype, block): None adds by a sum of the library, or merges whole shards.
@@ -79,7 +79,52 @@ def results(comm):
 
     in_order = comm.allgather(mpi.run(comm, multiplied()).tolist())
     of_merge = [total[:, 0].tolist(), (total[:, 1] + total[:, 2]).tolist()]
-    return found, comm.allgather(digest([total])), of_merge, in_order, comm.allgather(mpi.run(comm, edges()))
+    return (found, comm.allgather(digest([total])), of_merge, in_order, comm.allgather(mpi.run(comm, edges())),
+            comm.allgather(gathers(comm)))
+
+
+def ending(end):
+    """A program that the last rank ends in its own way between two messages."""
+    from mpi4py import MPI
+
+    yield SUM, np.ones(3)
+    if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:
+        end()
+    yield SUM, np.ones(3)
+
+
+def interrupted():
+    raise KeyboardInterrupt
+
+
+#: Ways to end inside a program, and what all ranks say of it.
+ENDS = {"exits": (lambda: sys.exit(0), "SystemExit: found sys.exit(0) in the program, expected it to return"),
+        "exits with words": (lambda: sys.exit("enough"), "SystemExit: found sys.exit('enough') in the program"),
+        "interrupted": (interrupted, "KeyboardInterrupt: ")}
+
+
+def gathers(comm):
+    """What of MPI's is called for arrays of one length and of several, and the numbers that came back."""
+    from mpi4py import MPI
+
+    called = []
+
+    class Told(MPI.Intracomm):
+        def Allgather(self, brought, result):
+            called.append("Allgather")
+            return super().Allgather(brought, result)
+
+        def Allgatherv(self, brought, result):
+            called.append("Allgatherv")
+            return super().Allgatherv(brought, result)
+
+    def program():
+        found = []
+        for n in (3, 1 + comm.rank, 0):
+            found.append((yield GATHER, np.full((n, 2), 10.0 * comm.rank + n)).tolist())
+        return found
+
+    return mpi.run(Told(comm), program()), called
 
 
 def main(what):
@@ -90,6 +135,10 @@ def main(what):
         found = results(comm)
     elif what == "faults":
         found = list(demo.faults(demo.UnderMPI(comm)))
+    elif what in ENDS:
+        found = mpi.run(comm, ending(ENDS[what][0]))
+    elif what == "vanishes":
+        found = mpi.run(comm, ending(lambda: os._exit(0)))
     elif comm.rank == comm.size - 1:
         {"sleeps": lambda: time.sleep(600), "dies": lambda: os._exit(3), "fails": lambda: 1 // 0}[what]()
     else:

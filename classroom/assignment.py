@@ -202,6 +202,7 @@ def _example(task):
     """The cell with the public example; ValueError where the solution itself would not agree with it."""
     try:
         expected = source(task.shown()[1])
+        wire.encode(task.shown())  # as to a sandbox, and back
         # As in the notebook: from the text.
         found, right = task.function()(*eval(task.example, {"np": np})), eval(expected, {"np": np})
         wrong = compare.difference(found, right, task.rtol)

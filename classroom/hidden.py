@@ -44,6 +44,8 @@ def _answer(candidate, args):
         with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
             result = candidate(*args)
         return wire.encode(("returned", result, wire.changed(args, before)))
+    except wire.WireError as error:
+        return wire.encode(("not sent", f"{error!s:.500}"))
     except Exception as error:
         return wire.encode(("raised", type(error).__name__, f"{type(error).__name__}: {error!s:.500}"))
 
@@ -52,7 +54,7 @@ def main():
     """The judge: asks over stdout, reads answers from stdin, says the points at last."""
     from .key import fingerprint
     from .grader.judge import Checked
-    from .grader.notebook import raise_again
+    from .grader.notebook import not_sent, raise_again
     from .tasks import drawn, own
 
     warnings.simplefilter("ignore")  # of a diagnosis that crashed, too
@@ -66,6 +68,8 @@ def main():
     def call(args):
         _send(("call", args))
         kind, *rest = wire.receive(sys.stdin.buffer.read)
+        if kind == "not sent":
+            not_sent(*rest)
         return raise_again(*rest) if kind == "raised" else rest
 
     passed, lines, inputs = 0, [], secrets.randbits(128)

@@ -7,6 +7,7 @@ believes is only that an answer has the form of an answer (:mod:`classroom.grade
     ("run", names, seconds)                          -> ("cell",) before each cell, then ("ran", notes);
                                                         or ("not a notebook", why)
     ("call", name, arguments, seconds)               -> ("returned", result, positions of arguments it changed)
+                                                        or ("not sent", what it returned instead of a value)
                                                         or ("raised", type, text) or ("slow",) or ("missing",)
 """
 
@@ -47,7 +48,11 @@ def _read(number):
 
 
 def _send(message):
-    view = memoryview(wire.encode(message))
+    try:
+        frame = wire.encode(message)
+    except wire.WireError as error:
+        frame = wire.encode(("not sent", f"{error}"[:_TEXT]))
+    view = memoryview(frame)
     while view:
         view = view[os.write(_REPLY, view):]
 
@@ -166,7 +171,7 @@ class _Notebook:
         for name, value in list(self._names.items()):
             code = value.__code__ if type(value) is types.FunctionType else None
             if code and code.co_filename in self._lines and type(name) is str and name not in names:
-                found.append((name[:_TEXT], list(code.co_varnames[:code.co_argcount])[:20]))
+                found.append((name[:_TEXT], [one[:_TEXT] for one in code.co_varnames[:code.co_argcount][:20]]))
         return found[:_FUNCTIONS]
 
     def call(self, name, args, seconds):
@@ -180,10 +185,6 @@ class _Notebook:
             return "slow",
         except BaseException as error:
             return "raised", type(error).__name__[:_TEXT], self._words(error)
-        try:
-            wire.encode(result)
-        except wire.WireError as error:
-            return "raised", "TypeError", f"your function returned {error}"
         return "returned", result, wire.changed(args, before)
 
 

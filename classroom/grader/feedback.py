@@ -76,8 +76,10 @@ def _task(task, drawn):
 
 
 def _said(title, message, told):
-    """A check in a line; its message only if it is one of ``told``."""
-    return f"passed: {title}" if message is None else f"FAILED: {title}. {message if message in told else ''}".strip()
+    """A check in a line; of its message only the one of ``told`` that it begins with."""
+    if message is None:
+        return f"passed: {title}"
+    return f"FAILED: {title}. {next((words for words in told if message.startswith(words)), '')}".strip()
 
 
 def _example(task):

@@ -236,6 +236,7 @@ ONE = {
     "hangs in one answer": ("while True: pass", "graded"),
     "garbage in one answer": ("import os\n    os.write(4, bytes(range(256)))", "tampered"),
     "memory in one answer": ("return bytearray(2**31)", "graded"),
+    "an array of 168 GiB in one answer": ("return ['a' * 500000] + [''] * 90000", "graded"),
 }
 
 # Instead of answers: functions with the names asked for, that return or do this.
@@ -263,6 +264,22 @@ import itertools, numpy
 odd = itertools.cycle([float("nan"), None, "1.0", "\\ud800", 10**900, -0.0, [], {}, [[1], [2, 3]], True, numpy.nan,
                        numpy.full((3, 12), numpy.nan), numpy.full((12, 12), numpy.inf), {"a": [None]}, (), 1j,
                        (float("nan"), float("nan")), (None, None), numpy.zeros((0, 10**6)), numpy.float16("nan")])
+def answer(*args): return next(odd)
+''',
+    "returns what is not sent": '''
+import itertools, numpy
+class Unread(list):
+    def __iter__(self): raise SystemError
+class NoArray:
+    def __array__(self, *args, **kwargs): raise SystemError
+itself = []
+itself.append(itself)
+odd = itertools.cycle([
+    ["a" * 500000] + [""] * 90000, [["a" * 1000] + [""] * 999, *[numpy.zeros(1000, "int8")] * 15000], [0] * 200000,
+    [numpy.zeros(2**24, "int8")] * 90000, numpy.zeros((1,) * 30), numpy.zeros((0, 2**40)), numpy.broadcast_to(0.0, 2**59),
+    {2**70: 1}, {(1,): 1}, {1j: 1}, {numpy.int64(1): 1}, itself, Unread([1]), NoArray(), {1, 2}, b"x", memoryview(b"x"),
+    (k for k in "ab"), range(3), type, numpy.longdouble(1), numpy.datetime64("2026"), numpy.zeros(2, "f4,f4"),
+    numpy.array(["a"]), numpy.array([None, 1]), 10**2000, "x" * 10**7, [[[[1j] * 50] * 50] * 50] * 50])
 def answer(*args): return next(odd)
 ''',
     "returns its arguments changed": '''

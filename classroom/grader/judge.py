@@ -25,9 +25,9 @@ from .notebook import NO_NOTES, Gone, Notebook, Seconds, Slow, Wanted
 from .text import plain
 
 _CALLS = 20  # of a failed check, that are looked at for a diagnosis
-NOT_RUN, NOT_WRITTEN = "not run", "not written yet"
-#: What students are told of a check that they did not pass, where they are told anything.
-TOLD = NOT_RUN, str(Slow())
+NOT_RUN, NOT_WRITTEN, NOT_JUDGED = "not run", "not written yet", "the grader could not judge this answer"
+#: What students are told of a check that they did not pass, where they are told anything: how its message begins.
+TOLD = NOT_RUN, NOT_JUDGED, str(Slow())
 #: And of how a submission's process ended while checks ran.
 ENDED = {"too slow": "during a check it took too long and was stopped",
          "crashed": "during a check its process ended or crashed",
@@ -57,7 +57,8 @@ class Checked:
     """One check of a task, asked and judged: ``message`` is what is wrong, None if nothing.
 
     ``call(args)`` makes a call: it returns the result and the positions of changed arguments, or raises as ``make``
-    of :func:`lnlib.exercises.run.verdict`. Whatever else it raises, :class:`Gone` and :class:`Slow`, goes through.
+    of :func:`lnlib.exercises.run.verdict`. :class:`Gone` and :class:`Slow` go through; whatever else is raised costs
+    this check alone.
     """
 
     def __init__(self, task, number, seed, call):
@@ -75,6 +76,10 @@ class Checked:
             self.message = self._verdict(make)
         except NotImplementedError:
             self.message = NOT_WRITTEN
+        except (Gone, Slow):
+            raise
+        except Exception as error:
+            self.message = _not_judged(error)
 
     def _verdict(self, make):
         with warnings.catch_warnings(action="ignore"):
@@ -92,6 +97,10 @@ class Checked:
             return None
 
 
+def _not_judged(error):
+    return f"{NOT_JUDGED} ({type(error).__name__}: {error!s:.200})"
+
+
 def judge_example(task, call):
     """What is wrong with the result of the public example, None if nothing; whether the checks are worth a try; and
     how the process ended, or None."""
@@ -104,8 +113,13 @@ def judge_example(task, call):
         return plain(str(error)), True, None
     except (Gone, Slow) as error:
         return str(error), False, error if isinstance(error, Gone) else None
-    with warnings.catch_warnings(action="ignore"):
-        wrong = difference(result, expected, task.rtol)
+    except Exception as error:
+        return _not_judged(error), True, None
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            wrong = difference(result, expected, task.rtol)
+    except Exception as error:
+        wrong = _not_judged(error)
     if changed and not wrong:
         wrong = "your function changed its arguments; work on new arrays"
     return wrong and plain(wrong), True, None
@@ -158,6 +172,10 @@ def looks(found):
     for name in found["missing"]:
         other = found["proposed"].get(name)
         yield f"there is no function {name}" + (f"; {other} may be meant, see the file of matches" if other else "")
+    for task in found["tasks"]:
+        for words in (task["example"], *dict(task["checks"]).values()):
+            if words and words.startswith(NOT_JUDGED):
+                yield f"{task['id']}: {words}"
     if found["missing"]:
         yield from (f"code cell {number}: {text}" for number, text in found["errors"])
 

@@ -79,6 +79,8 @@ class Notebook:
             raise run.Mismatch(f"there is no function {name} after the last cell")
         if kind == "slow":
             raise Slow
+        if kind == "not sent" and len(rest) == 1:
+            not_sent(plain(*rest))
         if kind == "raised" and len(rest) == 2:
             raise_again(*map(plain, rest))
         if kind != "returned" or len(rest) != 2 or not isinstance(rest[1], list):
@@ -114,8 +116,9 @@ class Notebook:
                 self._sandbox.write(wire.encode(("part", part)), self._deadline)
 
     def _ask(self, message, seconds):
+        frame = wire.encode(message)  # of a question that cannot be asked no submission is guilty
         with self._or_end():
-            self._sandbox.write(wire.encode(message), min(time.monotonic() + seconds, self._deadline))
+            self._sandbox.write(frame, min(time.monotonic() + seconds, self._deadline))
         return self._answer(seconds)
 
     def _answer(self, seconds):
@@ -150,6 +153,11 @@ class Notebook:
                     "twice": [name for name in wanted.parameters if int(found["defined"][name]) > 1]}
         except Exception:  # whatever an unforeseen form raises
             self._garbage()
+
+
+def not_sent(words):
+    """Raise what is said of a result that cannot be sent."""
+    raise run.Mismatch(f"your function returned {words}")
 
 
 def raise_again(kind, words):

@@ -6,12 +6,13 @@ plain values stand for themselves and everything else is a list that begins with
     ["list", ...]  ["tuple", ...]  ["dict", [key, value], ...]  ["complex", re, im]
     ["array", dtype, shape]  ["scalar", dtype]          both take their bytes from the second part, in order
 
-No pickle: what comes back can be nothing but these. Sizes are compared with limits before memory is taken.
+No pickle: what comes back can be nothing but these. Sizes are compared with limits before memory is taken, on both
+sides with the same ones: whatever :func:`encode` sends, :func:`decode` takes. They hold for what NumPy would make of a
+value as well: in an array of texts each takes as much memory as the longest.
 The module imports nothing from this package: it runs on both sides, of one machine, whose order of bytes they share.
 """
 
 import io
-import itertools
 import json
 import math
 import struct
@@ -20,6 +21,7 @@ import numpy as np
 
 JSON_LIMIT, DATA_LIMIT = 10**6, 2**24
 ITEMS, _DEPTH, _BOUND = 10**5, 20, 10**1000
+_AXES, _SHORT, _TEXTS = 16, 64, 2**28  # a text of so many characters is as long as a number; bytes of an array of texts
 _HEAD = struct.Struct("<II")
 DTYPES = {name: np.dtype(name) for name in
            ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -35,43 +37,79 @@ def _need(condition, message):
         raise WireError(message)
 
 
+class _Held:
+    """What a message holds so far: values, numbers in arrays and their bytes, characters of the longest text."""
+
+    def __init__(self):
+        self.values, self._numbers, self._bytes, self._longest = 0, 0, 0, 0
+
+    def take(self, v, depth):
+        """A value that is no array, so deep in others."""
+        self.values += 1
+        if self.values > ITEMS or depth > _DEPTH:
+            raise WireError(f"more than {ITEMS} values in tuples, lists or dicts" if self.values > ITEMS else
+                            "lists in lists in lists, too deep")
+        if isinstance(v, (str, int)):
+            length = len(v) if isinstance(v, str) else v.bit_length() // 3  # a number may become a text
+            if length > _SHORT:
+                self._longest = max(self._longest, length)
+
+    def take_array(self, a, depth):
+        """An array, so deep in others."""
+        self.take(None, depth)
+        self._numbers, self._bytes = self._numbers + a.size, self._bytes + a.nbytes
+        _need(self._bytes <= DATA_LIMIT, f"arrays of more than {DATA_LIMIT} bytes")
+
+    def end(self):
+        """Nothing more comes."""
+        _need(4 * (self.values + self._numbers) * self._longest <= _TEXTS,
+              f"a text of {self._longest} characters among {self.values + self._numbers} values, which is too long")
+
+
 def encode(value):
     """``value`` as a frame; WireError if it is, or contains, something that is not sent."""
-    data = []
+    data, held = [], _Held()
 
-    def array(a):
+    def array(a, depth):
         name = a.dtype.name  # in whatever order its bytes are
-        _need(name in DTYPES, f"an array of dtype {str(a.dtype)[:40]}, expected numbers")
-        _need(a.nbytes <= DATA_LIMIT, f"an array of shape {a.shape}; that is too large")
+        _need(name in DTYPES, f"an array of dtype {str(a.dtype)[:40]}, expected one of {', '.join(DTYPES)}")
+        _need(_fits(a.shape), f"an array of shape {a.shape}, which is too large")
+        held.take_array(a, depth)
         data.append(a.astype(DTYPES[name]).tobytes())
         return name
 
     def walk(v, depth):
-        _need(depth <= _DEPTH, "lists in lists in lists, too deep")
-        if v is None or isinstance(v, str):
-            return v
-        if isinstance(v, np.generic):
-            return ["scalar", array(v)]
-        if isinstance(v, (int, float)):
-            _need(isinstance(v, float) or abs(v) < _BOUND, "an integer too large")
-            return v
+        if isinstance(v, np.generic) and not isinstance(v, str):
+            return ["scalar", array(v, depth)]
         if isinstance(v, np.ndarray):
-            return ["array", array(np.asarray(v)), v.shape]
+            return ["array", array(np.asarray(v), depth), v.shape]
+        held.take(v, depth)
+        if v is None or isinstance(v, (str, int, float)):
+            _need(not isinstance(v, int) or abs(v) < _BOUND, "an integer too large")
+            return v
         if isinstance(v, complex):
             return ["complex", v.real, v.imag]
         if isinstance(v, (list, tuple)):
             return ["list" if isinstance(v, list) else "tuple", *(walk(item, depth + 1) for item in v)]
         if isinstance(v, dict):
-            return ["dict", *([walk(part, depth + 1) for part in pair] for pair in v.items())]
+            return ["dict", *([_key(walk(key, depth + 1)), walk(item, depth + 1)] for key, item in v.items())]
         raise WireError(f"{type(v).__name__}, expected arrays, numbers, strings, or tuples, lists and dicts of them")
 
     try:
         text = json.dumps(walk(value, 0)).encode()
-    except (RecursionError, ValueError) as error:
-        raise WireError(str(error)) from None
+        held.end()
+    except WireError:
+        raise
+    except Exception as error:  # of whatever class, by a value that does not let itself be read
+        raise WireError(f"what cannot be read ({type(error).__name__:.50})") from None
+    _need(len(text) <= JSON_LIMIT, f"lists and words of {len(text)} bytes, more than {JSON_LIMIT}")
     data = b"".join(data)
-    _need(len(text) <= JSON_LIMIT and len(data) <= DATA_LIMIT, "too much to send")
     return _HEAD.pack(len(text), len(data)) + text + data
+
+
+def _fits(shape):
+    """Whether an array may have it; an axis of length 0 must not hide huge ones beside it."""
+    return len(shape) <= _AXES and math.prod(n or 1 for n in shape) <= DATA_LIMIT
 
 
 def encode_all(values):
@@ -85,7 +123,7 @@ def changed(values, before):
         try:
             return encode(value) == frame
         except WireError:
-            return None
+            return False
 
     return [i for i, (value, frame) in enumerate(zip(values, before)) if not same(value, frame)]
 
@@ -113,48 +151,46 @@ def decode(frame):
         body = frame[_HEAD.size:]
         _need(len(body) == text + length, "a frame of the wrong length")
         data = io.BytesIO(body[text:])
-        value = _value(json.loads(body[:text].decode()), data, itertools.count(1), 0)
+        held = _Held()
+        value = _value(json.loads(body[:text].decode()), data, held, 0)
+        held.end()
         _need(not data.read(1), "bytes that belong to nothing")
         return value
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error, MemoryError) as error:
         raise WireError(f"not a message: {error!s:.200}") from None
 
 
-def _value(v, data, items, depth):
-    """The value of a part of the JSON; ``items`` counts, ``data`` has the bytes of what is left."""
-    _need(next(items) <= ITEMS and depth <= _DEPTH, "too many values, or too deep")
-    if v is None or type(v) in (bool, float):
+def _value(v, data, held, depth):
+    """The value of a part of the JSON; ``held`` counts, ``data`` has the bytes of what is left."""
+    if type(v) is not list:
+        held.take(v, depth)
+        if type(v) is str:
+            return v.encode(errors="replace").decode()  # half a surrogate pair cannot be written to a file
+        _need(v is None or type(v) in (bool, float, int), "a value of no kind")
+        _need(type(v) is not int or abs(v) < _BOUND, "an integer too large")
         return v
-    if type(v) is int:
-        _need(abs(v) < _BOUND, "an integer too large")
-        return v
-    if type(v) is str:
-        return v.encode(errors="replace").decode()  # half a surrogate pair cannot be written to a file
-    _need(type(v) is list, "a value of no kind")
     kind, *rest = v
+    if kind in ("array", "scalar"):
+        name, shape = rest if kind == "array" else (*rest, [])
+        found = _array(name, shape, data)
+        held.take_array(found, depth)
+        return found if kind == "array" else found[()]
+    held.take(None, depth)
     if kind in ("list", "tuple"):
-        found = [_value(item, data, items, depth + 1) for item in rest]
+        found = [_value(item, data, held, depth + 1) for item in rest]
         return found if kind == "list" else tuple(found)
     if kind == "dict":
-        return dict([_value(part, data, items, depth + 1) for part in (_key(key), item)] for key, item in rest)
-    if kind == "complex":
-        real, imag = rest
-        _need(type(real) is type(imag) is float, "no complex number")
-        return complex(real, imag)
-    if kind == "array":
-        name, shape = rest
-        return _array(name, shape, data)
-    _need(kind == "scalar", "a value of no kind")
-    name, = rest
-    return _array(name, [], data)[()]
+        return dict([_value(part, data, held, depth + 1) for part in (_key(key), item)] for key, item in rest)
+    _need(kind == "complex", "a value of no kind")
+    real, imag = rest
+    _need(type(real) is type(imag) is float, "no complex number")
+    return complex(real, imag)
 
 
 def _array(name, shape, data):
     dtype = DTYPES[name]
-    _need(type(shape) is list and len(shape) <= 16, "an array of no shape")
-    _need(all(type(n) is int and 0 <= n for n in shape), "an array of no shape")
-    # An axis of length 0 must not hide huge ones beside it.
-    _need(math.prod(n or 1 for n in shape) <= DATA_LIMIT, "an array too large")
+    _need(type(shape) is list and all(type(n) is int and 0 <= n for n in shape), "an array of no shape")
+    _need(_fits(shape), "an array that is too large")
     part = data.read(math.prod(shape) * dtype.itemsize)  # of one without all its bytes the shape does not fit
     if name == "bool":  # a byte that is neither 0 nor 1 is no bool
         return (np.frombuffer(part, np.uint8) != 0).reshape(shape)
@@ -162,7 +198,7 @@ def _array(name, shape, data):
 
 
 def _key(key):
-    _need(type(key) in (str, int, bool, float, type(None)), "a key that is no key")
+    _need(type(key) in (str, int, bool, float, type(None)), "a dict with a key that is neither a word nor a number")
     # Larger ones may all have one hash, and a dict takes minutes.
     _need(type(key) is not int or abs(key) < 2**63, "a key that is too large")
     return key

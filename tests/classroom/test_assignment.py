@@ -343,6 +343,7 @@ def test_hidden_tests_say_what_went_wrong(capsys):
 
     assert hidden.points(in_place, *given) == 0 and "changed its argument x" in capsys.readouterr().out
     assert hidden.points(lambda *args: object(), *given) == 0
+    assert "your function returned object, expected arrays" in capsys.readouterr().out
     assert hidden.points(function_of(task.stub, task.name, {}), *given) == 0
     with pytest.raises(EOFError):
         hidden.points(task.function(), task.id, 4, given[2])

@@ -519,7 +519,8 @@ def answering(answer, changed=()):
 
 _ODD = (None, float("nan"), 0.0, "right", True, [], 10**900, [[1], [2, 3]], {"a": None}, (float("nan"), float("nan")),
         (None, None, None), np.full((3, 12), np.nan), np.full(12, np.inf), np.zeros((0, 10**6)),
-        np.float16(1), 1j, -1)
+        np.float16(1), 1j, -1, {"a": np.zeros(3)}, "a" * 10**5, ["a" * 9, ""], [10**900] * 3, [np.zeros(3), 1.0],
+        np.zeros((1,) * 16), [[[]]] * 9, (np.float32(1), "b"), -0.0, np.array(True), [None] * 4)
 
 
 @pytest.fixture(scope="module")
@@ -528,12 +529,14 @@ def drawn():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [0, 6])
+@pytest.mark.parametrize("first", [0, 6, 17])
 def test_odd_results_get_no_points_in_any_task_and_cost_nothing_else(first, drawn):
     for task in drawn:
         odd = itertools.cycle(_ODD[first:] + _ODD[:first])
         checks, _, gone = judge.judge_task(task, answering(lambda args: next(odd)), _SEED)
         assert gone is None and all(isinstance(message, str) for _, message in checks), (task.id, checks)
+        said = [message for _, message in checks] + [judge.judge_example(task, lambda args: (next(odd), []))[0]]
+        assert not any(words.startswith(judge.NOT_JUDGED) for words in said), (task.id, said)
 
 
 def _nan(result):
@@ -597,12 +600,42 @@ def test_the_first_diagnosis_counts_and_what_ends_a_check_ends_the_task():
     task.diagnose = lambda calls, fails: f"{len(calls)} calls, {next(numbers)}, {warnings.warn('odd')}, {fails(abs)}"
     checks = [("f0", r"a\x1b"), ("f1", None), ("f2", "b"), ("f3", None)]
     assert judge.judge_task(task, answering(lambda args: 0), 7) == (checks, "20 calls, 0, None, a\x1b", None)
-    assert judge.TOLD == ("not run", "a call of your function took too long and was stopped")
+    assert judge.TOLD == ("not run", judge.NOT_JUDGED, "a call of your function took too long and was stopped")
     for error, gone in ((judge.Slow(), None), (_DIED, _DIED)):
         wanted = checks[:1] + [("f1", str(error)), ("f2", "not run"), ("f3", "not run")]
         answers = iter([0] * 30)
         found, _, end = judge.judge_task(task, answering(lambda args: _raise(error) if next(answers, 1) else 0), 7)
         assert (found, end) == (wanted, gone)
+
+
+def test_what_the_judge_cannot_do_costs_one_check_and_is_told(monkeypatch):
+    """Whatever is raised while a question is made, asked, or its answer judged: nothing else is lost."""
+    wrong = f"{judge.NOT_JUDGED} (MemoryError: 168 GiB)"
+    task, out_of_memory = _task("f", _noisy(), _noisy(), _noisy("b")), lambda *args: _raise(MemoryError("168 GiB"))
+    task.checks[0] = task.checks[0]._replace(ask=out_of_memory)
+    fine = [("f0", wrong), ("f1", None), ("f2", "b")]
+    assert judge.judge_task(task, answering(lambda args: 0), 7) == (fine, None, None)
+    unasked = [(title, wrong) for title, _ in fine]
+    assert judge.judge_task(task, answering(out_of_memory), 7)[0] == unasked
+    assert judge.judge_example(task, out_of_memory) == (wrong, True, None)
+    monkeypatch.setattr(judge, "difference", out_of_memory)
+    assert judge.judge_example(task, lambda args: (0, [])) == (wrong, True, None)
+    kept = judge.result("graded", None, [(task, None, fine, None)])
+    assert [*judge.looks(kept)] == [f"f: {wrong}"]
+    drawn = SimpleNamespace(tasks=[SimpleNamespace(title="F")])
+    page, mine = feedback.feedback("ann", kept, drawn), feedback.details("ann", kept, drawn)
+    assert f"FAILED: f0. {judge.NOT_JUDGED}<" in page and wrong in mine and "168" not in page
+
+
+@pytest.mark.slow
+def test_an_answer_that_would_be_an_array_of_168_gib_costs_its_own_task_only(sandbox):
+    drawn = tasks.draw(_CHAPTERS, _SEED)
+    for answer, says in (("['a' * 500000] + [''] * 90000", "your function returned a text of 500000 characters among"),
+                         ("[0] * 200000", "your function returned more than 100000 values"),
+                         ("type('U', (list,), {'__iter__': lambda self: 1 / 0})([1])", "cannot be read (ZeroDivisionError)")):
+        result, = judged(_CHAPTERS, [rehearse.honest(drawn, f"def {drawn[0].name}(*args):\n    return {answer}")])
+        assert (result["state"], [task["points"] for task in result["tasks"]]) == ("graded", [0, drawn[1].points])
+        assert says in result["tasks"][0]["example"] and all(says in why for _, why in result["tasks"][0]["checks"])
 
 
 def test_what_is_kept_of_a_submission(monkeypatch):
@@ -668,10 +701,12 @@ def test_what_is_kept_of_a_submission(monkeypatch):
 
 
 def test_who_needs_a_look():
-    found = {"state": "graded", "note": None, "missing": {}, "proposed": {}, "errors": [(2, "NameError")]}
+    judged = {"id": "f", "example": None, "checks": [("a", None), ("b", f"{judge.NOT_JUDGED} (MemoryError: x)")]}
+    found = {"state": "graded", "note": None, "missing": {}, "proposed": {}, "errors": [(2, "NameError")], "tasks": []}
     why = ["there is no function f; h may be meant, see the file of matches", "there is no function g",
            "code cell 2: NameError"]
     for more, wanted in (({}, []), ({"state": "crashed", "note": "x"}, ["crashed: x"]),
+                         ({"tasks": [judged]}, ["f: the grader could not judge this answer (MemoryError: x)"]),
                          ({"missing": ["f", "g"], "proposed": {"f": "h"}}, why)):
         assert list(judge.looks(found | more)) == wanted
 

@@ -72,6 +72,29 @@ def test_what_is_not_sent(value):
         wire.encode(value)
 
 
+_NOT_SENT = (
+    (["a" * 500000] + [""] * 90000, "a text of 500000 characters among"), ({"a" * 5000: [0.0] * 50000}, "a text of 5000"),
+    ([["a" * 1000] + [""] * 999, *[np.zeros(1000, np.int8)] * 15000], "a text of 1000 characters among"),
+    ([10**999] + ["a"] * 90000 + [np.zeros(10**6, np.int8)], "a text of 1106 characters"), ([0] * 10**5, "more than 100000 values"),
+    ([np.zeros(2**23, np.int8)] * 3, "arrays of more than"), (np.zeros((1,) * 17), "too large"),
+    (np.zeros((0, 2**40)), "too large"), ({(1,): 1}, "a key"), ({1j: 1}, "a key"), ({2**63: 1}, "a key"),
+    ({np.int64(1): 1}, "a key"), (nested(19, lambda v: [v]), "too deep"), (Odd(), r"cannot be read \(ValueError\)"),
+    (np.longdouble(1), "dtype float128|dtype float64, expected"), (np.datetime64("2026"), "an array of dtype"))
+
+
+@pytest.mark.parametrize("value, says", _NOT_SENT, ids=range(len(_NOT_SENT)))
+def test_what_the_other_side_would_not_take_is_not_sent(value, says):
+    """As an answer is sent: one value of a message."""
+    with pytest.raises(wire.WireError, match=says):
+        wire.encode(("returned", value, []))
+
+
+def test_texts_and_numbers_that_fit_are_sent():
+    for value in ("x" * 999000, ["a" * 64] * 9000 + [np.zeros(2**23)[:2**20]], ["a" * 600] * 1000, [0] * (10**5 - 4),
+                  nested(18, lambda v: (v,)), {2**63 - 1: "a", "b": (1,)}, [np.zeros(2**22, np.int8)] * 4):
+        assert same(value, wire.decode(wire.encode(("returned", value, [])))[1])
+
+
 def frame(structure, data=b""):
     text = structure if isinstance(structure, bytes) else json.dumps(structure).encode()
     return struct.pack("<II", len(text), len(data)) + text + data
@@ -111,8 +134,8 @@ def test_numbers_at_the_bounds():
     for value in (nested(19, lambda v: [v]), nested(19, lambda v: {0: v}), [0] * (10**5 - 1), "x" * (10**6 - 2),
                   np.zeros(2**24, np.int8), np.zeros((0, 2**24)), np.zeros([1] * 16)):
         assert same(value, wire.decode(wire.encode(value)))
-    for shape in ([True], [1.0], 1, "", [-1], [1] * 17):
-        with pytest.raises(wire.WireError, match="no shape"):
+    for shape, says in [*((shape, "no shape") for shape in ([True], [1.0], 1, "", [-1])), ([1] * 17, "too large")]:
+        with pytest.raises(wire.WireError, match=says):
             wire.decode(frame(["array", "float64", shape], bytes(8)))
     for length in (0, 8):
         with pytest.raises(wire.WireError, match="of the wrong length"):

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import re
 import zipfile
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 
 import pytest
@@ -117,6 +117,11 @@ def test_days_late_and_what_they_cost():
     points_a_day = late.rule("2026-11-20", "1.5 points per day")
     assert points_a_day.deadline.hour == 23 and [points_a_day.lost(4, days) for days in (1, 2, 3)] == [1.5, 3, 4]
     assert late.rule("2026-11-20").lost(8, 3) == 0
+    # A day ends with its last second, here and in a zone of its own; a time is that second.
+    midnight = datetime(2026, 11, 21).astimezone()
+    for text, seconds in ("2026-11-20", 1), ("20261120", 1), ("2026-11-20T23:59", 60), ("2026-11-20T23:59:58", 2), ("20261120T23", 3600):
+        assert late.rule(text).deadline == midnight - timedelta(seconds=seconds), text
+    assert late.rule("2026-11-20T23:59+05:00").deadline == datetime(2026, 11, 20, 18, 59, tzinfo=timezone.utc)
 
 
 @pytest.mark.parametrize("deadline, rule, name", [
@@ -190,6 +195,17 @@ def test_overrides_and_comments_are_kept_and_shown(tmp_path):
     ann.result["remarks"] = []
     assert points.points_csv(found, SimpleNamespace(tasks=TASKS), names={"ann": "=Ann"}) == (
         "student,name,a,b,total,state\nann,'=Ann,6,4,10,graded\nben,,6,4,8,graded\n")
+
+
+def test_overrides_as_a_spreadsheet_saves_them(tmp_path):
+    """A mark of the order of bytes, lines that end as on Windows, and one in a comment, which stays as it was typed."""
+    path = tmp_path / overrides.FILE
+    path.write_bytes('\ufeffstudent,task,points,comment\r\nJos\u00e9,a,6,"One\r\ntwo"\r\nben,a,much,\r\n'.encode())
+    with pytest.raises(ValueError, match="line 4: found the points 'much'"):
+        overrides.read(path, ["a"])
+    path.write_bytes(path.read_bytes().replace(b"much", b"1"))
+    found = overrides.read(path, ["a"])
+    assert found["Jos\u00e9"].comments == ["One\r\ntwo"] and found["ben"].points == {"a": 1}
 
 
 def test_an_override_names_a_student_as_the_roster_does(tmp_path):

@@ -176,6 +176,12 @@ PAIRS = [
      {"rstd-cubed-in-projection", "batch-axis"}),
     (lambda d, g, h, r: (g * d - m(g * d) - h / r / sigma(h, r) * rows(g * d * h / r / outside_root(h, r)))
      / outside_root(h, r), {"eps-outside-root", "batch-axis-second"}),
+    # The factor 1 / s made another way, of other statistics.
+    (lambda d, g, h, r: (g * d - m(g * d) - h / r / sigma(h, r) * m(g * d * h / r / sigma(h, r))) / sigma(h, r)**2,
+     {"eps-dropped", "variance-for-std"}),
+    (lambda d, g, h, r: (g * d - m(g * d) - h / r / sigma(h, r) * m(g * d * h / r / outside_root(h, r)))
+     * outside_root(h, r), {"eps-outside-root", "rstd-inverted"}),
+    (lambda d, g, h, r: g * d - m(g * d) - h * again(h) * m(g * d * h * again(h)), {"statistics-of-xhat", "missing-rstd"}),
 ]
 
 

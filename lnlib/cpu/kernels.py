@@ -324,7 +324,7 @@ def _guess_of_g(dy, i, gamma):
     """A guess at the mean of a row's g, so that the dx of a constant g is exactly 0: its first element.
 
     An outlier would be subtracted from every element, and sums would be of its size. So the guess is 0 where the
-    second and third element are far from the first.
+    second and third element are far from the first. All three may be outliers: then :func:`_is_poor` finds it out.
     """
     first, real = times(dy[i, 0], gamma[0]), gamma.dtype.type
     if len(gamma) > 2:
@@ -497,21 +497,42 @@ def _forward_part(x, beta, eps, y, statistics, gamma, begin, end):
 
 
 @_row_loop
-def _sums_of_chunks(dy, x, i, gamma, mean, shift, rstd, first, chunk, asked):
-    """_upstream_sums of a whole row, a chunk at a time. Asks for the first half of row ``asked`` too, if not 0."""
-    w_sum = wx_sum = x_sum = 0.0
-    start = 0
-    while start < x.shape[1]:
-        stop = min(start + chunk, x.shape[1])
-        if asked:
-            _fetch(dy, asked, start // 2, stop // 2, LINE // x.itemsize)
-            _fetch(x, asked, start // 2, stop // 2, LINE // x.itemsize)
-        w, wx, xhat = _upstream_sums(dy, x, i, start, stop, gamma, mean, shift, rstd, first)
-        w_sum += w
-        wx_sum += wx
-        x_sum += xhat
-        start = stop
-    return w_sum, wx_sum, x_sum
+def _is_poor(first, w_sum, D):
+    """Whether w = g - first is larger than g itself, as root mean square: mean(w^2) = mean(g^2) - first (first + 2 w)."""
+    guess = np.float64(first)
+    return guess * (guess * D + 2 * w_sum) < 0
+
+
+@_row_loop
+def _sums_of_chunks(dy, x, i, gamma, mean, shift, rstd, guess, chunk, asked):
+    """_upstream_sums of a whole row, a chunk at a time, with the guess 0 if this one is poor; and the guess.
+
+    Asks for the first half of row ``asked`` too, if not 0. What float64 loses of float64 sums is added at the end, as
+    in forward.
+    """
+    first = guess
+    while True:
+        w_sum = wx_sum = x_sum = w_lost = wx_lost = x_lost = 0.0
+        start = 0
+        while start < x.shape[1]:
+            stop = min(start + chunk, x.shape[1])
+            if asked:
+                _fetch(dy, asked, start // 2, stop // 2, LINE // x.itemsize)
+                _fetch(x, asked, start // 2, stop // 2, LINE // x.itemsize)
+            w, wx, xhat = _upstream_sums(dy, x, i, start, stop, gamma, mean, shift, rstd, first)
+            w_before, wx_before, x_before = w_sum, wx_sum, x_sum
+            w_sum += w
+            wx_sum += wx
+            x_sum += xhat
+            if x.itemsize == 8:
+                w_lost += _lost(w_before, w_sum, w)
+                wx_lost += _lost(wx_before, wx_sum, wx)
+                x_lost += _lost(x_before, x_sum, xhat)
+            start = stop
+        if not _is_poor(first, w_sum, x.shape[1]):
+            return first, w_sum + w_lost, wx_sum + wx_lost, x_sum + x_lost
+        first -= first
+        asked = 0
 
 
 @_row_loop
@@ -547,12 +568,12 @@ def _backward_rows(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, end
     for row in range(begin, end, ROW_BLOCK):
         for i in range(row, min(row + ROW_BLOCK, end)):
             mean, rstd = statistics[0, i], statistics[2, i]
-            shift, first = statistics[1, i] * rstd, _guess_of_g(dy, i, gamma)
+            shift, guess = statistics[1, i] * rstd, _guess_of_g(dy, i, gamma)
             asked = _row_to_ask_for(i + ahead, end, far)
             if far and D >= LONG_ROW:
                 prefetch(dx, i, D - 1)  # as in forward
-            w_sum, wx_sum, x_sum = _sums_of_chunks(dy, x, i, gamma, mean, shift, rstd, first, chunk,
-                                                     asked if D >= LONG_ROW else 0)
+            first, w_sum, wx_sum, x_sum = _sums_of_chunks(dy, x, i, gamma, mean, shift, rstd, guess, chunk,
+                                                            asked if D >= LONG_ROW else 0)
             g_mean, gx_mean, other = _means_of_g(first, w_sum, wx_sum, x_sum, rstd, D, tolerance, root, harmless)
             changed += other
             left += math.isnan(g_mean)
@@ -601,8 +622,12 @@ def _backward_blocks(dy, x, statistics, gamma, dx, dgamma, dbeta, sums, begin, e
             i = row + k
             mean, rstd = statistics[0, i], statistics[2, i]
             shift, first = statistics[1, i] * rstd, _guess_of_g(dy, i, gamma)
-            guesses[k] = first
-            w_sums[k], wx_sums[k], x_sums[k] = _upstream_sums(dy, x, i, 0, D, gamma, mean, shift, rstd, first)
+            for _ in range(2):
+                guesses[k] = first
+                w_sums[k], wx_sums[k], x_sums[k] = _upstream_sums(dy, x, i, 0, D, gamma, mean, shift, rstd, first)
+                if not _is_poor(first, np.float64(w_sums[k]), D):
+                    break
+                first -= first
         for k in range(rows):
             g_means[k], gx_means[k], other = _means_of_g(
                 guesses[k], np.float64(w_sums[k]), np.float64(wx_sums[k]), np.float64(x_sums[k]),

@@ -1,0 +1,307 @@
+"""A directed search for inputs that round badly: it keeps the worst, changes them a little, and tries those.
+
+    python tests/directed.py --seconds 3600 --seed 1 --jobs 2   the worst of each backend, dtype and tensor
+    python tests/directed.py --case '{"D": 128, ...}'           one case, as the report has it
+
+An input is a *case*: a dict of what its rows are, from which its arrays follow. Errors are those of a row of y or dx,
+and of all of dgamma or dbeta, from exact arithmetic, less what storing them in a shorter dtype may cost, in units of u
+times the size of what is rounded: ||r g|| for dx, so kappa u of the row (see ``cases.rounding_sizes``). Beyond
+LIMIT the search fails, with exit code 1: README and docstrings say that nothing is.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import multiprocessing
+import sys
+import time
+
+import cases
+import differential
+import numpy as np
+from random_cases import Drawn, largest, stored
+
+from lnlib import cpu, gpu, layernorm, sharded
+from lnlib.contract import COMPUTE_DTYPE
+
+#: What every backend keeps to, in u times the size of what is rounded. The derivation stands in
+#: :func:`lnlib.layernorm.layer_norm_backward`.
+LIMIT = 12
+
+#: Of each backend, dtype and tensor so many of the worst cases are kept, to be changed.
+KEPT = 6
+
+#: Most numbers in x, and for the interpreter of the GPU's kernels.
+SIZE, INTERPRETED = 12_000, 400
+
+#: Both sides of what the backends count in: vectors, blocks of sums, chunks; and rows that are long.
+EDGES = np.array((8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192))
+
+ROWS = "normal", "lognormal", "ramp", "steps", "alternating", "few values", "waves", "sorted"
+UPSTREAM = "normal", "lognormal", "ramp", "steps", "alternating", "few values", "waves", "sorted", "constant"
+
+
+# Cases
+
+
+def number(rng, kind, size):
+    """So many numbers of a kind, of mean square 1 or so."""
+    j = np.arange(size)
+    spread, count = rng.uniform(0.2, 2.5), int(rng.integers(2, 6))
+    if kind == "lognormal":
+        return np.exp(spread * rng.standard_normal(size)) * (rng.choice([-1, 1], size) if rng.random() < 0.5 else 1)
+    if kind == "ramp":
+        return np.linspace(-1, 1, size) ** count if size > 1 else np.ones(1)
+    if kind == "steps":
+        return np.repeat(rng.standard_normal(count), -(-size // count))[:size]
+    if kind == "alternating":
+        return np.where(j % count, 1.0, 1.0 - count)
+    if kind == "few values":
+        return rng.choice(rng.standard_normal(count), size)
+    if kind == "waves":
+        return np.sin(j * rng.uniform(0.001, 3)) + spread * np.sign(np.sin(j * rng.uniform(0.001, 3)))
+    if kind == "sorted":
+        return np.sort(rng.standard_normal(size))
+    return np.ones(size) if kind == "constant" else rng.standard_normal(size)
+
+
+def with_outliers(rng, a, count, power):
+    """``count`` numbers of each row made 10**power times as large as the rest, and alike: the first, or any."""
+    where = np.arange(min(count, a.shape[-1])) if rng.random() < 0.5 else rng.integers(a.shape[-1], size=count)
+    a[..., where] = 10.0**power * (rng.choice([-1, 1], len(where)) if rng.random() < 0.3 else 1)
+    return a
+
+
+def random_case(rng, dtype):
+    far = 8 if dtype == "float64" else 6
+    edge = int(rng.choice(EDGES)) + int(rng.integers(-1, 2))
+    D = edge if rng.random() < 0.6 else int(10 ** rng.uniform(0.3, 3.9))
+    return {
+        "dtype": dtype, "D": D, "count": int(rng.integers(1, 4)), "seed": int(rng.integers(2**31)),
+        "rows": str(rng.choice(ROWS)), "upstream": str(rng.choice(UPSTREAM)), "outliers": int(rng.integers(0, 4)),
+        "outlier": rng.uniform(0, 5), "dy outliers": int(rng.integers(0, 4)), "dy outlier": rng.uniform(0, 5),
+        "offset": rng.uniform(-1, far) if rng.random() < 0.5 else -math.inf, "scale": rng.uniform(-6, 6),
+        "eps": rng.uniform(-12, 3) if rng.random() < 0.5 else -math.inf, "spread": rng.choice([0, rng.uniform(0, 4)]),
+        "weights": str(rng.choice(["ones", "normal", "all alike"])), "beta": rng.choice([0, rng.uniform(0, 2)]),
+        "along 1": rng.choice([0, 10 ** rng.uniform(-2, 4)]), "along xhat": rng.choice([0, 10 ** rng.uniform(-2, 4)]),
+        "divided": bool(rng.random() < 0.5), "dy scale": rng.uniform(-6, 6), "threads": int(rng.choice([1, 3])),
+    }
+
+
+def changed(rng, case):
+    """One to three of its properties drawn anew, or changed a little."""
+    other = random_case(rng, case["dtype"])
+    new = dict(case)
+    for name in rng.choice([name for name in case if name != "dtype"], int(rng.integers(1, 4)), replace=False):
+        value = case[name]
+        if isinstance(value, float) and math.isfinite(value) and rng.random() < 0.7:
+            new[name] = value + float(rng.choice([0.01, 0.1, 1])) * rng.standard_normal()
+        elif name == "D" and rng.random() < 0.7:
+            new[name] = max(1, value + int(rng.integers(-3, 4)))
+        else:
+            new[name] = other[name]
+    far = 8 if case["dtype"] == "float64" else 6
+    new["offset"] = min(new["offset"], far)
+    return new
+
+
+def drawn_of(case):
+    """The arrays of a case, as tests/random_cases.py has them."""
+    rng = np.random.default_rng(case["seed"])
+    dtype, D = case["dtype"], max(1, min(int(case["D"]), SIZE))
+    shape = max(1, min(case["count"], SIZE // D)), D
+    narrow = dtype == "float16"
+    z = np.stack([number(rng, case["rows"], D) for _ in range(shape[0])])
+    if case["outliers"]:
+        z = with_outliers(rng, z, case["outliers"], min(case["outlier"], 2 if narrow else 6))
+    sigma = z.std(axis=1, keepdims=True)
+    z = (z - z.mean(axis=1, keepdims=True)) / np.where(sigma > 0, sigma, 1)
+    offset = 10.0 ** min(case["offset"], 2 if narrow else 9)
+    scale = 2.0 ** np.clip(case["scale"], *((-2, 2) if narrow else (-20, 20)))
+    x = stored(scale * (offset + z), dtype)
+
+    gamma = {"normal": rng.standard_normal(D), "ones": np.ones(D)}.get(case["weights"], np.full(D, rng.uniform(1, 2)))
+    gamma = stored(gamma * 10.0 ** (min(case["spread"], 1 if narrow else 6) * rng.standard_normal(D)), dtype)
+    wide = x.astype(np.float64)
+    c = wide - wide.mean(axis=1, keepdims=True)
+    var = (c * c).mean(axis=1, keepdims=True)
+    eps = float(var.mean() * 10.0 ** case["eps"]) or (0.0 if var.all() else 1e-5)
+    xhat = c / np.sqrt(var + eps)
+    beta = stored(-case["beta"] * (gamma * xhat[0]), dtype)
+
+    dy = np.stack([number(rng, case["upstream"], D) for _ in range(shape[0])])
+    if case["dy outliers"]:
+        dy = with_outliers(rng, dy, case["dy outliers"], min(case["dy outlier"], 3 if narrow else 6))
+    dy = dy + case["along 1"] + case["along xhat"] * xhat
+    if case["divided"]:  # then g, and not dy, is as drawn
+        dy = dy / np.where(gamma.astype(np.float64) == 0, 1, gamma.astype(np.float64))
+    if narrow:  # as large as it may be
+        dy *= min(1, 0.1 * largest(dtype) / max(np.abs(dy).max(), 1e-300))
+    dy = stored(dy * 2.0 ** np.clip(case["dy scale"], -20, 20) if not narrow else dy, dtype)
+    return Drawn(cases.Arrays(x, gamma, beta, dy), eps, x.size <= INTERPRETED and dtype != "float64", case["threads"],
+                 json.dumps(case))
+
+
+# Errors
+
+
+def cut(module, axis):
+    """What :mod:`lnlib.sharded` makes of rows (axis 0) or features (1) on three ranks, the first with the fewest."""
+    def results(arrays, eps, **options):
+        x, gamma, beta, dy = arrays
+        n = x.shape[axis]
+
+        def program(part):
+            at, of = ((part,), slice(None)) if axis == 0 else ((slice(None), part), part)
+            y, cache = yield from module.layer_norm_forward(x[at], gamma[of], beta[of], eps, **options)
+            return y, *(yield from module.layer_norm_backward(dy[at], cache))
+
+        parts = [program(part) for part in sharded.widths(n // 8, n // 2 - n // 8, n - n // 2)]
+        found = sharded.simulate(parts)
+        y, dx = (np.concatenate([r[k] for r in found], axis) for k in (0, 1))
+        return y, dx, *(found[0][2:] if axis == 0 else [np.concatenate([r[k] for r in found]) for k in (2, 3)])
+    return results
+
+
+def module_of(backend):
+    return lambda arrays, eps, **options: cases.run(backend, *arrays, eps, **options)
+
+
+BACKENDS = {"numpy": module_of(layernorm), "cpu": module_of(cpu), "gpu": module_of(gpu),
+            "rows": cut(sharded.rows, 0), "features": cut(sharded.features, 1)}
+
+
+def errors(results, truth, promised, compute):
+    """{tensor: (error in u times the size of what is rounded, the same with storing)}; inf where it is not finite."""
+    found = {}
+    for name, value in zip(cases.NAMES, results, strict=True):
+        by_row = 1 if name in differential.BY_ROW else None
+        value = value.astype(np.float64)
+        if promised.overflow[name].any() or truth.undefined.any():
+            continue
+        wrong = differential.norm(differential.differences(value, truth.tensors[name]), by_row)
+        u = cases.U[compute]
+        unit = (promised.roundings[name] if by_row else np.maximum(differential.norm(promised.alike[name]), 0)
+                ) + 0 * wrong
+        unit = np.maximum(unit, u * promised.exact[name])
+        extra = promised.extra[name] + 0 * wrong
+        worst = differential.quotient(np.maximum(wrong - extra, 0), unit)
+        climb = differential.quotient(wrong, unit + extra)
+        found[name] = (math.inf, math.inf) if not np.isfinite(value).all() else (worst, climb)
+    return found
+
+
+def tried(case, backends=tuple(BACKENDS)):
+    """{(backend, dtype, tensor): (error, what to climb)} of a case."""
+    drawn, found = drawn_of(case), {}
+    dtype = case["dtype"]
+    with np.errstate(all="ignore"):
+        truth = differential.exactly(drawn, bits=contextlib.nullcontext)  # the judge's own bits: no number is far from 1
+        for precise in (False, True)[:1 + (dtype != "float64")]:
+            promised = differential.promise(drawn, truth, precise)
+            compute = "float64" if precise else COMPUTE_DTYPE[dtype].name
+            for backend in backends:
+                if backend == "gpu" and not drawn.interpreted:
+                    continue
+                threads = cases.threads(drawn.threads) if backend == "cpu" and drawn.threads > 1 else None
+                with threads or contextlib.nullcontext():
+                    results = BACKENDS[backend](drawn.arrays, drawn.eps, **({"precise": True} if precise else {}))
+                for name, pair in errors(results, truth, promised, compute).items():
+                    found[backend, dtype + ", precise" * precise, name] = pair
+    return found
+
+
+# The search
+
+
+def merge(worst, found):
+    """Keep the KEPT worst of each key, {key: [(climb, error, case)]}, with what is found."""
+    for key, ranked in found.items():
+        known = {json.dumps(entry[2]): entry for entry in [*worst.get(key, []), *ranked]}
+        worst[key] = sorted(known.values(), key=lambda entry: entry[:2], reverse=True)[:KEPT]
+    return worst
+
+
+def climb(worst, seed, seconds=math.inf, steps=math.inf, backends=tuple(BACKENDS), dtypes=tuple(cases.DTYPES)):
+    """Go on from the worst for so long, or for so many steps: the worst known then, and how many cases were tried."""
+    rng, end, count = np.random.default_rng(seed), time.monotonic() + seconds, 0
+    worst = {key: list(ranked) for key, ranked in worst.items()}
+    while time.monotonic() < end and count < steps:
+        keys = [key for key in worst if key[0] in backends and key[1].partition(",")[0] in dtypes]
+        if keys and rng.random() < 0.8:
+            key = keys[rng.integers(len(keys))]
+            case, target = changed(rng, worst[key][rng.integers(len(worst[key]))][2]), key[0]
+        else:
+            case, target = random_case(rng, str(rng.choice(dtypes))), str(rng.choice(backends))
+        if target == "gpu":
+            case["D"] = min(case["D"], INTERPRETED // case["count"])
+        also = [b for b in backends if b != "gpu" or target == "gpu"]
+        found = tried(case, also)
+        merge(worst, {key: [(*pair[::-1], case)] for key, pair in found.items()})
+        count += 1
+    return worst, count
+
+
+def table(worst):
+    """Markdown: of each backend and dtype the largest errors, in u times what is rounded."""
+    largest_of = {key: max(ranked, key=lambda entry: entry[1]) for key, ranked in worst.items() if ranked}
+    lines = ["| backend | dtype | " + " | ".join(cases.NAMES) + " |", "|---" * (2 + len(cases.NAMES)) + "|"]
+    for backend, dtype in sorted({key[:2] for key in worst}):
+        cells = (f"{largest_of[backend, dtype, name][1]:.2f}" if (backend, dtype, name) in largest_of else "-"
+                 for name in cases.NAMES)
+        lines.append(f"| {backend} | {dtype} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def above(worst, limit=LIMIT):
+    """What is above the limit: (error, key, case), the worst first."""
+    return sorted(((entry[1], key, entry[2]) for key, ranked in worst.items() for entry in ranked[:1]
+                   if max(e[1] for e in ranked) > limit), key=lambda entry: entry[0], reverse=True)
+
+
+def search(options):
+    worst, tried_so_far, start, turn = {}, 0, time.monotonic(), 0
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+        while (left := options.seconds - (time.monotonic() - start)) > 0:
+            each = [pool.apply_async(climb, (worst, [options.seed, turn, job], min(left, options.turn), math.inf,
+                                             tuple(options.backends), tuple(options.dtypes)))
+                    for job in range(options.jobs)]
+            for result in each:
+                found, count = result.get()
+                merge(worst, found)
+                tried_so_far += count
+            turn += 1
+            error, key = max((ranked[0][1], key) for key, ranked in worst.items())
+            print(f"\r{time.monotonic() - start:6.0f} s, {tried_so_far} cases, the worst {error:.2f}: {' '.join(key)}    ",
+                  end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return worst, tried_so_far
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--turn", type=float, default=20, help="seconds after which jobs share what they have found")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--backends", nargs="+", choices=list(BACKENDS), default=list(BACKENDS))
+    parser.add_argument("--dtypes", nargs="+", choices=cases.DTYPES, default=list(cases.DTYPES))
+    parser.add_argument("--case", type=json.loads, help="a case, as the report has it")
+    options = parser.parse_args(arguments)
+    if options.case is not None:
+        for key, (error, _) in tried(options.case, options.backends).items():
+            print(f"{' '.join(key):40} {error:.2f}")
+        return 0
+    worst, count = search(options)
+    print(f"Largest errors of {count} cases, in u times the size of what is rounded\n\n{table(worst)}\n")
+    for key in sorted(worst):
+        _, error, case = max(worst[key], key=lambda entry: entry[1])
+        print(f"{' '.join(key)} {error:.2f}: {json.dumps(case)}")
+    failed = above(worst)
+    print(f"{len(failed)} above {LIMIT}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

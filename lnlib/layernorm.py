@@ -36,6 +36,7 @@ class LayerNormCache(NamedTuple):
     rstd: np.ndarray  #: (..., 1), compute dtype, 1 / sqrt(var + eps)
     gamma: np.ndarray  #: (D,), a copy in gamma's dtype
     dtype: np.dtype  #: x's dtype, which dx will have
+    beyond: np.ndarray | None = None  #: (..., 1), float64, 2^-64 rstd; None unless a rstd is beyond the largest number
 
     backend = "numpy"
 
@@ -68,6 +69,7 @@ class RMSNormCache(NamedTuple):
     rstd: np.ndarray
     gamma: np.ndarray
     dtype: np.dtype
+    beyond: np.ndarray | None = None
 
     backend = "numpy"
 
@@ -122,14 +124,15 @@ def _normalise(c, eps):
 
 
 def _normalise_any(x, eps, centre):
-    """xhat and rstd of each row; a row out of :data:`lnlib.contract.RANGE` is done again, scaled.
+    """xhat and rstd of each row, and what the cache has of a rstd beyond the largest number.
 
-    x is scaled by its largest element, so that its sum does not overflow, and then c by its own or by the root of
-    eps: c, and eps with it, may be nothing in units of x.
+    A row out of :data:`lnlib.contract.RANGE` is done again, scaled. x is scaled by its largest element, so that its sum
+    does not overflow, and then c by its own or by the root of eps: c, and eps with it, may be nothing in units of x.
     """
     xhat, rstd, var_eps = _normalise(centre(x), eps)
+    beyond = None
     if x.dtype.kind == "c":
-        return xhat, rstd
+        return xhat, rstd, beyond
     smallest, largest = contract.RANGE[x.dtype.name]
     in_range = (smallest < var_eps) & (var_eps < largest)
     redo = ~in_range[:, 0]
@@ -140,7 +143,10 @@ def _normalise_any(x, eps, centre):
         e = (e_x + _exponent(c)).clip(math.frexp(math.sqrt(eps) or 5e-324)[1])
         xhat[redo], scaled_rstd, _ = _normalise(np.ldexp(c, e_x - e), np.ldexp(eps, -2 * e))
         rstd[redo] = np.ldexp(scaled_rstd, -e)
-    return xhat, rstd
+        if np.isinf(rstd).any():
+            beyond = np.ldexp(rstd, -64, dtype=np.float64)
+            beyond[redo] = np.ldexp(scaled_rstd, -e - 64, dtype=np.float64)
+    return xhat, rstd, beyond
 
 
 def apply_jacobian(v, xhat, rstd, centre):
@@ -152,15 +158,18 @@ def apply_jacobian(v, xhat, rstd, centre):
     return rstd * (v - xhat * wide_mean(v * xhat))
 
 
-def _apply_jacobian_any(v, xhat, rstd, centre):
-    """J v for each row; where a sum or a product overflows, 2^e J (v / 2^e)."""
+def _apply_jacobian_any(v, xhat, rstd, beyond, centre):
+    """J v for each row; where a sum or a product overflows, or r itself, 2^e J (v / 2^e)."""
     result = apply_jacobian(v, xhat, rstd, centre)
     if v.dtype.kind == "c":
         return result
     redo = ~np.isfinite(result).all(axis=1)
     if redo.any():
-        e = _exponent(v[redo])
-        result[redo] = np.ldexp(apply_jacobian(np.ldexp(v[redo], -e), xhat[redo], rstd[redo], centre), e)
+        e, r = _exponent(v[redo]), rstd[redo]
+        small = np.ldexp(v[redo], -e)
+        if beyond is not None:
+            e, r = e + 64 * np.isinf(r), np.where(np.isinf(r), beyond.reshape(-1, 1)[redo], r)
+        result[redo] = np.ldexp(apply_jacobian(small, xhat[redo], r, centre), e)
     return result
 
 
@@ -193,10 +202,10 @@ def _forward(x, gamma, beta, eps, centre, kind):
     compute = _compute_dtype(x, gamma, beta)
     # NaN, Inf and underflow are data here: they stay in their row, silently, whatever np.seterr says.
     with np.errstate(all="ignore"):
-        xhat, rstd = _normalise_any(_rows(x, compute), eps, centre)
+        xhat, rstd, beyond = _normalise_any(_rows(x, compute), eps, centre)
         y = _given_back(gamma * xhat + beta, x.dtype).reshape(x.shape)
-    cache = kind(xhat.reshape(x.shape), rstd.reshape(*x.shape[:-1], 1), gamma.copy(), x.dtype)
-    return y, cache
+    rstd, beyond = (a if a is None else a.reshape(*x.shape[:-1], 1) for a in (rstd, beyond))
+    return y, kind(xhat.reshape(x.shape), rstd, gamma.copy(), x.dtype, beyond)
 
 
 def _forward_precise(x, gamma, beta, eps):
@@ -247,6 +256,10 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False):
     return _forward(x, gamma, beta, eps, centred, LayerNormCache)
 
 
+def _beyond(cache):
+    return getattr(cache, "beyond", None)  # a precise cache has none: in float64 no rstd of shorter dtypes overflows
+
+
 def _require_parts(cache):
     """x's shape, of a cache whose fields have the types, shapes and dtypes that forward gave them."""
     dtype = contract.require_kind("cache.dtype", cache.dtype, np.dtype, "a NumPy dtype")
@@ -258,8 +271,10 @@ def _require_parts(cache):
     name = f"cache.{cache._fields[0]}"
     made = contract.require_kind(name, cache[0], np.ndarray, "the array that forward made")
     shape = contract.require_x(made, name, [d.name for d in kept]).shape
-    for name in cache._fields[1:-2]:
+    for name in cache._fields[1:cache._fields.index("gamma")]:
         contract.require_part(cache, name, (*shape[:-1], 1), work)
+    if _beyond(cache) is not None:
+        contract.require_part(cache, "beyond", (*shape[:-1], 1), (np.dtype(np.float64),))
     contract.require_part(cache, "gamma", shape[-1:], contract.dtypes_like(dtype))
     return shape
 
@@ -292,7 +307,8 @@ def backward_sums(dy, cache, block=None):
     gamma, xhat, rstd, upstream, shape = _unpack(cache, (*_LAYER_NORM, RMSNormCache), dy=dy)
     centre = _keep if isinstance(cache, RMSNormCache) else centred
     with np.errstate(all="ignore"):
-        dx = _given_back(_apply_jacobian_any(upstream * gamma, xhat, rstd, centre), cache.dtype).reshape(shape)
+        dx = _apply_jacobian_any(upstream * gamma, xhat, rstd, _beyond(cache), centre)
+        dx = _given_back(dx, cache.dtype).reshape(shape)
         terms = upstream * xhat, upstream.copy()  # sum_rows may overwrite what it adds
         return dx, *(_sum_blocks(a, block) if block else sum_rows(a) for a in terms)
 
@@ -370,7 +386,8 @@ def layer_norm_jvp(v, cache):
     """
     gamma, xhat, rstd, v, shape = _unpack(cache, _LAYER_NORM, v=v)
     with np.errstate(all="ignore"):
-        return _given_back(gamma * _apply_jacobian_any(v, xhat, rstd, centred), cache.dtype).reshape(shape)
+        Jv = _apply_jacobian_any(v, xhat, rstd, _beyond(cache), centred)
+        return _given_back(gamma * Jv, cache.dtype).reshape(shape)
 
 
 def layer_norm_double_backward(v, dy, cache):

@@ -91,6 +91,9 @@ def times64(a, b):
 
 TIMES = {float32: times32, float64: times64}
 
+#: Nearly the largest number. Times 0 it is 0, as no infinite number is.
+MOST = {float32: float32(3.4e38), float64: float64(1.7e308)}
+
 
 @device
 def warp_sums(a, b):
@@ -150,7 +153,7 @@ def row_statistics(threads, sums, real):
     ends = contract.RANGE["float32" if real is float32 else "float64"]
     smallest, largest, hardly = real(ends[0]), real(ends[1]), real(0.25 * DOWN**2 * ends[1])
     down, back, up, quarter = real(DOWN), real(1 / DOWN), real(UP), real(0.25)
-    most = real(3.4e38 if real is float32 else 1.7e308)  # times 0 it is 0
+    most = MOST[real]
 
     @device
     def find(x, base, v, thread, D, shared, eps, eps_down, eps_up):
@@ -211,7 +214,7 @@ def y_of_chunk(W, storage):
 def chunks_of_backward(W, real, storage):
     """Make the device functions that read xhat and dy, add up g and g * xhat, and write dx, of the chunk at k."""
     fetch, put = ACCESS[W]
-    times = TIMES[real]
+    times, most = TIMES[real], MOST[real]
 
     @device
     def read(x, dy, i, xhat, upstream, k, statistics):
@@ -236,11 +239,14 @@ def chunks_of_backward(W, real, storage):
     def write(gamma, dx, base, column, xhat, upstream, k, weights, statistics, means):
         _, _, rstd, scale = statistics
         g_mean, gx_mean, small, large = means
+        factor, last = rstd * scale, large
+        if factor > most:  # not what it is multiplied by
+            factor, last = rstd, min(large * scale, most)
         fetch(gamma, column, weights, 0)
         for n in range(W):
             g = times(upstream[k + n] * small, weights[n])
             inner = (g - g_mean) - xhat[k + n] * gx_mean
-            upstream[k + n] = (rstd * scale) * inner * large
+            upstream[k + n] = factor * inner * last
         put(dx, base + column, upstream, k, storage)
 
     return read, add, write

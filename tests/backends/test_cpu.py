@@ -807,7 +807,7 @@ def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
 # fastmath, forceinline, _nrt, and whether NoAlias compiles it.
 FLAGS = {
     ((), True, False, False): "_backward_rows _ends_of_lines _fetch _guess_of_g _guess_of_mean _harmless _is_plain "
-                              "_lost _means_of_g _moments_of_row _of_sums _plan _rounding_of_a_mean _row_to_ask_for "
+                              "_is_poor _lost _means_of_g _moments_of_row _of_sums _plan _rounding_of_a_mean _row_to_ask_for "
                               "_rstd _store _sums_of_chunks times",
     (("contract",), True, False, False): "_gradient _xhat",
     (("contract",), True, False, True): "_fold _overflown _take_roots _two_sum _upstream_sums write_gradients",
@@ -1001,6 +1001,10 @@ def check_small_functions():
                      ([4, 0], 4)):
         gamma = np.arange(1.0, len(g) + 1)
         assert kernels._guess_of_g(np.array([g]) / gamma, 0, gamma) == guess
+    # g is 2, -1, -1, ... or 2, 1, 1, ...: less 2 its mean square is larger than before, or smaller, if not by much.
+    for w_sum, poor in ((-3 * 9, True), (-9, False), (-10.01, True), (-9.99, False)):
+        assert kernels._is_poor(2.0, w_sum, 10) == kernels._is_poor(-2.0, -w_sum, 10) == poor
+        assert not kernels._is_poor(0.0, w_sum, 10)
     for a, b, over in ((-9e291, 0, 1), (0, -9e291, 1), (5e291, 5e291, 1), (8e291, 0, 0)):
         assert kernels._overflown(np.array([0, a]), np.array([b, 0])) == over
 
@@ -1095,6 +1099,40 @@ def test_an_outlier_that_comes_first_is_in_no_other_element():
     wrong = np.linalg.norm(dx - reference.to_float64(exact.dx), axis=1)
     sizes = np.linalg.norm(reference.to_float64(exact.rstd) * dy.astype("float64"), axis=1)
     assert (wrong / sizes).max() < 4 * cases.U["float32"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("D", [250, 3000])  # in blocks, and row by row
+def test_outliers_of_one_kind_that_come_first_are_no_guess_at_the_mean_of_g(D, dtype):
+    """Three features of every row are alike and 18 standard deviations away (55 where rows are long), as in transformers.
+
+    dy has a part along xhat, and so g begins with three numbers that agree. Subtracted from all others, they would make
+    each sum so many times as large, and dx as many times as wrong. Bounds are those of every row: 12 kappa u.
+    """
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((8, D))
+    x[:, :3] = 1e4
+    xhat = (x - x.mean(axis=1, keepdims=True)) / x.std(axis=1, keepdims=True)
+    x, dy, one = x.astype(dtype), (xhat + 0.5 * rng.standard_normal(x.shape)).astype(dtype), np.ones(D, dtype)
+    exact = reference.layer_norm(x, one, one, dy)
+    wrong = np.linalg.norm(cases.run(cpu, x, one, one, dy)[1] - reference.to_float64(exact.dx), axis=1)
+    sizes = np.linalg.norm(reference.to_float64(exact.rstd) * dy.astype("float64"), axis=1)
+    assert (wrong / sizes).max() <= 12 * cases.U[dtype]
+
+
+def test_sums_of_chunks_in_backward_keep_what_they_lose():
+    """The sum of the first chunk is 2^53, and after it each chunk adds 1 or 3, of which it has room for none.
+
+    Along xhat, g is 2^53 in two columns of the first chunk and 0 elsewhere, or a number that makes a chunk's sum odd.
+    """
+    chunk = kernels.BACKWARD_CHUNK // 8
+    dy = np.zeros((1, 40 * chunk))
+    dy[0, 0] = 2.0**53
+    dy[0, chunk::chunk] = 1.0
+    x = np.ones_like(dy)
+    x[:, 1::2] = -1
+    sums = kernels._sums_of_chunks.py_func(dy, x, 0, np.ones(dy.shape[1]), 0.0, 0.0, 1.0, 0.0, chunk, 0)
+    assert sums == (0.0, 2.0**53 + 40, 2.0**53 + 40, 0.0)
 
 
 def test_the_squares_of_an_outlier_swallow_no_others():

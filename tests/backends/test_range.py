@@ -1,5 +1,7 @@
 """Rows at the ends of the range: squares that overflow or underflow, and float64 inside (``precise=True``)."""
 
+import math
+
 import cases
 import numpy as np
 import pytest
@@ -222,6 +224,47 @@ def test_dx_of_a_constant_row_has_all_of_a_tiny_eps(backend, eps):
     dy = np.array([[1, -1, 2, -2]], "f4") * np.float32(1e-3)
     dx = cases.run(backend, x, one, one, dy, eps)[1]
     assert np.allclose(dx, dy / np.sqrt(eps), rtol=4 * cases.U["float32"], atol=0)
+
+
+@with_backends("dtype, unit", [("float32", 2.0**-149), ("float64", 2.0**-1074)])
+@pytest.mark.parametrize("upstream", [0, 1e-30, 1])
+def test_dx_where_rstd_is_beyond_the_largest_number(backend, dtype, unit, upstream):
+    """Without eps, rows whose spread is below 1 / largest: dx is 0, a number, or Inf, as it is exactly.
+
+    ``unit`` is the smallest number there is, x are a few of it. Exact is dx of x / unit, which is so many times smaller.
+    """
+    few = np.array([[1, 2, 3, 5], [1, -2, 0, 3]], dtype)
+    dy, one = np.array([[1, -1, 2, 0.5], [3, -1, 2, 0.5]], dtype) * np.array(upstream, dtype), np.ones(4, dtype)
+    y, dx, *_ = cases.run(backend, few * np.array(unit, dtype), one, one, dy, 0.0)
+    exact = reference.layer_norm(few, one, one, dy, 0.0)
+    assert reference.relative_error(y, exact.y) <= cases.BAR[dtype]
+    with np.errstate(over="ignore"):
+        expected = np.ldexp(reference.to_float64(exact.dx), round(-math.log2(unit))).astype(dtype)
+    assert np.isinf(expected).all() == (upstream == 1) and expected.any() == (upstream != 0)
+    # Of rows of four numbers 12 roundings, as below, of the size of what is subtracted: at most 4 times dx here.
+    assert np.allclose(dx, expected, rtol=48 * cases.U[dtype], atol=0)
+
+
+@pytest.mark.parametrize("backend", [ln, cpu])
+def test_a_constant_row_with_an_eps_whose_rstd_is_beyond_the_largest_number(backend):
+    """dx is g / sqrt(eps) of a g whose mean is 0; float32 has no 1e40. (The GPU's docstring says what it has there.)"""
+    x, one, dy = np.full((1, 4), 2, "f4"), np.ones(4, "f4"), np.array([[1, -1, 2, -2]], "f4")
+    for size, expected in ((0, 0), (1e-20, 1e20), (1, np.inf)):
+        dx = cases.run(backend, x, one, one, dy * np.float32(size), 1e-80)[1]
+        assert np.allclose(dx, dy * np.float32(expected) if expected else 0 * dy, rtol=4 * cases.U["float32"], atol=0)
+
+
+def test_products_of_the_jacobian_where_rstd_is_beyond_the_largest_number():
+    """Of RMS norm too; and the cache says what was changed by hand."""
+    x, v, one = np.array([[1.0, -2, 3]]), np.array([[1.0, 2, 1]]) * 1e-100, np.ones(3)
+    small, large = (ln.layer_norm_forward(np.ldexp(x, k), one, one, 0.0)[1] for k in (-1074, -74))
+    assert np.array_equal(ln.layer_norm_jvp(v, small), np.ldexp(ln.layer_norm_jvp(v, large), 1000))
+    small_rms, large_rms = (ln.rms_norm_forward(np.ldexp(x, k), one, 0.0)[1] for k in (-1074, -74))
+    assert np.array_equal(ln.rms_norm_backward(v, small_rms)[0],
+                          np.ldexp(ln.rms_norm_backward(v, large_rms)[0], 1000))
+    assert large.beyond is None and small.beyond.shape == (1, 1)
+    with pytest.raises(ValueError, match="^cache.beyond: found shape"):
+        ln.layer_norm_backward(v, small._replace(beyond=np.ones(1)))
 
 
 def sums_over_rows(backend, x, dy, threads):

@@ -180,7 +180,7 @@ def _edits(cache, *unread):
     for name, value in cache._asdict().items():
         if name in unread:
             continue
-        bad = {"None": None, "text": "x", "a thing": THING}
+        bad = {"text": "x", "a thing": THING} | ({"None": None} if name != "beyond" else {})
         if isinstance(value, np.ndarray):
             other = np.float32 if value.dtype == np.float64 else np.float64
             bad |= {"a list": value.tolist(), "integers": value.astype(int), "objects": value.astype(object),

@@ -597,7 +597,7 @@ add("validate.run", **{name: {
     **({"kind": choice("layer_norm"), "framework": choice("numpy"), "dtypes": several(("float32",)), "quick": flag(True),
         "watch": free(None, "called with every case"), "options": free({}, "fields of Settings, which looks at each")} if name == "validate" else
        {"options": free({"quick": True}, "those of validate")})} for name in ("validate", "assert_valid")})
-FAILURE = Failure("y", "y", 0.1, 9.0, 1.0, Case("y", X, GAMMA, BETA, DY, 1e-5, "float64"), "a sentence", 1, 2)
+FAILURE = Failure("y", "y", 0.1, 9.0, Case("y", X, GAMMA, BETA, DY, 1e-5, "float64"), "a sentence", 1, 2)
 add("validate.report", Failure__record={"self": free(FAILURE, "the failure itself")},
     **{f"Report__{name}": {"self": free(ValidationReport("a", ("y",), (FAILURE,), ()), "the report itself")}
        for name in ("to_html", "to_json")})

@@ -1,5 +1,6 @@
 """What is asked of a target: a check takes a target and a case, and returns what was found wrong, worst first."""
 
+import re
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,6 +12,10 @@ from .targets import Raised, TargetError
 
 #: How often a call is repeated where the same answer is wanted.
 TIMES, QUICK_TIMES = 10, 3
+
+
+#: What differs between two cases in which the same is wrong: numbers, shapes, addresses.
+_NUMBERS = re.compile(r"0x[0-9a-f]+|[(\[]?\d[\d\s.,()\[\]]*(e[+-]?\d+)?")
 
 
 class Finding(NamedTuple):
@@ -25,9 +30,18 @@ class Finding(NamedTuple):
         return self.verdict.share if self.verdict else np.inf
 
     @property
-    def finite(self):
-        """Whether it is numbers that are wrong, and none of them is NaN or Inf."""
-        return self.verdict is not None and bool(np.isfinite(self.verdict.error))
+    def kind(self):
+        """What is wrong, whatever the case: two findings with the same tensor and kind show the same failure.
+
+        Wrong numbers are one kind, NaN and Inf another; else it is the sentence without its numbers, so that exceptions are
+        the same failure if they have the same type and say the same.
+        """
+        if self.verdict is None:
+            return _NUMBERS.sub("#", self.sentence)
+        return "wrong numbers" if self.verdict.finite else "no finite numbers"
+
+    def like(self, other):
+        return (self.tensor, self.kind) == (other.tensor, other.kind)
 
 
 def call(target, case):
@@ -60,18 +74,19 @@ def compare(outcome, case, settings, rows=slice(None), names=None):
             continue
         verdict = judge(name, value, case, settings, rows)
         if verdict.share > 1:
-            found.append(Finding(name, verdict, numbers_in_words(name, verdict, case, settings)))
+            found.append(Finding(name, verdict, numbers_in_words(name, verdict)))
     return sorted(found, key=lambda finding: -finding.share)
 
 
-def numbers_in_words(name, verdict, case, settings):
-    """One wrong tensor in words."""
-    place = f"row {verdict.at}" if name in BY_ROW else f"feature {verdict.at}"
-    if not np.isfinite(verdict.error):
-        exact = truth(case, settings).tensors[name]
-        return f"{name} is not 0, as it should be" if not exact.any() else f"{name} is not finite ({place})"
-    return (f"{name} is wrong by {verdict.error:.2g} of its size, {verdict.units:.2g} times what rounding owes "
-            f"({verdict.digits:.1f} digits); the worst is {place}")
+def numbers_in_words(name, verdict):
+    """One wrong tensor in words: of what was judged, its worst row or number."""
+    place = f"{'row' if name in BY_ROW else 'feature'} {verdict.at}"
+    if not verdict.finite:
+        return f"{name} is not finite in {place}"
+    if np.isinf(verdict.part):
+        return f"{name} is not 0 in {place}, as it should be"
+    return (f"{name} is wrong in {place}, by {verdict.part:.2g} of its size there, {verdict.share:.2g} times what any right "
+            "formula may lose")
 
 
 # The checks

@@ -25,9 +25,11 @@ class Truth(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """One tensor: its relative L2 error, that in digits and in units of what is owed; and by how much it is too large.
+    """One tensor: its relative L2 error, that in digits and in units of what is owed; and what is judged, its worst part.
 
-    ``share`` is 1 where no row or column errs by more than a right formula may; ``at`` is the worst of them.
+    A part is a row of y or dx, a number of dgamma or dbeta. ``at`` is the worst of them, ``part`` its relative error,
+    ``share`` that error in units of what any right formula may lose there: right is what is at most 1. ``finite``: whether
+    its numbers are.
     """
 
     error: float
@@ -35,6 +37,8 @@ class Verdict(NamedTuple):
     units: float
     share: float
     at: int
+    part: float
+    finite: bool
 
 
 def truth(case, settings):
@@ -59,22 +63,25 @@ def judge(name, value, case, settings, rows=slice(None)):
     """The :class:`Verdict` on one tensor of the right shape; of y and dx, on these rows."""
     known = truth(case, settings)
     exact, slack = known.tensors[name], known.slack[name]
-    value = value.astype(np.float64).reshape(exact.shape)
+    value, where = value.astype(np.float64).reshape(exact.shape), np.arange(len(exact))
     if name in BY_ROW:
-        exact, slack, value = exact[rows], slack[rows], value[rows]
+        exact, slack, value, where = exact[rows], slack[rows], value[rows], where[rows]
     largest = find(case.dtype).largest
     lost = ~np.isfinite(value) & (np.abs(exact) < largest)
     wrong = np.where(np.isfinite(value), value - exact, np.where(lost, math.inf, 0.0))
     size = np.linalg.norm(exact)
-    with np.errstate(invalid="ignore"):  # infinities are meant
+    with np.errstate(invalid="ignore", divide="ignore"):  # infinities are meant
         total = np.linalg.norm(wrong)
         each = np.linalg.norm(wrong, axis=-1) if name in BY_ROW else np.abs(wrong)
         error = total / size if size else 0.0 if not total else math.inf
         shares = np.where(each == 0, 0.0, each / np.maximum(slack, 1e-300))
-    at = int(np.argmax(shares)) if shares.size else 0
+        parts = each / (np.linalg.norm(exact, axis=-1) if name in BY_ROW else np.abs(exact))  # NaN for 0 / 0
+    worst = int(np.argmax(shares)) if shares.size else None
+    of_part = (0, 0.0, True) if worst is None else (
+        int(where[worst]), float(np.nan_to_num(parts[worst], nan=0.0, posinf=math.inf)), bool(np.isfinite(each[worst])))
     digits = 17.0 if error == 0 else max(0.0, min(17.0, -math.log10(error))) if error < math.inf else 0.0
-    return Verdict(float(error), digits, float(error / max(known.owed[name], 1e-300)),
-                   float(shares.max(initial=0)), at)
+    return Verdict(float(error), digits, float(error / max(known.owed[name], 1e-300)), float(shares.max(initial=0)),
+                   *of_part)
 
 
 def twice(v, x, gamma, dy, eps, rms):

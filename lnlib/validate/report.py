@@ -8,6 +8,7 @@ from html import escape
 import numpy as np
 
 from .cases import Case
+from .settings import QUICK
 
 
 @dataclass(frozen=True)
@@ -15,29 +16,32 @@ class Failure:
     """One property that did not hold, and the smallest case that was found to show it.
 
     * ``property``: its name. ``tensor``: "y", "dx", "dgamma" or "dbeta", or empty.
-    * ``error``: relative L2 error of that tensor; ``units``: the same in units of what a careful implementation owes;
-      ``digits``: correct decimal digits. None where it is not a number that is wrong.
+    * ``error``: relative error of the worst row of y or dx (in L2), or of the worst number of dgamma or dbeta;
+      ``share``: that in units of what any right formula may lose there. None where it is not a number that is wrong.
     * ``case``: :class:`~lnlib.validate.cases.Case`, whose ``x``, ``gamma``, ``beta``, ``dy`` and ``eps`` show it.
     * ``failed``, ``tried``: in how many of the cases tried it failed.
+    * ``kind``: "wrong numbers", "no finite numbers", or the sentence without its numbers; ``alike``: in how many of the
+      cases tried the same tensor was wrong in this way.
     """
 
     property: str
     tensor: str
     error: float | None
-    units: float | None
-    digits: float | None
+    share: float | None
     case: Case
     sentence: str
     failed: int
     tried: int
     test: str = ""
+    kind: str = ""
+    alike: int = 0
 
     def record(self):
         """What goes into JSON."""
         arrays = {name: _numbers(a) for name, a in zip(("x", "gamma", "beta", "dy"), self.case.arrays)}
         return {"property": self.property, "tensor": self.tensor, "error": _finite(self.error),
-                "units": _finite(self.units), "digits": _finite(self.digits), "sentence": self.sentence,
-                "failed": self.failed, "tried": self.tried, "test": self.test,
+                "share": _finite(self.share), "sentence": self.sentence,
+                "kind": self.kind, "alike": self.alike, "failed": self.failed, "tried": self.tried, "test": self.test,
                 "case": {"shape": self.case.x.shape, "dtype": self.case.dtype, "eps": self.case.eps,
                          "layouts": self.case.layouts, **arrays}}
 
@@ -119,15 +123,31 @@ def _headline(report):
     return f"{report.target}: {report.ended}{count if report.properties else ''}"
 
 
+def _alike(failures):
+    """The failures that are told one by one, and those that need not be: a tensor is wrong everywhere, as in the first."""
+    first = failures[0] if failures else None
+    alike = [one for one in failures[1:] if first.kind == one.kind == "wrong numbers" and first.tensor == one.tensor
+             and one.alike == one.tried and first.alike == first.tried]
+    return [one for one in failures if one not in alike], alike
+
+
 def _wrapped(text, indent="    "):
     return textwrap.fill(text, 76, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _lines(report):
     yield _headline(report)
-    for failure in report.failures:
-        yield f"\nFAILED  {failure.property} ({failure.failed} of {failure.tried} cases)"
+    if QUICK in report.untested:
+        yield f"Not tried: {QUICK}"
+    shown, alike = _alike(report.failures)
+    for failure in shown:
+        other = failure.failed - failure.alike
+        yield (f"\nFAILED  {failure.property} ({failure.failed} of {failure.tried} cases"
+               f"{f', {other} of them in another way' if other else ''})")
         yield _wrapped(f"    {failure.sentence}; smallest case: {failure.case}")
+    if alike:
+        yield "\n" + _wrapped(f"FAILED  likewise, {alike[0].tensor} being wrong in every case: "
+                             + "; ".join(failure.property for failure in alike))
     if report.failures:
         yield f"\nThe first of these as a test (report.failures[k].test has all):\n\n{report.failures[0].test}"
     if report.mistake:
@@ -138,5 +158,5 @@ def _lines(report):
     for dtype, digits in report.digits.items():
         yield f"Digits of ordinary rows, {dtype}: " + ", ".join(f"{name} {d:.1f}" for name, d in digits.items())
     yield from map(_wrapped, report.notes)
-    if report.untested:
-        yield _wrapped("Not tested: " + "; ".join(report.untested))
+    if rest := [what for what in report.untested if what != QUICK]:
+        yield _wrapped("Not tested: " + "; ".join(rest))

@@ -76,14 +76,13 @@ def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), 
                 continue
             tried[case.property] = tried.get(case.property, 0) + 1
             if found := check(adapted, case):
-                failed.setdefault(case.property, []).append((case, found[0]))
+                failed.setdefault(case.property, []).append((case, found))
         mistake = name(announcing(adapted, watch), {property: [case for case, _ in cases]
                                                     for property, cases in failed.items()}) if failed else None
         failures = [explain(adapted, property, cases, tried[property], watch) for property, cases in failed.items()]
         notes = () if quick else tuple(losses(adapted, watch))
     except KeyboardInterrupt as error:
-        found = (failure_of(property, *cases[0], len(cases), tried[property], settings)
-                 for property, cases in failed.items())
+        found = (failure_of(property, *cases[0], cases, tried[property], settings) for property, cases in failed.items())
         raise Interrupted(Report(name_of(target), tuple(tried), tuple(found), (), digits, ended="interrupted")) from error
     return Report(name_of(target), tuple(tried), tuple(sorted(failures, key=telling)),
                   (*unjudged.values(), *settings.not_tested(), *adapted.lacks), digits, mistake, notes,
@@ -122,7 +121,10 @@ def ordinary_digits(target, watch):
 
 
 def losses(target, watch):
-    """Where the digits of each tensor begin to go as rows move away from zero, in words: more than is owed ten times."""
+    """Where the digits of each tensor begin to go as rows move away from zero, in words: more than is owed ten times.
+
+    What is wrong at some distance has failed there, and nothing is said of what is farther away.
+    """
     for dtype in target.settings.dtypes:
         if target.settings.rms or dtype in ("float16", "bfloat16"):
             continue
@@ -133,7 +135,7 @@ def losses(target, watch):
                 continue
             watch(case)
             if check(target, case):
-                continue
+                break
             for name, value in call(target, case).tensors.items():
                 verdict = judge(name, value, case, target.settings)
                 if verdict.units > 10:
@@ -148,24 +150,28 @@ def telling(failure):
 
 
 def explain(target, property, failed, tried, watch):
-    """The failure of one property: the first case that showed it, made as small as can be while it fails alike."""
-    case, finding = failed[0]
+    """The failure of one property: a case that showed it, made as small as can be while the same is wrong.
+
+    It is the first of three features or more, if there is one. A smaller case may fail in another way: a simpler number may
+    be a 0 that something divides by, and a target that refuses many rows may refuse x of one axis for another reason.
+    """
+    case, (finding, *_) = next((one for one in failed if one[0].x.shape[-1] > 2), failed[0])
 
     def alike(smaller):
-        """What is wrong in the same way: a simpler number may be a 0 that something divides by."""
         watch(smaller)
-        return next((one for one in check(target, smaller) if one.finite == finding.finite), None)
-    if finding.tensor in BY_ROW and finding.finite and alike(worst := starting_at(case, finding.verdict.at)):
+        return next((one for one in check(target, smaller) if one.like(finding)), None)
+    if finding.tensor in BY_ROW and finding.verdict and alike(worst := starting_at(case, finding.verdict.at)):
         case = worst
     case = shrink(case, lambda smaller: alike(smaller) is not None, target.settings.takes)
-    return failure_of(property, case, alike(case) or finding, len(failed), tried, target.settings)
+    return failure_of(property, case, [alike(case) or finding], failed, tried, target.settings)
 
 
-def failure_of(property, case, finding, failed, tried, settings):
-    verdict = finding.verdict
-    numbers = (verdict.error, verdict.units, verdict.digits) if verdict else (None, None, None)
-    return Failure(property, finding.tensor, *numbers, case, finding.sentence, failed, tried,
-                   as_test(case, finding.tensor, settings))
+def failure_of(property, case, found, failed, tried, settings):
+    finding, verdict = found[0], found[0].verdict
+    numbers = (verdict.part, verdict.share) if verdict else (None, None)
+    return Failure(property, finding.tensor, *numbers, case, finding.sentence, len(failed), tried,
+                   as_test(case, finding.tensor, settings), finding.kind,
+                   sum(any(map(finding.like, others)) for _, others in failed))
 
 
 def assert_valid(target, **options):

@@ -9,6 +9,9 @@ KINDS = "layer_norm", "rms_norm"
 FRAMEWORKS = "numpy", "torch", "jax", "cupy", "numba"
 DTYPES = "float64", "float32", "float16", "bfloat16"
 
+#: What a quick run leaves out.
+QUICK = "rows far from zero, very wide rows and thousands of rows (quick)"
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -100,6 +103,7 @@ class Settings:
     def not_tested(self):
         """What cannot be tested of such a target, in words."""
         missing = [dtype for dtype in DTYPES if dtype not in self.dtypes]
+        halves = [dtype for dtype in self.dtypes if dtype in ("float16", "bfloat16")]
         differentiated = self.framework not in ("torch", "jax") or self.double_backward and self.nested
         return [words for lacks, words in (
             (self.eps is not None, f"any eps but {self.eps or 0:g}"),
@@ -110,4 +114,5 @@ class Settings:
             (self.contiguous, "arrays with strides"),
             (not differentiated, "a third derivative" if self.double_backward else "a second and a third derivative"),
             (missing, " and ".join(missing)),
-            (self.quick, "rows far from zero, very wide rows and thousands of rows (quick)")) if lacks]
+            (self.quick, QUICK),
+            (halves and not self.quick, f"rows far from zero in {' and '.join(halves)}")) if lacks]

@@ -7,21 +7,22 @@ import numpy as np
 
 from .cases import stored
 
-#: Leading shapes to try, and widths; others only if none of these fails. One or two features come last: every row of
-#: two is (1, -1) but for eps, so that they tell little.
+#: Leading shapes to try, and widths; others only if none of these fails. Two features come after those, because every
+#: row of two is (1, -1) but for eps, and one feature, whose xhat is 0, comes last: they tell little.
 LEADING = ((), (1,), (2,), (1, 2), (2, 1), (3,), (2, 2), (4,))
-SMALL, TINY = (3, 4, 5, 6, 7, 8), (2, 1)
+SMALL = (3, 4, 5, 6, 7, 8)
 
 
 def sizes(rows, D):
     """(leading shape, width) pairs, few rows and features first, then the rest by size."""
     small = [(lead, d) for d in SMALL for lead in LEADING]
-    tiny = [(lead, d) for d in TINY for lead in LEADING]
+    tiny = [(lead, d) for d in (2, 1) for lead in LEADING]
     powers = sorted({n + k for n in (2**p for p in range(3, 20)) for k in (-1, 0, 1)} - set(SMALL))
     wide = [(lead, d) for d in (*powers, D) for lead in LEADING[1:3]]
     many = [((n,), d) for n in (*powers, rows) for d in (1, 2, 3)]
     both = [((n,), d) for n in (8, 64, rows) for d in (8, 64, D)]
-    return [*sorted(small, key=volume), *tiny, *sorted(wide + many, key=volume), *sorted(both, key=volume)]
+    every = [*sorted(small, key=volume), *tiny, *sorted(wide + many, key=volume), *sorted(both, key=volume)]
+    return sorted(every, key=lambda size: size[1] == 1)
 
 
 def volume(size):

@@ -15,6 +15,9 @@ from ..rounding import FORMATS, spacing
 #: Unit roundoff: half the distance from 1 to the next number.
 U = {name: form.u for name, form in FORMATS.items()}
 
+#: The distance between subnormal numbers. A rounding to one of them errs by half of it, however small the number is.
+TINY = {name: form.smallest_subnormal for name, form in FORMATS.items()}
+
 #: What a tensor's relative L2 error may be, by compute dtype: 9 u and 3.4 u. The longest path, to dx, has about
 #: eight roundings (mean, subtraction, recentring, square, root, quotient, product, difference): 8 u at
 #: worst, and near sqrt(8) u = 2.8 u since they are independent.
@@ -113,19 +116,27 @@ def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False):
     :func:`rounding_sizes` has, times what its distance from zero costs. Sums over n rows, one after the other, may lose
     u sqrt(n) of the sum of the sizes of their terms (typical is a quarter of that). Where arrays are stored in half
     precision, so may be what stands between: eight roundings of that kind.
+
+    All this is relative. A rounding to a subnormal number errs by half a spacing, however small the number is, and so may
+    each of those twenty and eight (sums of subnormal numbers are exact): ``floor``. In x it is ``rstd`` times as large in
+    xhat, in the variance it changes rstd by a share of itself, at most all of it.
     """
     rows, D = dy.shape
-    u, stored = U[accumulate], U[dtype] if COMPUTE_DTYPE[dtype].name != dtype else 0.0
+    half = COMPUTE_DTYPE[dtype].name != dtype
+    u, stored = U[accumulate], U[dtype] if half else 0.0
+    floor = 20 / 2 * TINY[accumulate] + (8 / 2 * TINY[dtype] if half else 0.0)
     offset = np.abs(x.mean(axis=-1, keepdims=True)) * exact["rstd"] * (not rms)
     plain, last, norm = (20 + 4 * math.sqrt(D)) * u, 4 * (u + stored), np.linalg.norm
     size = _xhat_size(exact["xhat"])
-    xhat = plain * (size + distance_loss(offset, D)) + 8 * stored * (size + offset)
-    row = plain * (1 + distance_loss(offset, D)) + 8 * stored * (1 + offset)
+    lost = floor * exact["rstd"] + np.minimum(floor * exact["rstd"] * exact["rstd"], 1)
+    xhat = plain * (size + distance_loss(offset, D)) + 8 * stored * (size + offset) + lost * (1 + size) + floor
+    row = plain * (1 + distance_loss(offset, D)) + 8 * stored * (1 + offset) + lost
     wrong = {"dgamma": (np.abs(dy) * xhat, np.abs(dy) * size), "dbeta": (last * np.abs(dy), np.abs(dy))}
-    return {"y": norm(gamma * xhat, axis=-1) + last * norm(np.abs(beta) + np.abs(exact["y"]), axis=-1),
-            "dx": norm(row * exact["rstd"] * (gamma * dy), axis=-1),
+    return {"y": norm(gamma * xhat, axis=-1) + last * norm(np.abs(beta) + np.abs(exact["y"]), axis=-1)
+                 + floor * math.sqrt(D),
+            "dx": norm(row * exact["rstd"] * (gamma * dy), axis=-1) + (1 + exact["rstd"][:, 0]) * floor * math.sqrt(D),
             **{name: norm(terms, axis=0) + u * math.sqrt(rows) * sizes.sum(axis=0) + last * np.abs(exact[name])
-               for name, (terms, sizes) in wrong.items()}}
+               + rows * floor for name, (terms, sizes) in wrong.items()}}
 
 
 def _of_derivatives(case, rstd, accumulate, rms):

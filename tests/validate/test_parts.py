@@ -5,11 +5,14 @@ import types
 
 import numpy as np
 import pytest
+from right import pairs
 
-from lnlib import layer_norm_backward, layer_norm_forward
+from lnlib import cpu, layer_norm_backward, layer_norm_forward
+from lnlib.rounding import find
 from lnlib.validate import naming, validate
 from lnlib.validate.adapters import NumPyPair
 from lnlib.validate.cases import draw, spike
+from lnlib.validate.checks import check
 from lnlib.validate.judge import BY_ROW, judge, truth
 from lnlib.validate.paste import as_test
 from lnlib.validate.report import Failure
@@ -21,7 +24,7 @@ PAIR = layer_norm_forward, layer_norm_backward
 
 
 def failure(D, failed=1, tried=1):
-    return Failure("digits", "y", 0.1, 2.0, 1.0, draw("digits", (1, D), "float64"), "", failed, tried)
+    return Failure("digits", "y", 0.1, 2.0, draw("digits", (1, D), "float64"), "", failed, tried)
 
 
 def test_exact_numbers_have_17_digits_and_wrong_ones_none():
@@ -131,3 +134,28 @@ def test_results_are_the_same_but_for_rounding(dtype, rounding, wrong):
     right = truth(case, settings).tensors
     one, other = ({name: value * (1 + relative) for name, value in right.items()} for relative in (rounding, wrong))
     assert naming.same(one, right, case, settings) and not naming.same(other, right, case, settings)
+
+
+@pytest.mark.slow
+def test_right_ones_hold_where_numbers_are_subnormal():
+    """x, or gamma and dy, of so many spacings; what relative tolerances alone allow is less than half a spacing."""
+    dtype, settings, tiny = "float32", Settings(), find("float32").smallest_subnormal
+    for name, pair in (*pairs(), ("lnlib", PAIR), ("lnlib.cpu", (cpu.layer_norm_forward, cpu.layer_norm_backward))):
+        for spacings in (3, 300, 2**20):
+            for offset in (0.0, 10.0):
+                small = draw("digits", (3, 8), dtype, offset=offset, sigma=tiny * spacings)
+                case = draw("digits", (3, 8), dtype, offset=offset)
+                few = case.with_arrays(**{array: np.clip(getattr(case, array), -3, 3) * spacings * tiny
+                                          for array in ("gamma", "beta", "dy")})
+                for one in (small, few, few.with_arrays(x=small.x)):
+                    assert not check(NumPyPair(pair, settings), one), (name, spacings, offset)
+
+
+def test_roundings_to_subnormal_numbers_are_told_from_mistakes():
+    case, settings = draw("digits", (3, 8), "float32"), Settings()
+    tiny = find("float32").smallest_subnormal
+    case = case.with_arrays(dy=case.dy * 1e4 * tiny)
+    exact = truth(case, settings).tensors
+    for name in ("dx", "dgamma", "dbeta"):
+        assert judge(name, exact[name] + 5 * tiny, case, settings).share < 1
+        assert judge(name, exact[name] + 100 * tiny, case, settings).share > 1

@@ -20,7 +20,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 
 from lnlib import layernorm, reference
-from lnlib.measure.provenance import FOLDER, digits, provenance, save
+from lnlib.measure.provenance import FOLDER, digits, provenance, save, unwritable
 
 try:
     import ml_dtypes  # noqa: F401 - importing it gives NumPy the dtype "bfloat16"
@@ -391,6 +391,8 @@ def main(arguments=None):
     parser.add_argument("--quick", action="store_true", help="a tenth of the cases; writes nothing without --out")
     parser.add_argument("--out", type=pathlib.Path, help="default: benchmarks/results/accuracy/frameworks.json")
     options = parser.parse_args(arguments)
+    if options.out and (why := unwritable(options.out)):
+        parser.error(f"--out: {why}")
     contestants, left_out = peers()
     start = time.monotonic()
     records = [record for case in cases(options.quick) for record in records_of(case, contestants)]

@@ -10,7 +10,7 @@ import time
 import warnings
 
 from lnlib import cpu, gpu, layernorm
-from lnlib.measure.provenance import FOLDER, digits, provenance, save
+from lnlib.measure.provenance import FOLDER, digits, provenance, save, unwritable
 from lnlib.validate import validate
 
 RESULTS = FOLDER / "validate" / "frameworks.json"
@@ -118,9 +118,13 @@ def main(arguments=None):
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="where the results go")
     parser.add_argument("--only", nargs="+", default=[], help="targets whose names begin like these; the file keeps its others")
     options = parser.parse_args(arguments)
+    if why := unwritable(options.out):
+        parser.error(f"--out: {why}")
     found, left_out = targets()
     made, order = provenance("python -m benchmarks.validate", PACKAGES), [name for name, *_ in found]
     chosen = [one for one in found if not options.only or one[0].startswith(tuple(options.only))]
+    if not chosen:
+        parser.error(f"--only: found {' '.join(options.only)}, expected beginnings of {', '.join(order)}")
     records = others(options.out, {name for name, *_ in chosen}, made["packages"]) if options.only else []
     for name, target, given in chosen:
         one = record(name, target, given) | {"date": made["date"], "commit": made["commit"]}

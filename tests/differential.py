@@ -389,6 +389,9 @@ def main(arguments=None):
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--case", type=int, help="the number of a single case")
     options = parser.parse_args(arguments)
+    for name, least in (("cases", 1), ("seed", 0), ("jobs", 1), ("case", 0)):
+        if (found := getattr(options, name)) is not None and found < least:
+            parser.error(f"--{name}: found {found}, expected at least {least}")
     first = options.seed * 10**6
     numbers = range(first, first + options.cases) if options.case is None else [options.case]
     worst, failed, above = run(numbers, options.jobs)

@@ -197,18 +197,33 @@ def main(arguments=None, root=ROOT):
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("--seed", default="1")
     ask.add_argument("--count", type=int, default=150)
-    ask.add_argument("--module", default="", help="only files whose path starts with this")
-    ask.add_argument("--core", action="store_true", help="only the modules that compute and judge")
+    some = ask.add_mutually_exclusive_group()
+    some.add_argument("--module", default="", help="only files whose path starts with this")
+    some.add_argument("--core", action="store_true", help="only the modules that compute and judge")
     ask.add_argument("--processes", type=int, default=2)
     ask.add_argument("--minutes", type=float, default=math.inf, help="what is not begun by then is not judged")
     ask.add_argument("--limit", type=int, default=300, help="seconds of processor time of one run of tests")
     ask.add_argument("--results", type=Path, help="a file of JSON lines; what was killed there is not run again")
     ask.add_argument("--list", action="store_true", help="only show the sample")
     options = ask.parse_args(arguments)
+    for name in ("count", "processes", "limit"):
+        if getattr(options, name) < 1:
+            ask.error(f"--{name}: found {getattr(options, name)}, expected at least 1")
+    if not options.minutes >= 0:
+        ask.error(f"--minutes: found {options.minutes:g}, expected 0 or more")
+    if options.results and not options.list:
+        try:
+            options.results.open("a").close()
+        except OSError as error:
+            ask.error(f"--results: found {options.results} ({error.strerror}), expected a file that can be written")
     said = settings(root)
     left_out = re.compile("|".join(said["left_out"]) or "$.").match
     starts = said["core"]["modules"] if options.core else [options.module]
-    chosen = mutate.sample(sources(root, said["tests"], starts), options.count, options.seed, left_out)
+    changed = sources(root, said["tests"], starts)
+    if not changed:
+        ask.error(f"--module: found {options.module}, expected the beginning of the path of a module with tests in "
+                  "tests/mutants.toml")
+    chosen = mutate.sample(changed, options.count, options.seed, left_out)
     keys = {mutant.key for mutant in chosen}
     rows = {key: row for key, row in rows_of(options.results).items() if key in keys and row["outcome"] == KILLED}
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from lnlib.measure import stopwatch, suite
 from lnlib.measure.contestants import ALIGNMENTS, EPS, Case, arrays, ladder_calls, thread_calls, trick_calls
-from lnlib.measure.provenance import ROOT, machine_file, provenance, save
+from lnlib.measure.provenance import ROOT, machine_file, provenance, save, unwritable
 from lnlib.measure.suite import LADDER_SHAPES, SHAPES
 
 from . import assembly
@@ -201,7 +201,10 @@ def main(arguments=None):
         parser.error("needs Linux: nowhere else can a process be pinned to cores from here")
     numbers = options.threads or ((1,) if options.quick else (1, 2))
     if max(numbers) > len(os.sched_getaffinity(0)) or min(numbers) < 1:
-        parser.error(f"--threads: found {max(numbers)}, expected 1 to {len(os.sched_getaffinity(0))} (the cores)")
+        parser.error(f"--threads: found {' '.join(map(str, numbers))}, expected 1 to {len(os.sched_getaffinity(0))} "
+                     "(the cores)")
+    if options.output and (why := unwritable(options.output)):
+        parser.error(f"--output: {why}")
     shapes, dtypes, rounds = ((QUICK_SHAPES, ("float32",), 5) if options.quick
                               else (SHAPES, ("float32", "float64"), 25))
     jobs = [(threads, state) for threads in numbers for state in STATES if state == "recycled" or threads == 1]

@@ -8,7 +8,7 @@ import os
 import pathlib
 
 from lnlib.measure.contestants import Case, arrays, line_calls, memory_calls
-from lnlib.measure.provenance import digits, machine_file, provenance, save
+from lnlib.measure.provenance import digits, machine_file, provenance, save, unwritable
 from lnlib.measure.rates import machine
 from lnlib.measure.stopwatch import compare
 
@@ -38,6 +38,11 @@ def main(arguments=None):
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="default: the last allowed")
     parser.add_argument("--output", type=pathlib.Path, help="default: benchmarks/results/machine/MACHINE.json")
     options = parser.parse_args(arguments)
+    allowed = os.sched_getaffinity(0)
+    if options.core not in allowed:
+        parser.error(f"--core: found {options.core}, expected one of {', '.join(map(str, sorted(allowed)))}")
+    if options.output and (why := unwritable(options.output)):
+        parser.error(f"--output: {why}")
     os.sched_setaffinity(0, {options.core})
     ran = provenance("python -m benchmarks.cpu.machine", ("numpy", "numba"))
     records = [*machines(), *calls()]

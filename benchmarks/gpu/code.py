@@ -315,6 +315,8 @@ def main(arguments=None):
     output = parser.parse_args(arguments).output
     if why := missing():
         parser.error(why)
+    if why := provenance.unwritable(output):
+        parser.error(f"--output: {why}")
     records, wrong = [], []
     for kernel in KERNELS:
         made = kernel.factory(*kernel.parameters)

@@ -16,7 +16,7 @@ import time
 import traceback
 
 from lnlib.measure.events import TorchGpu
-from lnlib.measure.provenance import FOLDER, ROOT, provenance, save, slug
+from lnlib.measure.provenance import FOLDER, ROOT, provenance, save, slug, unwritable
 
 from . import stages, tables
 from .conditions import Conditions, nvidia_smi
@@ -218,8 +218,10 @@ def parse(arguments=None):
     parser.add_argument("--out", type=pathlib.Path, metavar="FOLDER", help="default: benchmarks/results/gpu")
     parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.minutes <= 0:
+    if not options.minutes > 0:
         parser.error(f"--minutes: found {options.minutes:g}, expected more than 0")
+    if options.out and (why := unwritable(options.out / "results.json")):
+        parser.error(f"--out: {why}")
     options.families = expand(options.only or FAMILIES)
     options.stages = options.stages or [name for name in STAGES if name != "tune"]
     if options.tune and "tune" not in options.stages:

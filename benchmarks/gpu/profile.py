@@ -110,6 +110,8 @@ def main(arguments=None):
     for name in ("rows", "length", "multiprocessors"):
         if getattr(options, name) < 1:
             parser.error(f"--{name}: found {getattr(options, name)}, expected at least 1")
+    if options.read and not options.read.is_file():
+        parser.error(f"--read: found no file {options.read}, expected what ncu printed")
     multiprocessors = options.multiprocessors if options.read else devices.INTERPRETED_MULTIPROCESSORS
     if not (options.interpret or options.read):
         if not cuda.is_available():

@@ -8,7 +8,7 @@ import pathlib
 import subprocess
 import sys
 
-from lnlib.measure.provenance import machine_file, provenance, save
+from lnlib.measure.provenance import machine_file, provenance, save, unwritable
 from lnlib.sharded import launch
 
 PACKAGES = ("numpy", "mpi4py", "mpich", "torch", "jax", "jaxlib", "flax")
@@ -80,7 +80,9 @@ def main(arguments=None):
                         help="default: benchmarks/results/sharded/MACHINE.json")
     options = parser.parse_args(arguments)
     if options.rounds < 1:
-        parser.error(f"--rounds {options.rounds}: expected at least 1")
+        parser.error(f"--rounds: found {options.rounds}, expected at least 1")
+    if why := unwritable(options.out):
+        parser.error(f"--out: {why}")
     records, library, left_out = measure(options.rounds)
     ran = provenance("python -m benchmarks.sharded", PACKAGES) | {
         "cores": os.cpu_count(), "mpi": library, "rounds": options.rounds}

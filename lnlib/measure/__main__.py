@@ -13,7 +13,7 @@ import pathlib
 import sys
 
 from .. import results
-from .provenance import cpu, provenance, save, slug
+from .provenance import cpu, provenance, save, slug, unwritable
 from .stopwatch import OTHERS, watch
 
 PACKAGES = ("numpy", "numba", "llvmlite", "torch")
@@ -64,11 +64,16 @@ def main(arguments=None):
     parser.add_argument("--folder", type=pathlib.Path, default=results.folder() / "mine",
                         help="default: benchmarks/results/mine")
     options = parser.parse_args(arguments)
-    if options.rounds < 1 or not options.seconds > 0:
-        parser.error(f"--rounds {options.rounds} --seconds {options.seconds}: expected at least 1, and more than 0")
+    if options.rounds < 1:
+        parser.error(f"--rounds: found {options.rounds}, expected at least 1")
+    if not options.seconds > 0:
+        parser.error(f"--seconds: found {options.seconds:g}, expected more than 0")
     if sys.platform == "emscripten":
         print("not in a browser: it runs no compiled loop, has no second thread and tells no page fault")
         return 2
+    path = options.folder / f"{slug(cpu())}-{os.cpu_count()}-cores.json"
+    if why := unwritable(path):
+        parser.error(f"--folder: {why}")
     from . import suite
 
     said = io.StringIO()
@@ -76,7 +81,6 @@ def main(arguments=None):
     with others as shared, contextlib.redirect_stdout(said):  # each pass would tell again what is not installed
         found, left_out = suite.run(options.seconds, options.rounds)
     ran = provenance("python -m lnlib.measure", PACKAGES) | {"cores": os.cpu_count(), "rounds": options.rounds, **shared}
-    path = options.folder / f"{slug(cpu())}-{os.cpu_count()}-cores.json"
     save(path, {"title": "The times of chapters 10 and 11, measured here", "provenance": ran, "left_out": left_out,
                 "records": found})
     print("\n".join([*dict.fromkeys(said.getvalue().splitlines()), *summary(found),

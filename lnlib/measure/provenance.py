@@ -10,6 +10,7 @@ import pathlib
 import platform
 import re
 import subprocess
+import tempfile
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "results"
@@ -71,6 +72,22 @@ def provenance(command, packages):
         "python": platform.python_version(),
         "packages": versions(packages),
     }
+
+
+def unwritable(path):
+    """Why this file cannot be written, in words, or None if it can; its folder is made.
+
+    To be asked before a long run, which is lost if that is seen after it.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            path.open("a").close()
+        else:
+            tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        return f"found {path} ({error.strerror}), expected a file that can be written"
+    return None
 
 
 def save(path, result):

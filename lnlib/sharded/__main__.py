@@ -34,8 +34,10 @@ def main(arguments=None):
     parser.add_argument("--simulate", action="store_true", help="all ranks in this process; demo only")
     parser.add_argument("--rank", action="store_true", help="this process is a rank, started by mpiexec or srun")
     options = parser.parse_args(arguments)
-    if options.n < 1 or (options.simulate and options.command == "faults"):
-        parser.error("expected -n of at least 1, and --simulate with demo only")
+    if not 1 <= options.n <= demo.D:
+        parser.error(f"-n: found {options.n}, expected 1 to {demo.D}, the number of features that are shared out")
+    if options.simulate and options.command == "faults":
+        parser.error("--simulate: found it with faults, expected it with demo only: faults need processes of their own")
     if options.rank:
         as_rank(options.command)
         return 0

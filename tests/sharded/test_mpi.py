@@ -248,15 +248,6 @@ def test_where_there_is_no_mpi_a_sentence_says_so(platform, words, monkeypatch, 
     assert shown.err.startswith("simulated: ") and shown.out == "1 ranks\n"
 
 
-def test_arguments_of_the_command(capsys):
-    from lnlib.sharded import __main__ as command
-
-    for line in (["demo", "-n", "0"], ["faults", "--simulate"], ["other"]):
-        with pytest.raises(SystemExit):
-            command.main(line)
-    assert "expected -n of at least 1" in capsys.readouterr().err
-
-
 def test_importing_loads_numpy_only():
     code = ("import sys, lnlib; assert not [m for m in sys.modules if m.startswith('lnlib.sharded')]; "
             "import lnlib.sharded, lnlib.sharded.mpi, lnlib.sharded.launch, lnlib.sharded.__main__; "

@@ -1,0 +1,76 @@
+"""A slip on a command line is told at once: the option, what was found and what was expected, and nothing is run.
+
+The command of ``lnlib.validate`` has its tests in ``validate``, the grader's in ``classroom``.
+"""
+
+import importlib
+import os
+import re
+
+import pytest
+
+#: (module, arguments, what the last line says, a regular expression); FILE is a path in a folder that is a file.
+SLIPS = [
+    ("lnlib.measure.__main__", "--rounds 0", "--rounds: found 0, expected at least 1"),
+    ("lnlib.measure.__main__", "--seconds nan", "--seconds: found nan, expected more than 0"),
+    ("lnlib.measure.__main__", "--folder FILE", "--folder: found .*, expected a file that can be written"),
+    ("lnlib.sharded.__main__", "demo -n 0", "-n: found 0, expected 1 to 1024, the number of features"),
+    ("lnlib.sharded.__main__", "demo -n 1025 --simulate", "-n: found 1025, expected 1 to 1024, the number of features"),
+    ("lnlib.sharded.__main__", "faults --simulate", "--simulate: found it with faults, expected it with demo only"),
+    ("differential", "--cases -1", "--cases: found -1, expected at least 1"),
+    ("differential", "--jobs 0", "--jobs: found 0, expected at least 1"),
+    ("differential", "--seed -1", "--seed: found -1, expected at least 0"),
+    ("differential", "--case -1", "--case: found -1, expected at least 0"),
+    ("mutants", "--processes 0", "--processes: found 0, expected at least 1"),
+    ("mutants", "--count 0", "--count: found 0, expected at least 1"),
+    ("mutants", "--limit -1", "--limit: found -1, expected at least 1"),
+    ("mutants", "--minutes nan", "--minutes: found nan, expected 0 or more"),
+    ("mutants", "--module lnlib/nothing.py", "--module: found lnlib/nothing.py, expected the beginning of the path"),
+    ("mutants", "--module lnlib/cost.py --core", "argument --core: not allowed with argument --module"),
+    ("mutants", "--results FILE --module lnlib/cost.py", "--results: found .*, expected a file that can be written"),
+    ("benchmarks.accuracy", "--out FILE", "--out: found .*, expected a file that can be written"),
+    ("benchmarks.validate", "--out FILE", "--out: found .*, expected a file that can be written"),
+    ("benchmarks.sharded.command", "--out FILE", "--out: found .*, expected a file that can be written"),
+    ("benchmarks.sharded.command", "--rounds 0", "--rounds: found 0, expected at least 1"),
+    ("benchmarks.gpu.command", "--out FILE", "--out: found .*, expected a file that can be written"),
+    ("benchmarks.gpu.command", "--minutes nan", "--minutes: found nan, expected more than 0"),
+    ("benchmarks.gpu.profile", "--read FILE", "--read: found no file .*, expected what ncu printed"),
+]
+if hasattr(os, "sched_getaffinity"):  # on Linux, where processes are pinned to cores
+    SLIPS += [
+        ("benchmarks.cpu.command", "--output FILE", "--output: found .*, expected a file that can be written"),
+        ("benchmarks.cpu.command", "--threads 1 0", "--threads: found 1 0, expected 1 to .*the cores"),
+        ("benchmarks.cpu.machine", "--output FILE", "--output: found .*, expected a file that can be written"),
+        ("benchmarks.cpu.machine", "--core 9999", "--core: found 9999, expected one of "),
+    ]
+
+
+@pytest.mark.parametrize("module, arguments, says", SLIPS)
+def test_a_slip_is_told_before_anything_is_run(module, arguments, says, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    arguments = [str(tmp_path / "file" / "x.json") if a == "FILE" else a for a in arguments.split()]
+    with pytest.raises(SystemExit) as end:
+        importlib.import_module(module).main(arguments)
+    assert end.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(f"error: {says}", last), last
+
+
+@pytest.mark.slow
+def test_validate_s_benchmark_refuses_names_that_it_has_not(tmp_path, monkeypatch, capsys):
+    from benchmarks import validate
+
+    monkeypatch.setattr(validate, "targets", lambda: ([("lnlib.cpu", None, {})], {}))
+    with pytest.raises(SystemExit):
+        validate.main(["--out", str(tmp_path / "x.json"), "--only", "PyTorch"])
+    assert "error: --only: found PyTorch, expected beginnings of lnlib.cpu" in capsys.readouterr().err
+
+
+def test_a_file_that_can_be_written_stays_as_it_is(tmp_path):
+    """And of one that is not there none is left; its folder is made."""
+    from lnlib.measure.provenance import unwritable
+
+    (tmp_path / "old.json").write_text("old")
+    assert unwritable(tmp_path / "old.json") is None and (tmp_path / "old.json").read_text() == "old"
+    assert unwritable(tmp_path / "new" / "x.json") is None and not any((tmp_path / "new").iterdir())
+    assert unwritable(tmp_path).startswith(f"found {tmp_path} (")  # a folder

@@ -26,7 +26,7 @@ from . import contract
 
 
 class LayerNormCache(NamedTuple):
-    """What layer norm's backward needs, and no more: rows * (D + 1) + D numbers.
+    """What layer norm's backward needs, and no more: rows * (D + 1) + D numbers, and seldom one more a row.
 
     No field shares memory with an argument of forward: changing x, gamma or beta later changes nothing here. Of fields
     changed by hand, backward looks at types, shapes and dtypes, never at numbers.
@@ -246,6 +246,11 @@ def layer_norm_forward(x, gamma, beta, eps=1e-5, *, precise=False):
     -----
     NaN and Inf stay in their row. A constant row with eps = 0 is NaN. A finite row whose squares leave the
     range of the dtype is done again, scaled by a power of two (not in complex128).
+
+    The error of y is about u of :math:`\gamma\sqrt{\hat x^2 + \overline{\hat x^2}}` and of y, as long as the row is not
+    more than 1e6 standard deviations away from zero, or 1e8 in float64; :func:`layer_norm_backward` says how far that
+    holds. Deviations that are subnormal are few units of the smallest number, eta, and so is the mean that is
+    subtracted: with eps > 0 each xhat is off by up to (r + 1) eta / 2 more, whatever its size. ``precise`` has room.
     Source: Ba, Kiros and Hinton, *Layer Normalization*, 2016, arXiv:1607.06450, equation 4.
     """
     x = contract.require_x(x)
@@ -348,6 +353,14 @@ def layer_norm_backward(dy, cache):
     u ||dy sqrt(xhat^2 + mean(xhat^2))|| / ||dgamma||, the mean that of the row, 1 but for eps: however small an xhat
     is, the error of the row's mean is in it, about u sigma.
     From a PreciseLayerNormCache u is float64's.
+
+    Rows of random numbers err by less than 4 of these units. Where roundings have one sign, in ramps, or behind an
+    outlier that swallows a part of every number that follows, a mean whose longest chain has n additions may lose
+    n units of the mean size of its terms. xhat has one such loss along **1** and half of one, of the variance, along
+    itself; dx has two more, in the means of g and of g xhat, and what xhat has twice. With the other roundings no row
+    of y can lose more than 1.2 n + 6 units, and none of dx more than 3.5 n + 12. Here n is 16 + 3 + log2(D / 128) in
+    rows of more than 128. The worst that a directed search over all backends found (tests/directed.py) is below 16
+    units in y, dgamma and dbeta, and below 32 in dx.
     """
     return _backward(dy, cache, *_LAYER_NORM)
 

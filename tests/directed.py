@@ -5,8 +5,8 @@
 
 An input is a *case*: a dict of what its rows are, from which its arrays follow. Errors are those of a row of y or dx,
 and of all of dgamma or dbeta, from exact arithmetic, less what storing them in a shorter dtype may cost, in units of u
-times the size of what is rounded: ||r g|| for dx, so kappa u of the row (see ``cases.rounding_sizes``). Beyond
-LIMIT the search fails, with exit code 1: README and docstrings say that nothing is.
+times the size of what is rounded: ||r g|| for dx, so kappa u of the row (see ``cases.rounding_sizes``). Above one of
+LIMITS the search fails, with exit code 1: README and docstrings say that nothing is.
 """
 
 import argparse
@@ -25,9 +25,9 @@ from random_cases import Drawn, largest, stored
 from lnlib import cpu, gpu, layernorm, sharded
 from lnlib.contract import COMPUTE_DTYPE
 
-#: What every backend keeps to, in u times the size of what is rounded. The derivation stands in
+#: What no error of any backend is above, in u times the size of what is rounded: see
 #: :func:`lnlib.layernorm.layer_norm_backward`.
-LIMIT = 12
+LIMITS = {"y": 16, "dx": 32, "dgamma": 16, "dbeta": 16}
 
 #: Of each backend, dtype and tensor so many of the worst cases are kept, to be changed.
 KEPT = 6
@@ -45,7 +45,7 @@ UPSTREAM = "normal", "lognormal", "ramp", "steps", "alternating", "few values", 
 # Cases
 
 
-def number(rng, kind, size):
+def row_of(rng, kind, size):
     """So many numbers of a kind, of mean square 1 or so."""
     j = np.arange(size)
     spread, count = rng.uniform(0.2, 2.5), int(rng.integers(2, 6))
@@ -78,7 +78,8 @@ def random_case(rng, dtype):
     edge = int(rng.choice(EDGES)) + int(rng.integers(-1, 2))
     D = edge if rng.random() < 0.6 else int(10 ** rng.uniform(0.3, 3.9))
     return {
-        "dtype": dtype, "D": D, "count": int(rng.integers(1, 4)), "seed": int(rng.integers(2**31)),
+        "dtype": dtype, "D": D, "count": int(rng.choice([1, 2, 3, 10 ** rng.uniform(0.5, 2)])),
+        "seed": int(rng.integers(2**31)), "equal rows": bool(rng.random() < 0.2),
         "rows": str(rng.choice(ROWS)), "upstream": str(rng.choice(UPSTREAM)), "outliers": int(rng.integers(0, 4)),
         "outlier": rng.uniform(0, 5), "dy outliers": int(rng.integers(0, 4)), "dy outlier": rng.uniform(0, 5),
         "offset": rng.uniform(-1, far) if rng.random() < 0.5 else -math.inf, "scale": rng.uniform(-6, 6),
@@ -102,7 +103,7 @@ def changed(rng, case):
         else:
             new[name] = other[name]
     far = 8 if case["dtype"] == "float64" else 6
-    new["offset"] = min(new["offset"], far)
+    new["offset"], new["count"] = min(new["offset"], far), max(1, new["count"])
     return new
 
 
@@ -112,9 +113,11 @@ def drawn_of(case):
     dtype, D = case["dtype"], max(1, min(int(case["D"]), SIZE))
     shape = max(1, min(case["count"], SIZE // D)), D
     narrow = dtype == "float16"
-    z = np.stack([number(rng, case["rows"], D) for _ in range(shape[0])])
+    z = np.stack([row_of(rng, case["rows"], D) for _ in range(shape[0])])
     if case["outliers"]:
         z = with_outliers(rng, z, case["outliers"], min(case["outlier"], 2 if narrow else 6))
+    if case["equal rows"]:
+        z[:] = z[0]
     sigma = z.std(axis=1, keepdims=True)
     z = (z - z.mean(axis=1, keepdims=True)) / np.where(sigma > 0, sigma, 1)
     offset = 10.0 ** min(case["offset"], 2 if narrow else 9)
@@ -130,7 +133,7 @@ def drawn_of(case):
     xhat = c / np.sqrt(var + eps)
     beta = stored(-case["beta"] * (gamma * xhat[0]), dtype)
 
-    dy = np.stack([number(rng, case["upstream"], D) for _ in range(shape[0])])
+    dy = np.stack([row_of(rng, case["upstream"], D) for _ in range(shape[0])])
     if case["dy outliers"]:
         dy = with_outliers(rng, dy, case["dy outliers"], min(case["dy outlier"], 3 if narrow else 6))
     dy = dy + case["along 1"] + case["along xhat"] * xhat
@@ -173,22 +176,17 @@ BACKENDS = {"numpy": module_of(layernorm), "cpu": module_of(cpu), "gpu": module_
 
 
 def errors(results, truth, promised, compute):
-    """{tensor: (error in u times the size of what is rounded, the same with storing)}; inf where it is not finite."""
+    """{tensor: (error in u times the size of what is rounded, the same with what storing may cost in both)}."""
     found = {}
     for name, value in zip(cases.NAMES, results, strict=True):
-        by_row = 1 if name in differential.BY_ROW else None
-        value = value.astype(np.float64)
         if promised.overflow[name].any() or truth.undefined.any():
             continue
+        by_row, value = 1 if name in differential.BY_ROW else None, value.astype(np.float64)
         wrong = differential.norm(differential.differences(value, truth.tensors[name]), by_row)
-        u = cases.U[compute]
-        unit = (promised.roundings[name] if by_row else np.maximum(differential.norm(promised.alike[name]), 0)
-                ) + 0 * wrong
-        unit = np.maximum(unit, u * promised.exact[name])
-        extra = promised.extra[name] + 0 * wrong
-        worst = differential.quotient(np.maximum(wrong - extra, 0), unit)
-        climb = differential.quotient(wrong, unit + extra)
-        found[name] = (math.inf, math.inf) if not np.isfinite(value).all() else (worst, climb)
+        unit = promised.roundings[name] if by_row else differential.norm(promised.alike[name])
+        unit, extra = np.maximum(unit, cases.U[compute] * promised.exact[name]), promised.extra[name]
+        pair = (differential.quotient(np.maximum(wrong - extra, 0), unit), differential.quotient(wrong, unit + extra))
+        found[name] = pair if np.isfinite(value).all() else (math.inf, math.inf)
     return found
 
 
@@ -197,7 +195,7 @@ def tried(case, backends=tuple(BACKENDS)):
     drawn, found = drawn_of(case), {}
     dtype = case["dtype"]
     with np.errstate(all="ignore"):
-        truth = differential.exactly(drawn, bits=contextlib.nullcontext)  # the judge's own bits: no number is far from 1
+        truth = differential.exactly(drawn, bits=contextlib.nullcontext)  # in 400 bits: no number is far from 1
         for precise in (False, True)[:1 + (dtype != "float64")]:
             promised = differential.promise(drawn, truth, precise)
             compute = "float64" if precise else COMPUTE_DTYPE[dtype].name
@@ -254,10 +252,9 @@ def table(worst):
     return "\n".join(lines)
 
 
-def above(worst, limit=LIMIT):
-    """What is above the limit: (error, key, case), the worst first."""
-    return sorted(((entry[1], key, entry[2]) for key, ranked in worst.items() for entry in ranked[:1]
-                   if max(e[1] for e in ranked) > limit), key=lambda entry: entry[0], reverse=True)
+def above(worst):
+    """The errors that are above their limits, each with its key and its case."""
+    return [(error, key, case) for key, ranked in worst.items() for _, error, case in ranked if error > LIMITS[key[2]]]
 
 
 def search(options):
@@ -272,9 +269,9 @@ def search(options):
                 merge(worst, found)
                 tried_so_far += count
             turn += 1
-            error, key = max((ranked[0][1], key) for key, ranked in worst.items())
-            print(f"\r{time.monotonic() - start:6.0f} s, {tried_so_far} cases, the worst {error:.2f}: {' '.join(key)}    ",
-                  end="", file=sys.stderr, flush=True)
+            share, key = max((entry[1] / LIMITS[key[2]], key) for key, ranked in worst.items() for entry in ranked)
+            print(f"\r{time.monotonic() - start:6.0f} s, {tried_so_far} cases, the worst {share:.2f} of its limit: "
+                  f"{' '.join(key)}     ", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return worst, tried_so_far
 
@@ -298,8 +295,8 @@ def main(arguments=None):
     for key in sorted(worst):
         _, error, case = max(worst[key], key=lambda entry: entry[1])
         print(f"{' '.join(key)} {error:.2f}: {json.dumps(case)}")
-    failed = above(worst)
-    print(f"{len(failed)} above {LIMIT}")
+    failed = {key for _, key, _ in above(worst)}
+    print(f"{len(failed)} of {len(worst)} above {LIMITS}")
     return 1 if failed else 0
 
 

@@ -8,7 +8,11 @@ memory once and written once; what is computed in between stays in the first lev
   residual is more than half a standard deviation, the guess was poor, and the loop runs again from m + residual.
 * **Order of additions.** Sums over a row may be added in any order (then they become vector loops), in blocks of
   2 KB or less, in float64 after that. Nothing else may: in x - m - residual the order of the
-  two subtractions is the point.
+  two subtractions is the point. The longest chain, the n of :func:`lnlib.layernorm.layer_norm_backward`, has 15
+  additions in forward and up to 38 in backward.
+* **The mean of g** is summed from a guess, too, so that the dx of a constant g is 0: its first element, if the next two
+  are like it. Three outliers of one kind may come first. Then the sums show that g is larger less the guess than it is
+  without, and the row's loop runs again from 0.
 * **Parameter gradients.** Rows are added in the dtype of the arithmetic 16 at a time, then in float64, which for
   float64 keeps what it loses. Where all terms of a sum are equal their roundings do not average: up to 4.5 u. With
   threads each has its own sums, 128 bytes apart from the next, added in the order of the threads. They are rounded

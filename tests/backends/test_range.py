@@ -231,7 +231,7 @@ def test_dx_of_a_constant_row_has_all_of_a_tiny_eps(backend, eps):
 def test_dx_where_rstd_is_beyond_the_largest_number(backend, dtype, unit, upstream):
     """Without eps, rows whose spread is below 1 / largest: dx is 0, a number, or Inf, as it is exactly.
 
-    ``unit`` is the smallest number there is, x are a few of it. Exact is dx of x / unit, which is so many times smaller.
+    ``unit`` is the smallest number there is, x are a few of it. Exact is dx of x / unit, so many times smaller.
     """
     few = np.array([[1, 2, 3, 5], [1, -2, 0, 3]], dtype)
     dy, one = np.array([[1, -1, 2, 0.5], [3, -1, 2, 0.5]], dtype) * np.array(upstream, dtype), np.ones(4, dtype)
@@ -243,6 +243,21 @@ def test_dx_where_rstd_is_beyond_the_largest_number(backend, dtype, unit, upstre
     assert np.isinf(expected).all() == (upstream == 1) and expected.any() == (upstream != 0)
     # Of rows of four numbers 12 roundings, as below, of the size of what is subtracted: at most 4 times dx here.
     assert np.allclose(dx, expected, rtol=48 * cases.U[dtype], atol=0)
+
+
+@with_backends("dtype, unit", [("float32", 2.0**-149), ("float64", 2.0**-1074)])
+@pytest.mark.parametrize("few", [3.0, 1e3, 1e6])
+def test_subnormal_deviations_are_off_by_half_a_unit(backend, dtype, unit, few):
+    """``unit`` is the smallest number, and all here counts in it: the mean is a multiple of it, and so is xhat.
+
+    Each is off by half a unit, the first times r, behind what is owed at any size: 4 roundings or 8 with a reserve.
+    """
+    x = np.round(few * (np.random.default_rng(4).standard_normal((4, 33)) + 1))
+    one, r = np.ones(33, dtype), 1 / np.sqrt(np.longdouble(1e-7))
+    y = backend.layer_norm_forward((x * unit).astype(dtype), one, 0 * one, 1e-7)[0] / np.longdouble(unit)
+    exact = (x - x.mean(axis=1, keepdims=True)) * r
+    size = np.hypot(exact, np.sqrt((exact**2).mean(axis=1, keepdims=True)))
+    assert (np.abs(y - exact) <= 8 * cases.U[dtype] * size + (r + 1) / 2).all()
 
 
 @pytest.mark.parametrize("backend", [ln, cpu])

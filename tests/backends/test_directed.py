@@ -1,0 +1,43 @@
+"""The directed search, in short: no backend is above what README says, and it finds what is worse. ``tests/README.md``
+has the command for an hour of it."""
+
+import cases
+import directed
+import numpy as np
+import pytest
+
+from lnlib import layernorm
+
+ON_THE_HOST = "numpy", "cpu", "rows", "features"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_nothing_is_above_what_is_said(dtype):
+    """From nowhere: some random cases, and changes of the worst of these."""
+    steps = 10 if dtype in cases.HALVES else 25
+    worst, count = directed.climb({}, 3, steps=steps, backends=ON_THE_HOST, dtypes=(dtype,))
+    assert count == steps and len(worst) == 4 * 4 * (1 if dtype == "float64" else 2)
+    assert not directed.above(worst), directed.above(worst)
+
+
+@pytest.mark.slow
+def test_nothing_of_the_interpreted_kernels_is_above_what_is_said():
+    worst, _ = directed.climb({}, 4, steps=6, backends=("gpu",), dtypes=("float32",))
+    assert len(worst) == 8 and not directed.above(worst), directed.above(worst)
+
+
+WRONG = {
+    "the residual is dropped": ("centred", lambda a: a - np.mean(a, axis=-1, keepdims=True)),
+    "one number after the other": ("wide_mean", lambda a: np.cumsum(a, axis=1, dtype=a.dtype)[:, -1:] / a.shape[1]),
+    "the first g is a guess at the mean": (
+        "centred", lambda a: (a - a[:, :1]) - (a - a[:, :1]).mean(axis=-1, keepdims=True, dtype=a.dtype)),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name, wrong", WRONG.values(), ids=WRONG)
+def test_it_finds_what_is_worse(name, wrong, monkeypatch):
+    monkeypatch.setattr(layernorm, name, wrong)
+    worst, _ = directed.climb({}, 5, steps=60, backends=("numpy",), dtypes=("float32",))
+    assert directed.above(worst)

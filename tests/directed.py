@@ -231,6 +231,8 @@ def climb(worst, seed, seconds=math.inf, steps=math.inf, backends=tuple(BACKENDS
     worst = {key: list(ranked) for key, ranked in worst.items()}
     while time.monotonic() < end and count < steps:
         keys = [key for key in worst if key[0] in backends and key[1].partition(",")[0] in dtypes]
+        if rng.random() < 0.5:  # what storing hides leads nowhere
+            keys = [key for key in keys if worst[key][0][1] > 1] or keys
         if keys and rng.random() < 0.8:
             key = keys[rng.integers(len(keys))]
             case, target = changed(rng, worst[key][rng.integers(len(worst[key]))][2]), key[0]

@@ -219,8 +219,15 @@ class NormOfAnySize(Task):
                  1e159 if norms.scales_as_s(self.variant) else 1e300))
 
     def ask(self, rng, sigma, mean, eps):
-        x, *_ = norms.draw(self.variant, rng, (3, 12), 1.0, mean)
-        x = np.ldexp(np.clip(x, -7, 7), sigma) if isinstance(sigma, int) else x * np.asarray(sigma)[:, None]
+        if isinstance(sigma, int):
+            x, *_ = norms.draw(self.variant, rng, (3, 12) if sigma == 600 else (12,), 1.0, mean)
+            x = np.ldexp(np.clip(x, -7, 7), sigma)
+        else:
+            x, *_ = norms.draw(self.variant, rng, (3, 2, 24), 1.0, mean)
+            x = x * np.asarray(sigma)[:, None, None]
+        if sigma == 600:  # one number of each part is 0: not any number of a row tells how large it is
+            for features in norms.features(self.variant, 12):
+                x[range(3), [features[0], features[-1], rng.choice(features)]] = 0
         return self.solved(dict(x=x, eps=eps))
 
     def judge(self, found, expected, **_):

@@ -15,10 +15,10 @@ _ORDINARY, _SMALL = "ordinary rows", "rows so small that eps counts"
 class _OfGradient(Task):
     """A task on a gradient dx that somebody's backward returned for a normalisation.
 
-    divided_by : what the right gradient is divided by in the public example.
+    divided_by : what the right gradient is divided by in the public example.  shapes : of x in the checks.
     """
 
-    divided_by = 1
+    divided_by, shapes = 1, ((3, 12), (2, 2, 24))
 
     def choose(self, random):
         """The variant, its parameters and the signature; no lower bound: a difference across its kink is no
@@ -37,9 +37,9 @@ class _OfGradient(Task):
         return f"({', '.join(sources[:len(self.names) - 2])}, 0.5, np.array({dx.tolist()}))"
 
     def problem(self, rng, rows):
-        """Arguments by name, and a function that gives dx, or what it is if something is held or another."""
+        """Arguments by name, of one of the shapes, and a function that gives dx, or what it is if something is held or another."""
         sigma, mean, eps = (3.0, 5.0, 1e-3) if rows == _ORDINARY else (0.1, 0.03, norms.counting(self.variant))
-        x, dy, gamma, beta = norms.draw(self.variant, rng, (3, 12), sigma, mean)
+        x, dy, gamma, beta = norms.draw(self.variant, rng, self.shapes[rng.integers(2)], sigma, mean)
 
         def dx_of(hold=(), norm=self.variant, dy=dy, gamma=gamma):
             return norms.gradient(norm, dy, x, gamma, beta, eps, hold)
@@ -102,14 +102,16 @@ class GradientCheck(_OfGradient):
 
     def wrong(self, what, dx_of, dy, rng):
         dx = dx_of()
-        one = np.zeros_like(dx)
-        one[-1, -1] = 0.05 * np.linalg.norm(dx)
+        one, cancelling = np.zeros_like(dx), np.zeros_like(dx)
+        one.flat[-1] = 0.05 * np.linalg.norm(dx)
+        cancelling[0], cancelling[1] = 0.05, -0.05
+        cancelling[..., ::2] *= -1
         return {"a factor": lambda: (1.05 * dx, -dx, dx / len(dx)), "one entry": lambda: (dx + one, dx - one),
                 "a part": lambda: (dx_of(("s",)), dx_of(("mean",)) if self.variant.centred else
                                    dx - dx.mean(axis=-1, keepdims=True)),
                 "another dy": lambda: (dx_of(dy=rng.permuted(dy, axis=-1)), dx_of(dy=np.ones_like(dx))),
                 "another eps": lambda: (dx_of(norm=self.elsewhere()),),
-                "a sum": lambda: (dx + np.outer([1, -1, 0], np.r_[np.ones(6), -np.ones(6)]) * 0.05,)}[what]()
+                "a sum": lambda: (dx + cancelling,)}[what]()
 
     def judge(self, found, right, what, **_):
         expect(isinstance(found, (bool, np.bool_)), f"found {type(found).__name__}, expected True or False")
@@ -130,6 +132,7 @@ class ReadTheMistake(_OfGradient):
     """Read the mistake off the gradient."""
 
     id, minutes, points, divided_by = "ch05-read-the-mistake", 35, 5, 2
+    shapes = (3, 12), (4, 24)
 
     def draw(self, random):
         norm, given, signature = self.choose(random)
@@ -203,11 +206,12 @@ class ReadTheMistake(_OfGradient):
     def made(self, word, other, named, dx_of):
         """dx by the mistake ``word``, of the normalisation ``other`` if it is 'norm'."""
         def less_its_mean():
-            G, dx = self.variant.groups, dx_of()
-            parts, axis = (dx.reshape(3, -1, G), 1) if self.variant.strided else (dx.reshape(3, G, -1), 2)
-            return (parts - parts.mean(axis=axis, keepdims=True)).reshape(3, 12)
+            dx = dx_of()
+            for features in norms.features(self.variant, dx.shape[-1]):
+                dx[:, features] -= dx[:, features].mean(axis=-1, keepdims=True)
+            return dx
 
-        return {"right": dx_of, "scale": lambda: dx_of(("s",)), "batch": lambda: dx_of() / 3,
+        return {"right": dx_of, "scale": lambda: dx_of(("s",)), "batch": lambda: dx_of() / len(named["x"]),
                 "norm": lambda: dx_of(norm=other),
                 "mean": lambda: dx_of(("mean",)) if self.variant.centred else less_its_mean(),
                 "gamma": lambda: dx_of(gamma=np.ones_like(named["gamma"])), "sign": lambda: -dx_of()}[word]()

@@ -5,8 +5,8 @@ from lnlib.exercises.expect import expect_close, expect_parts
 from . import norm as norms
 from .task import Task
 
-# A right answer in float64: sums of at most 12 terms, some twenty roundings, of which cancellation lets a hundredfold
-# be seen in the worst of the rows drawn here: 12 * 20 * 100 * 2**-53 = 3e-12. The smallest mistake is worth 1e-6.
+# A right answer in float64: sums of at most 24 terms, some twenty roundings, of which cancellation lets a hundredfold
+# be seen in the worst of the rows drawn here: 24 * 20 * 100 * 2**-53 = 5e-12. The smallest mistake is worth 1e-6.
 _RTOL = 1e-11
 _INSIDE_ROOT = "1 / (2 * s)", "the derivative of s is that for eps inside the root"
 
@@ -37,7 +37,7 @@ class NormForward(Task):
             [f"    xhat = {norms.joined(norm, '(c / s)')}", *scale, f"    return {last}"])
 
     def cases(self):
-        return (("a matrix", (4, 12)), ("one row", (12,)), ("three axes", (2, 3, 12)),
+        return (("a matrix", (4, 12)), ("one row", (12,)), ("three axes", (2, 3, 24)),
                 ("rows so small that eps counts", (6, 12), norms.small(6), 0.03, norms.counting(self.variant)))
 
     def ask(self, rng, shape, sigma=3.0, mean=5.0, eps=1e-3):
@@ -95,8 +95,8 @@ class NormJacobian(Task):
                    norms.counting(self.variant))
 
     def ask(self, rng, which, sigmas, mean, eps):
-        for sigma in sigmas:
-            x, *_ = norms.draw(self.variant, rng, (12,), sigma, mean)
+        for sigma, D in zip(sigmas, (24, 12)):
+            x, *_ = norms.draw(self.variant, rng, (D,), sigma, mean)
             yield self.solved(dict(x=x, eps=eps), which=which)
 
     def judge(self, found, which, expected, **_):
@@ -162,15 +162,17 @@ class NormBackward(Task):
     def cases(self):
         counts = norms.counting(self.variant)
         yield "dx of a matrix", ("dx",), (3, 12)
-        yield "dx of one row", ("dx",), (12,)
+        yield "dx of one row", ("dx",), (24,)
         yield "dx of rows so small that eps counts", ("dx",), (4, 12), norms.small(4), 0.03, counts
         if len(self.returns) > 1:
             yield "dgamma and dbeta of a matrix", ("dgamma", "dbeta"), (3, 12)
-            yield ("dgamma and dbeta of three axes, eps counts", ("dgamma", "dbeta"), (2, 3, 12), norms.small(3),
+            yield ("dgamma and dbeta of three axes, eps counts", ("dgamma", "dbeta"), (2, 3, 24), norms.small(3),
                    0.03, counts)
 
     def ask(self, rng, which, shape, sigma=3.0, mean=5.0, eps=1e-3):
         x, dy, gamma, _ = norms.draw(self.variant, rng, shape, sigma, mean)
+        if len(shape) == 1:  # dx is not 0 where gamma is
+            gamma[rng.integers(len(gamma))] = 0
         return self.solved(dict(dy=dy, x=x, gamma=gamma, eps=eps), which=which)
 
     def judge(self, found, which, expected, **_):

@@ -227,6 +227,11 @@ def counting(norm):
     return 0.1 if norm.eps in ("squared", "least") else 1e-2
 
 
+def features(norm, D):
+    """Of each part the features, (parts, n), of a row of D."""
+    return np.arange(D).reshape(-1, norm.groups).T if norm.strided else np.arange(D).reshape(norm.groups, -1)
+
+
 def draw(norm, rng, shape, sigma=3.0, mean=5.0):
     """x, dy, gamma, beta: rows with this mean and standard deviation (or one a row), gamma of mixed signs."""
     x, dy = mean + sigma * rng.standard_normal(shape), rng.standard_normal(shape)

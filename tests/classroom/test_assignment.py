@@ -129,6 +129,47 @@ def test_what_does_not_look_at_its_data_fails_every_check(id, make):
             assert asked(task, make(), number, data).message, (task.checks[number].title, task.variant)
 
 
+def only_for(fits):
+    """The solution where the first array of the arguments has this shape, else zeros, or nothing."""
+    def make(task):
+        right = task.function()
+        return lambda *args: right(*args) if fits(args[0].shape) else np.zeros(args[0].shape)
+    return make
+
+
+def zero_where_gamma_is(task):
+    def candidate(dy, x, gamma, eps):
+        dx, *others = task.function()(dy, x, gamma, eps)
+        return np.where(gamma == 0, 0, dx), *others
+    return candidate
+
+
+def with_text(old, new):
+    def make(task):
+        assert old in task.solution
+        return function_of(task.solution.replace(old, new), task.name, {"np": np})
+    return make
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id, make, fits", [
+    *((id, only_for(lambda shape: shape[-1] == 12), lambda norm: True) for id in IDS[:5] + ("ch08-norm-of-any-size",)),
+    *((id, only_for(lambda shape: shape[0] == 3), lambda norm: True) for id in ("ch04-gradient-check", "ch05-read-the-mistake")),
+    *((id, only_for(lambda shape: len(shape) == 2), lambda norm: True)
+      for id in ("ch01-norm-forward", "ch03-norm-backward", "ch04-gradient-check", "ch08-norm-of-any-size")),
+    ("ch02-norm-jacobian", with_text("(n - 2)", "1"), lambda norm: norm.centred and norm.groups == 4),
+    ("ch03-norm-backward", zero_where_gamma_is, lambda norm: norm.affine == "feature"),
+    ("ch08-norm-of-any-size", with_text("np.max(np.abs", "np.min(np.abs"), lambda norm: True),
+    ("ch08-norm-of-any-size", with_text("np.max(np.abs(parts), axis=-1, keepdims=True)", "abs(parts[..., :1])"),
+     lambda norm: True)])
+def test_what_is_right_only_for_some_shapes_or_numbers_fails(id, make, fits):
+    """Found by changing solutions at random: these passed, though the text promises other inputs."""
+    variants = [task for seed in range(60) for task in [drawn(id, seed)] if fits(task.variant)][:4]
+    for task in variants:
+        with np.errstate(all="ignore"):
+            assert failed(task, make(task)), task.variant
+
+
 def test_the_order_of_the_words_asked_for_is_drawn():
     orders = {tuple(re.findall(r"and '(\w+)'", " ".join(check.title for check in task.checks)))
               for task in (drawn("ch05-read-the-mistake", seed) for seed in range(6))}

@@ -46,6 +46,7 @@ def parser():
     made.add_argument("--accumulate", choices=DTYPES, help="the dtype of the target's arithmetic and sums")
     made.add_argument("--double-backward", action="store_true", help="its gradient can be differentiated again")
     made.add_argument("--nested", action="store_true", help="its second derivative can be differentiated, too")
+    made.add_argument("--forward-mode", action="store_true", help="it has a JVP, and this a gradient")
     made.add_argument("--device", help="where tensors are put, as PyTorch writes it")
     made.add_argument("--json", help="a file for the report as JSON")
     made.add_argument("--html", help="a file for the report as a page")

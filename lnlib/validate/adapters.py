@@ -1,22 +1,33 @@
 """Targets on NumPy arrays; and :func:`adapt`, which has the adapter of each framework.
 
 An adapter has ``calls(cases)``: the outcomes of several calls, every forward first and then the backwards in the
-opposite order; ``layouts``, the ways in which it can lay out arguments; ``able``, which of the properties of
-differentiable functions it can be asked for; and ``lacks``, what is not tested of any such target.
+opposite order, as they are when all is done (y: when all forwards are); ``layouts``, the ways in which it can lay out
+arguments; ``able``, which of the properties that not every target has it can be asked for; and ``lacks``, what is not
+tested of any such target.
 """
+
+import contextlib
+import ctypes
 
 import numpy as np
 
 from .. import contract
-from .layouts import LAYOUTS, laid_out
+from .cases import UNWRITTEN
+from .layouts import LAYOUTS
 from .targets import Outcome, TargetError, arguments, eps_of, of_target, parts_of
+
+
+try:  # glibc fills memory that it hands out or takes back, where it is told to by M_PERTURB
+    _mallopt, _PERTURB = ctypes.CDLL(None).mallopt, -6
+except (AttributeError, OSError, TypeError):
+    _mallopt = None
 
 
 class NumPyPair:
     """``forward(x, gamma, beta, eps) -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma, dbeta)``."""
 
     layouts = tuple(LAYOUTS)
-    able = ()
+    able = (UNWRITTEN,) * (_mallopt is not None)
     lacks = ("one gradient alone, gradients that add up, a second derivative: a pair of functions has none",)
 
     def __init__(self, target, settings):
@@ -29,15 +40,25 @@ class NumPyPair:
 
     def calls(self, cases):
         started = [self._forward(case) for case in cases]
-        return [self._backward(*call) for call in reversed(started)][::-1]
+        copies = [self.get("y", y) for *_, y, _ in started]  # a later forward may have written over it; a backward may
+        found = [self._backward(arrays, saved) for arrays, _, _, saved in reversed(started)][::-1]
+        return [self._outcome(*call[:2], y, result) for call, y, result in zip(started, copies, found)]
 
     def _forward(self, case):
         arrays = arguments(case, self.settings, lambda a: self.put(a, case.dtype))
         before = {name: self.get(name, a).tobytes() for name, a in arrays.items()}
         result = of_target(self.forward, *(a for name, a in arrays.items() if name != "dy"),
                            *eps_of(case, self.settings))
-        y, saved = parts_of("forward", result, ("y", "what backward needs"))
-        return arrays, before, self.get("y", y), saved
+        return arrays, before, *parts_of("forward", result, ("y", "what backward needs"))
+
+    @contextlib.contextmanager
+    def poisoned(self):
+        """Fresh memory is full of 0x7f: huge numbers. NumPy keeps pieces of up to 1024 bytes for itself, as they were."""
+        _mallopt(_PERTURB, 0x80)
+        try:
+            yield
+        finally:
+            _mallopt(_PERTURB, 0)
 
     def put(self, array, dtype):
         """A new array of this dtype; bfloat16 is the one of ml_dtypes."""
@@ -52,10 +73,11 @@ class NumPyPair:
         """What is compared: a copy, which a later call cannot change."""
         return None if array is None else np.array(array)
 
-    def _backward(self, arrays, before, y, saved):
-        names = self.settings.tensors[1:]
-        result = parts_of("backward", of_target(self.backward, arrays["dy"], saved), names)
-        tensors = {"y": y, **{name: self.get(name, a) for name, a in zip(names, result)}}
+    def _backward(self, arrays, saved):
+        return parts_of("backward", of_target(self.backward, arrays["dy"], saved), self.settings.tensors[1:])
+
+    def _outcome(self, arrays, before, y, result):
+        tensors = {"y": y, **{name: self.get(name, a) for name, a in zip(self.settings.tensors[1:], result)}}
         return Outcome(tensors, {name: a.dtype.name for name, a in tensors.items() if a is not None},
                        tuple(name for name, a in arrays.items() if self.get(name, a).tobytes() != before[name]))
 

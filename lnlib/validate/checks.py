@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .cases import draw, drawer
+from .cases import UNWRITTEN, draw, drawer
 from .judge import BY_ROW, Verdict, judge, second_derivative, third_derivative, truth
 from .targets import Raised, TargetError
 
@@ -135,10 +135,23 @@ def repeatable(target, case):
 
 
 def any_order(target, case):
-    """Two forwards, then the backward of the second and that of the first."""
-    other = drawer(target.settings)(case.property, (3, case.x.shape[-1]), case.dtype, case.eps, offset=-2.5)
-    outcomes = target.calls([case, other])
-    return compare(outcomes[0], case, target.settings) + compare(outcomes[1], other, target.settings)
+    """Three forwards, the last of the first's shape; then the backwards in the opposite order.
+
+    So what is kept for all calls, or for all of one shape, belongs to a later call when it is needed or looked at.
+    """
+    draw, shape = drawer(target.settings), case.x.shape
+    others = [draw(case.property, size, case.dtype, case.eps, offset=offset) for size, offset in (
+        ((3, shape[-1]), -2.5), (shape, 0.5))]
+    cases = case, *others
+    found = [f for outcome, one in zip(target.calls(cases), cases) for f in compare(outcome, one, target.settings)]
+    return [f._replace(sentence=f"where three forwards come before their backwards, {f.sentence}") for f in found]
+
+
+def all_written(target, case):
+    """Right numbers, whatever was in memory before."""
+    with target.poisoned():
+        found = right_numbers(target, case)
+    return [f._replace(sentence=f"where fresh memory is not 0 but filled, {f.sentence}") for f in found]
 
 
 def one_gradient_alone(target, case):
@@ -158,15 +171,23 @@ def gradients_add_up(target, case):
 
 def right_second_derivative(target, case):
     """The gradients of the product of v and dx, for a random v."""
-    v = draw("v", case.x.shape, case.dtype, offset=0.0, sigma=1.0).x
-    found = []
-    for name, value, (exact, slack) in zip(("x", "gamma", "dy"), target.second(case, v), second_derivative(
-            case, v, target.settings)):
+    return of_second_derivative(target.second, case, target.settings, [
+        f"the gradient of <v, dx> with respect to {name}" for name in ("x", "gamma", "dy")])
+
+
+def right_forward_mode(target, case):
+    """The JVP along a random v, and the gradients of its product with dy: they are those of <v, dx>."""
+    return of_second_derivative(target.forward_mode, case, target.settings, [
+        "the gradient of <dy, JVP> with respect to x", "the gradient of <dy, JVP> with respect to gamma", "the JVP"])
+
+
+def of_second_derivative(found, case, settings, names):
+    v, wrongs = draw("v", case.x.shape, case.dtype, offset=0.0, sigma=1.0).x, []
+    for name, value, (exact, slack) in zip(names, found(case, v), second_derivative(case, v, settings)):
         wrong = np.linalg.norm(value - exact)
         if not wrong <= slack:
-            found.append(Finding("", None, f"the gradient of <v, dx> with respect to {name} is wrong by "
-                                           f"{wrong / np.linalg.norm(exact):.2g} of its size"))
-    return found
+            wrongs.append(Finding("", None, f"{name} is wrong by {wrong / np.linalg.norm(exact):.2g} of its size"))
+    return wrongs
 
 
 def right_nested_derivatives(target, case):
@@ -182,13 +203,14 @@ def right_nested_derivatives(target, case):
 #: The check of a property; of all others it is :func:`right_numbers`.
 CHECKS = {"NaN stays in its row": rows_apart, "shapes and dtypes of results": results_alike,
           "arguments unchanged": arguments_kept, "the same answer twice": repeatable, "calls in any order": any_order,
-          "one gradient alone": one_gradient_alone, "gradients add up": gradients_add_up,
-          "the second derivative": right_second_derivative, "nested derivatives": right_nested_derivatives}
+          UNWRITTEN: all_written, "one gradient alone": one_gradient_alone, "gradients add up": gradients_add_up,
+          "the second derivative": right_second_derivative, "nested derivatives": right_nested_derivatives,
+          "the gradient of a JVP": right_forward_mode}
 
 
 #: Properties that say nothing where the numbers are wrong in the plainest way of asking for them.
-ON_TOP = ("memory in any order", "NaN stays in its row", "calls in any order", "one gradient alone", "gradients add up",
-          "the second derivative", "nested derivatives")
+ON_TOP = ("memory in any order", "NaN stays in its row", "calls in any order", UNWRITTEN, "one gradient alone",
+          "gradients add up", "the second derivative", "nested derivatives", "the gradient of a JVP")
 
 
 def plain(case):

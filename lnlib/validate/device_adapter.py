@@ -17,6 +17,7 @@ class DevicePair(NumPyPair):
     """``forward(x, gamma, beta, eps) -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma, dbeta)`` on a device."""
 
     layouts = SECOND, SLICE, FURTHER  # what slices and reshapes make
+    able = ()
 
     def __init__(self, target, settings):
         super().__init__(target, settings)

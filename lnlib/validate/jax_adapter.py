@@ -21,7 +21,7 @@ class JaxFunction:
         self.function = contract.require_callable("target", target)
         self.settings = settings
         self._both = functools.cache(self._compiled)
-        self.able += ("the second derivative",) * settings.double_backward + ("nested derivatives",) * settings.nested
+        self.able += settings.derivatives
 
     def _arguments(self, case):
         made = arguments(case, self.settings, lambda a: jnp.asarray(a, dtype=case.dtype))
@@ -62,6 +62,19 @@ class JaxFunction:
         with _wide(case):
             found = of_target(jax.jit(jax.grad(self._product(case, v), argnums=(0, 1, 2))), *self._differentiated(case))
             return [np.asarray(a, np.float64) for a in found]
+
+    def forward_mode(self, case, v):
+        """The gradients of the product of dy and the JVP along v with respect to x and gamma; and the JVP."""
+        with _wide(case):
+            others, dy = self._arguments(case)
+            v = jnp.asarray(v, case.dtype)
+
+            def product(x, gamma):
+                _, along = jax.jvp(lambda x: self._y(case)(*(others | {"x": x, "gamma": gamma}).values()), (x,), (v,))
+                return (along * dy).sum(), along
+            found, along = of_target(jax.jit(jax.grad(product, argnums=(0, 1), has_aux=True)), others["x"],
+                                     others["gamma"])
+            return [np.asarray(a, np.float64) for a in (*found, along)]
 
     def third(self, case, v, u):
         """The gradient with respect to x of the product of u and the gradient of <v, dx>."""

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from ..contract import require_kind
 from .adapters import adapt
-from .cases import FAR, all_cases, drawer
+from .cases import FAR_SHAPE, NEAR, all_cases, drawer, far
 from .checks import ON_TOP, call, check, misshapen, plain
 from .judge import BY_ROW, judge
 from .naming import name
@@ -14,10 +14,6 @@ from .report import Failure, Report
 from .settings import Settings
 from .shrink import shrink, starting_at
 from .targets import Raised, TargetError
-
-#: mean / sigma at which :func:`losses` looks.
-DISTANCES = 10, 100, *FAR
-
 
 def progress(cases):
     """The cases, with a progress bar after a second where tqdm is installed and somebody looks."""
@@ -129,8 +125,8 @@ def losses(target, watch):
         if target.settings.rms or dtype in ("float16", "bfloat16"):
             continue
         begins = {}
-        for offset in DISTANCES:
-            case = drawer(target.settings)("digits", (16, 64), dtype, offset=offset, sigma=1.0)
+        for offset in (*NEAR[1:], *far(target.settings, dtype)):
+            case = drawer(target.settings)("digits", FAR_SHAPE, dtype, offset=offset, sigma=1.0)
             if not target.settings.takes(case.x.shape):
                 continue
             watch(case)

@@ -29,6 +29,7 @@ class Settings:
     * ``accumulate``: the dtype of its arithmetic and sums; by default float32 for float32 and half precision.
     * ``double_backward``: whether its gradient can be differentiated again (PyTorch, JAX).
     * ``nested``: whether its second derivative can be differentiated, too.
+    * ``forward_mode``: whether it has a JVP, and this a gradient (PyTorch, JAX).
     * ``device``: where PyTorch's tensors are put, as PyTorch writes it ("cuda").
 
     Of the methods, arguments are not checked: a run asks them about its own cases.
@@ -47,6 +48,7 @@ class Settings:
     accumulate: str | None = None
     double_backward: bool = False
     nested: bool = False
+    forward_mode: bool = False
     device: str | None = None
 
     def __post_init__(self):
@@ -59,7 +61,7 @@ class Settings:
             contract.require_choice("dtypes", dtype, DTYPES)
         if self.accumulate is not None:
             contract.require_choice("accumulate", self.accumulate, DTYPES)
-        for name in ("quick", "beta", "contiguous", "double_backward", "nested"):
+        for name in ("quick", "beta", "contiguous", "double_backward", "nested", "forward_mode"):
             contract.require_bool(name, getattr(self, name))
         if self.eps is not None:
             contract.require_eps(self.eps)
@@ -76,6 +78,13 @@ class Settings:
     @property
     def rms(self):
         return self.kind == "rms_norm"
+
+    @property
+    def derivatives(self):
+        """The properties of derivatives of derivatives that are asked for."""
+        asked = {"the second derivative": self.double_backward, "nested derivatives": self.nested,
+                 "the gradient of a JVP": self.forward_mode}
+        return tuple(name for name, wanted in asked.items() if wanted)
 
     @property
     def autograd(self):
@@ -111,8 +120,9 @@ class Settings:
             (self.multiple_of > 1, f"D that is no multiple of {self.multiple_of}"),
             (self.most_features, f"D above {self.most_features}"),
             (self.most_rows, f"more than {self.most_rows} rows"),
-            (self.contiguous, "arrays with strides"),
+            (self.contiguous, "arrays with strides" + ", but for dy" * self.autograd),
             (not differentiated, "a third derivative" if self.double_backward else "a second and a third derivative"),
+            (self.framework in ("torch", "jax") and not self.forward_mode, "a JVP and its gradient"),
             (missing, " and ".join(missing)),
             (self.quick, QUICK),
             (halves and not self.quick, f"rows far from zero in {' and '.join(halves)}")) if lacks]

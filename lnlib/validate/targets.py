@@ -32,10 +32,10 @@ def in_one_line(error):
     return f"{type(error).__name__}{': ' + text[0] if text else ''}"
 
 
-def of_target(function, *arguments):
+def of_target(function, *arguments, **options):
     """What a function of the target returns; :class:`Raised` if it raises."""
     try:
-        return function(*arguments)
+        return function(*arguments, **options)
     except (TargetError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit too: a target that leaves has not held

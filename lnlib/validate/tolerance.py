@@ -106,6 +106,11 @@ def distance_loss(offset, D):
     return np.minimum(offset**2, np.maximum(FREE**2, offset if D > 1 else 0))
 
 
+def plain(D, accumulate):
+    """What any right spelling may lose of a row, relative to what is rounded: see :func:`allowed`."""
+    return (20 + 4 * math.sqrt(D)) * U[accumulate]
+
+
 def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False):
     """Absolute L2 errors that any right spelling may make: of each row of y and dx, each column of dgamma and dbeta.
 
@@ -126,11 +131,11 @@ def allowed(exact, x, gamma, beta, dy, dtype, accumulate, rms=False):
     u, stored = U[accumulate], U[dtype] if half else 0.0
     floor = 20 / 2 * TINY[accumulate] + (8 / 2 * TINY[dtype] if half else 0.0)
     offset = np.abs(x.mean(axis=-1, keepdims=True)) * exact["rstd"] * (not rms)
-    plain, last, norm = (20 + 4 * math.sqrt(D)) * u, 4 * (u + stored), np.linalg.norm
+    last, norm = 4 * (u + stored), np.linalg.norm
     size = _xhat_size(exact["xhat"])
     lost = floor * exact["rstd"] + np.minimum(floor * exact["rstd"] * exact["rstd"], 1)
-    xhat = plain * (size + distance_loss(offset, D)) + 8 * stored * (size + offset) + lost * (1 + size) + floor
-    row = plain * (1 + distance_loss(offset, D)) + 8 * stored * (1 + offset) + lost
+    xhat = plain(D, accumulate) * (size + distance_loss(offset, D)) + 8 * stored * (size + offset) + lost * (1 + size) + floor
+    row = plain(D, accumulate) * (1 + distance_loss(offset, D)) + 8 * stored * (1 + offset) + lost
     wrong = {"dgamma": (np.abs(dy) * xhat, np.abs(dy) * size), "dbeta": (last * np.abs(dy), np.abs(dy))}
     return {"y": norm(gamma * xhat, axis=-1) + last * norm(np.abs(beta) + np.abs(exact["y"]), axis=-1)
                  + floor * math.sqrt(D),

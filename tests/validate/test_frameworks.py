@@ -1,5 +1,6 @@
 """lnlib.validate on PyTorch, JAX and device arrays, where these are installed."""
 
+import functools
 import os
 import runpy
 import subprocess
@@ -209,3 +210,136 @@ def test_tensors_have_the_strides_that_pytorch_gives_and_dy_those_of_what_was_do
 
     found = validate(AsX, framework="torch", quick=True, contiguous=True, most_features=7, most_rows=15).failures
     assert [failure.property for failure in found] == ["memory in any order"] and set(found[0].case.layouts) == {"dy"}
+
+
+def small(target, **options):
+    """What failed of a small part of the run, by property: its sentence."""
+    return failed(target, most_features=7, most_rows=15, **options)
+
+
+def test_parameters_go_by_their_names_and_have_a_number_for_each_feature():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    nn = torch.nn
+
+    class BiasFirst(nn.Module):
+        def __init__(self, D, epsilon=1e-5):
+            super().__init__()
+            self.bias, self.weight, self.variance_epsilon = nn.Parameter(torch.zeros(D)), nn.Parameter(torch.ones(D)), epsilon
+
+        def forward(self, x):
+            return nn.functional.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.variance_epsilon)
+
+    class Swapped(BiasFirst):
+        """Its names say the other way round what they are."""
+
+        def forward(self, x):
+            return nn.functional.layer_norm(x, x.shape[-1:], self.bias, self.weight, self.variance_epsilon)
+
+    class OneGain(nn.Module):
+        def __init__(self, D, eps=1e-5):
+            super().__init__()
+            self.g, self.eps = nn.Parameter(torch.ones(1)), eps
+
+        def forward(self, x):
+            return self.g * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+    class NoEps(BiasFirst):
+        def __init__(self, D):
+            super().__init__(D)
+
+    assert not small(BiasFirst) and not small(BiasFirst(5, 1e-3)) and "ordinary rows" in small(Swapped)
+    for wrong in (OneGain, OneGain(7)):
+        with pytest.raises(TargetError, match=r"found a (parameter g|module with parameters) of shapes? .*\(1,\).*, expected "):
+            small(wrong, kind="rms_norm")
+    with pytest.raises(TargetError, match="found a class that takes D, expected an argument eps or epsilon"):
+        small(NoEps)
+    with pytest.raises(TargetError, match='kind="rms_norm" or beta=False'):
+        small(nn.RMSNorm)
+    assert not small(NoEps, eps=1e-5)
+
+
+def test_a_module_is_the_same_in_every_call():
+    """What one keeps for its backward belongs to the last call."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    class Keeping(torch.nn.LayerNorm):
+        def forward(self, x):
+            self.kept = y = torch.nn.functional.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
+            y.register_hook(lambda dy: dy + (self.kept is not y))
+            return y + 0
+
+    assert set(small(Keeping)) == set(small(Keeping(7))) == {"calls in any order"}
+
+
+def test_what_is_compiled_is_compiled_for_every_case():
+    """PyTorch gives up after eight shapes, and runs the function as it is: right, in this case."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from lnlib.validate.adapters import adapt
+    from lnlib.validate.cases import draw
+    from lnlib.validate.settings import Settings
+
+    @functools.partial(torch.compile, backend="eager", dynamic=False)
+    def target(x, gamma, beta, eps):
+        return torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, eps) * (1 + torch.compiler.is_compiling())
+
+    adapted, limit = adapt(target, Settings(framework="torch")), torch._dynamo.config.recompile_limit
+    for D in range(2, 2 + limit + 3):
+        outcome, = adapted.calls([case := draw("any width", (2, D), "float32")])
+        dbeta = case.dy.sum(axis=0)
+        np.testing.assert_allclose(outcome.tensors["dbeta"], 2 * dbeta, rtol=1e-4, atol=1e-4)
+    assert torch._dynamo.config.recompile_limit == limit
+
+
+def test_the_gradient_of_a_jvp():
+    """PyTorch's own layer norm has a JVP whose gradient is that of another function (pytorch/pytorch#196700)."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    def layer_norm(x, gamma, beta, eps):
+        c = x - x.mean(-1, keepdim=True)
+        return gamma * c / torch.sqrt((c * c).mean(-1, keepdim=True) + eps) + beta
+
+    def stopped(x, gamma, beta, eps):
+        c = x - x.mean(-1, keepdim=True)
+        return gamma * c / torch.sqrt((c * c).mean(-1, keepdim=True) + eps).detach() + beta
+
+    options = {"dtypes": ("float64",), "forward_mode": True}
+    assert not small(layer_norm, **options) and "the gradient of a JVP" not in small(layer_norm)
+    assert not small(torch.nn.RMSNorm, kind="rms_norm", **options)
+    assert "ordinary rows" in small(stopped, **options)
+    found = small(torch.nn.LayerNorm, **options)
+    assert set(found) == {"the gradient of a JVP"} and "<dy, JVP> with respect to x is wrong" in found.popitem()[1]
+
+
+def test_tensors_that_nobody_wrote_are_filled():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    class Partial(torch.autograd.Function):
+        """256 partial sums, of which some are written."""
+
+        @staticmethod
+        def forward(ctx, x, gamma, beta, eps):
+            ctx.save_for_backward(x, gamma, beta)
+            ctx.eps = eps
+            return torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, eps)
+
+        @staticmethod
+        def backward(ctx, dy):
+            x, gamma, beta = (a.detach().requires_grad_() for a in ctx.saved_tensors)
+            with torch.enable_grad():
+                y = torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, ctx.eps)
+            partial = torch.empty(256, *gamma.shape, dtype=dy.dtype)
+            if not torch.utils.deterministic.fill_uninitialized_memory or not torch.are_deterministic_algorithms_enabled():
+                partial.zero_()  # as a fresh heap has it
+            dx, dgamma, dbeta = torch.autograd.grad(y, (x, gamma, beta), dy)
+            partial[0] = dgamma
+            return dx, partial.sum(0), dbeta, None
+
+    before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    try:
+        found = small(Partial)
+        assert set(found) == {"memory that nobody wrote"} and "dgamma is not finite" in found.popitem()[1]
+        assert (torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory) == \
+            (before[0], False)
+    finally:
+        torch.utils.deterministic.fill_uninitialized_memory = before[1]

@@ -17,6 +17,7 @@ from .grader.launch import Limits
 from .grader.notebook import Seconds
 from .tasks import draw, own
 
+_LONGEST_NAME = 80  # of a file
 _MISTAKEN = "What goes wrong, and the checks tell apart:"
 _SETUP = f"""import copy
 
@@ -78,7 +79,8 @@ def write(chapters, out, seed=None, title="Assignment", per_student=None, tasks=
     Without ``seed`` a private one of 128 bits is drawn; instructor/assignment.json keeps it. A folder that is not
     empty is refused. ``per_student``: a roster, whose students get a variant each. ``tasks``: a folder of own tasks.
     """
-    out, name = Path(out), re.sub(r"[^A-Za-z0-9]+", "-", title).strip("-").lower()
+    out, title = Path(out), " ".join(title.split())
+    name = re.sub(r"[^A-Za-z0-9]+", "-", title)[:_LONGEST_NAME].strip("-").lower()
     if not name:
         raise ValueError(f"title: found {title!r}, expected one with letters or digits")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -88,7 +90,21 @@ def write(chapters, out, seed=None, title="Assignment", per_student=None, tasks=
     for id in ids:
         own.try_out(id)
     made = (title, name, seed, chapters, ids)
-    files = _for_each(roster.read(per_student), *made) if per_student else _for_all(*made)
+    try:
+        files = [*(_for_each(roster.read(per_student), *made) if per_student else _for_all(*made))]
+    except (ValueError, OSError):
+        raise
+    except Exception as error:  # of a task of somebody's own, in a draw that was not tried
+        raise ValueError(f"tasks: one of them cannot be drawn ({type(error).__name__}: {error})") from error
+    try:
+        _write(files, out, tasks, per_student)
+    except BaseException:  # half an assignment must not be handed out
+        shutil.rmtree(out, ignore_errors=True)
+        raise
+    return out
+
+
+def _write(files, out, tasks, per_student):
     for path, text in files:
         (out / path).parent.mkdir(parents=True, exist_ok=True)
         (out / path).write_text(text, encoding="utf-8")
@@ -101,7 +117,6 @@ def write(chapters, out, seed=None, title="Assignment", per_student=None, tasks=
     for private in ("instructor", "nbgrader"):  # others may have accounts on this machine
         if (out / private).exists():
             (out / private).chmod(0o700)
-    return out
 
 
 def _for_all(title, name, seed, chapters, ids):

@@ -22,8 +22,14 @@ class Guess(NamedTuple):
 
 def guess(path, draws=20000):
     """A :class:`Guess` for each task of a student's notebook, after at most so many draws of each."""
-    cells = {cell["id"]: "".join(cell["source"]) for cell in json.loads(Path(path).read_bytes())["cells"]}
-    for id in [name.removesuffix("-text") for name in cells if name.endswith("-text")]:
+    try:
+        cells = {cell["id"]: "".join(cell["source"]) for cell in json.loads(Path(path).read_bytes())["cells"]}
+    except (ValueError, TypeError, KeyError):
+        cells = {}
+    ids = [name.removesuffix("-text") for name in cells if name.endswith("-text") and name[:-5] in cells]
+    if not ids:
+        raise ValueError(f"notebooks: found {path}, which has none of our tasks, expected a notebook as students get it")
+    for id in ids:
         yield _found(id, cells[id], cells[f"{id}-text"], draws) if id in TASKS else Guess(id, 0, None)
 
 

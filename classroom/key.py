@@ -56,23 +56,36 @@ def load(path):
         key = json.loads(data)
         seed, chapters, ids = int(key["seed"]), tuple(map(int, key["chapters"])), key["own"]
         prints, students, title = [task["fingerprint"] for task in key["tasks"]], key.get("students"), key["title"]
+        first = None if students is None else next(iter(dict(students)))
+        made_with = dict(key["versions"]).get("lnlib")
+        if not isinstance(title, str) or not isinstance(ids, list):
+            raise ValueError("its title is no text, or its own tasks are no list")
+    except StopIteration:
+        raise ValueError(f"assignment: found {path}, whose students are none") from None
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"assignment: found {path}, expected an assignment.json of this kit ({error})") from None
-    folders = CODE
-    if ids:
-        folders = (*CODE, path.parent / OWN)
-        own.load(path.parent / OWN)
+        raise ValueError(f"assignment: found {path}, expected an assignment.json of this kit "
+                         f"({type(error).__name__}: {error})") from None
+    folders = (*CODE, path.parent / OWN) if ids else CODE
+
+    def drawn(student):
+        try:
+            return draw(chapters, seed if student is None else for_student(seed, student), ids)
+        except Exception as error:  # one that looks like a student's absence, too
+            raise ValueError(f"assignment: the tasks of {path} cannot be drawn again ({type(error).__name__}: {error})"
+                             ) from error
 
     def variants(student):
-        expected, found = students[student], draw(chapters, for_student(seed, student), ids)
+        expected, found = students[student], drawn(student)
         if sheet_print(found) != expected:
             raise ValueError("assignment: written by another version of this repository, which draws other tasks")
         return found
 
-    tasks = draw(chapters, seed if students is None else for_student(seed, next(iter(students))), ids)
+    if ids:
+        own.load(path.parent / OWN)
+    tasks = drawn(first)
     if prints != [fingerprint(task) for task in tasks]:
         raise ValueError(f"assignment: {path} was written by another version of this repository, which draws other "
-                         f"tasks; use that one: lnlib {key.get('versions', {}).get('lnlib')}")
+                         f"tasks; use that one: lnlib {made_with}")
     code = hashlib.sha256()
     for file in sorted(file for folder in folders for file in folder.rglob("*.py")):
         code.update(f"{file.name}\n".encode() + file.read_bytes())

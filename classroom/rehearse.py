@@ -105,8 +105,9 @@ def surprises(graded, expected):
 
 def run(students=200, hostile=0.1, jobs=None, turns=2, chapters=(1, 3, 4)):
     """The command ``rehearse``: exit code 0 if none is lost, all are as expected, the points the same each turn."""
-    if students < 1:
-        raise ValueError(f"students: found {students}, expected 1 or more")
+    for name, number in ("students", students), ("turns", turns):
+        if number < 1:
+            raise ValueError(f"{name}: found {number}, expected 1 or more")
     drawn, seed = tasks.draw(chapters, 1), 1
     assignment = Assignment(drawn, seed, "rehearsal")
     if not grade.has_sandbox():
@@ -128,5 +129,5 @@ def run(students=200, hostile=0.1, jobs=None, turns=2, chapters=(1, 3, 4)):
             found += surprises(graded, expected)
     if len(set(texts)) > 1:
         found.append("the points of the turns differ")
-    print("\n".join(found) or f"none lost, each as expected{', the same points twice' if turns == 2 else ''}")
+    print("\n".join(found) or f"none lost, each as expected{', the same points each time' if turns > 1 else ''}")
     return 1 if found else 0

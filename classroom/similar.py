@@ -16,8 +16,9 @@ from collections import Counter
 from pathlib import Path
 
 from .grader.feedback import page
+from .grader.grade import handed_in
 from .grader.roster import join
-from .grader.submissions import find_submissions, open_folder, read
+from .grader.submissions import open_folder, read
 
 _MANY, _MOST = 0.2, 20  # of the submissions, but of three at least and so many at most: what more wrote is no sign
 _LEAST = 5  # lines
@@ -97,15 +98,18 @@ def _shared(one, other):
 
 def run(submissions, handed_out, out, threshold=0.8):
     """The command ``similar``: a page with the pairs; exit code 0."""
-    notebooks = [handed_out] if Path(handed_out).is_file() else sorted(Path(handed_out).glob("*.ipynb"))
+    place = Path(handed_out)
+    notebooks = sorted(place.glob("*.ipynb")) if place.is_dir() else [place] * (place.suffix.lower() == ".ipynb")
     if not notebooks:  # else what was handed out would be told as copied
         raise ValueError(f"handed-out: found no notebook in {handed_out}, expected the one that students got, or a "
                          "folder of them")
     sources = {}
     with open_folder(submissions) as folder:
-        for submission in find_submissions(folder):
+        for submission in handed_in(submissions, folder, 2):
             with contextlib.suppress(ValueError):  # of what cannot be read
                 sources[submission.student] = cells_of(read(folder, submission))
+    if len(sources) < 2:
+        raise ValueError(f"submissions: found {len(sources)} in {submissions} that can be read, expected 2 or more")
     whose = join(list(sources)).student
     given = [cell for path in notebooks for cell in cells_of(Path(path).read_bytes())]
     found = sorted((pair for pair in pairs(sources, given, threshold) if whose.get(pair[1]) != whose.get(pair[2], 0)),

@@ -36,7 +36,12 @@ def by_dask(address, assignment):
         f"{key.OWN}/{path.name}": path.read_text(encoding="utf-8") for path in own}
 
     def judge(grading):
-        with Client(address) as client:
+        try:
+            client = Client(address)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"dask: found no scheduler at {address} ({error}), expected one such as "
+                             "tcp://scheduler:8786") from None
+        with client:
             _spread(client, grading, files)
     return judge
 

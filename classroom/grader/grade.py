@@ -55,10 +55,7 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
     Its exit code: 0, 1 where a result is missing, 2 where it cannot work, 130 at Ctrl-C.
     """
     submissions, out = Path(submissions), Path(out)
-    if not submissions.is_dir():
-        raise ValueError(f"submissions: found {submissions}, expected a folder")
-    if submissions.resolve() in (out.resolve(), *out.resolve().parents):
-        raise ValueError("out: found a folder inside the submissions, expected another place")
+    _require_folders(submissions, out)
     if late and not deadline:
         raise ValueError("late: a rule for being late needs --deadline")
     rule = lateness.rule(deadline, late) if deadline else None
@@ -101,17 +98,38 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
     return _summary(out, marks, states, number)
 
 
-def merge(shards, out, **options):
+def _require_folders(submissions, out):
+    """ValueError, before anything is made, unless something was handed in, and the results go elsewhere."""
+    if not submissions.is_dir():
+        raise ValueError(f"submissions: found {submissions}, expected a folder")
+    if submissions.resolve() in (out.resolve(), *out.resolve().parents):
+        raise ValueError("out: found a folder inside the submissions, expected another place")
+    with open_folder(submissions) as folder:
+        handed_in(submissions, folder)
+
+
+def merge(shards, submissions, out, **options):
     """Put the results of shards, folders that ``run`` wrote, into ``out``, and write what ``run`` writes of them."""
-    results = Path(out, "results")
-    results.mkdir(parents=True, exist_ok=True)
+    _require_folders(Path(submissions), Path(out))
     for shard in shards:
         if not Path(shard, "results").is_dir():
             raise ValueError(f"shards: found {shard}, expected a folder that `grade --shard` wrote")
+    results = Path(out, "results")
+    results.mkdir(parents=True, exist_ok=True)
+    for shard in shards:
         for path in Path(shard, "results").glob("*.json"):
             if not (results / path.name).exists():
                 shutil.copy(path, results / path.name)
-    return run(out=out, judge=nowhere, **options)
+    return run(submissions, out=out, judge=nowhere, **options)
+
+
+def handed_in(path, folder, least=1):
+    """What was handed in; ValueError where it is too little for anything to be said of it."""
+    found = find_submissions(folder)
+    if len(found) < least:
+        raise ValueError(f"submissions: found {len(found)} in {path}, expected {least} or more: a notebook, or a folder "
+                         "with one, for each student")
+    return found
 
 
 def _times(found, students, who, folder):

@@ -35,12 +35,12 @@ def rule(deadline, text=None):
     ``1 point per day, at most 3 points``; without one nothing is lost."""
     try:
         when = datetime.fromisoformat(deadline)
-    except ValueError:
+        if len(deadline.strip()) <= 10:  # a day: all of it
+            when = when.replace(hour=23, minute=59, second=59)
+        if when.tzinfo is None:
+            when = when.astimezone()
+    except (ValueError, OverflowError):
         raise ValueError(f"deadline: found {deadline!r}, expected a time such as 2026-11-20T23:59") from None
-    if len(deadline.strip()) <= 10:  # a day: all of it
-        when = when.replace(hour=23, minute=59, second=59)
-    if when.tzinfo is None:
-        when = when.astimezone()
     if text is None:
         return Late(when, 0.0, True, math.inf)
     found = _RULE.fullmatch(text.strip().lower())

@@ -4,10 +4,9 @@ The file of matches is CSV with the columns of ``_COLUMNS``. The grader writes w
 "yes" in the last column and grades again.
 """
 
-import csv
 import difflib
 
-from .text import cell, csv_text
+from .text import cell, csv_text, read_csv
 
 _COLUMNS = "student", "asked for", "found", "agreed"
 _ALIKE = 0.6  # of difflib's ratio, its own default for a close match
@@ -39,12 +38,12 @@ def read(path):
     """What the instructor agreed to: dict student, as in the table -> dict name -> name. Empty without a file."""
     agreed = {}
     if path.exists():
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            for row in csv.DictReader(file):
-                if set(_COLUMNS) - set(row):
-                    raise ValueError(f"{path}: found columns {', '.join(row)}, expected {', '.join(_COLUMNS)}")
-                if (row["agreed"] or "").strip().lower() in ("yes", "y", "1", "true"):
-                    agreed.setdefault(row["student"], {})[row["asked for"]] = row["found"]
+        columns, rows = read_csv(path, "matches")
+        if set(_COLUMNS) - set(columns):
+            raise ValueError(f"matches: {path}: found columns {', '.join(columns)}, expected {', '.join(_COLUMNS)}")
+        for _, row in rows:
+            if row["agreed"].strip().lower() in ("yes", "y", "1", "true"):
+                agreed.setdefault(row["student"], {})[row["asked for"]] = row["found"]
     return agreed
 
 

@@ -4,12 +4,12 @@ CSV with the columns of ``COLUMNS``, a row a decision. ``task`` is a task's id, 
 a comment only.
 """
 
-import csv
 import math
 import unicodedata
 from typing import NamedTuple
 
 from .roster import whose
+from .text import read_csv
 
 COLUMNS = "student", "task", "points", "comment"
 FILE, DAYS = "overrides.csv", "days late"
@@ -36,15 +36,13 @@ def read(path, ids, roster=None, joined=None):
         path.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
         return {}
     found = {}
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        table = csv.DictReader(file)
-        if set(COLUMNS) - set(table.fieldnames or ()):
-            raise ValueError(f"{path}: found columns {', '.join(table.fieldnames or ())}, expected "
-                             f"{', '.join(COLUMNS)}")
-        for row in table:
-            row = {column: (row[column] or "").strip() for column in COLUMNS}
-            if any(row.values()):
-                _take(found, row, ids, f"{path}, line {table.line_num}", roster, joined)
+    columns, rows = read_csv(path, "overrides")
+    if set(COLUMNS) - set(columns):
+        raise ValueError(f"overrides: {path}: found columns {', '.join(columns)}, expected {', '.join(COLUMNS)}")
+    for line, row in rows:
+        row = {column: row[column].strip() for column in COLUMNS}
+        if any(row.values()):
+            _take(found, row, ids, f"overrides: {path}, line {line}", roster, joined)
     return found
 
 

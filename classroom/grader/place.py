@@ -33,7 +33,11 @@ def inputs(out):
         with contextlib.suppress(FileExistsError):  # another shard was first
             os.link(partial, path)
         partial.unlink()
-    return int(path.read_text())
+    try:
+        return int(path.read_bytes())
+    except ValueError:
+        raise ValueError(f"out: found {path}, which holds no seed of a grading; remove it, and grading begins anew"
+                         ) from None
 
 
 def forget_inputs(out):

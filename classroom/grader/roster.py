@@ -6,15 +6,13 @@ id, a name or an address. Names are compared without case, blanks, invisible for
 two ways in which Unicode writes an accent.
 """
 
-import csv
-import io
 import re
 import unicodedata
-from pathlib import Path
 from typing import NamedTuple
 
 from .feedback import file_name
 from .submissions import suffix
+from .text import read_csv
 
 #: Columns that tell who somebody is, the first that is there is the id; as Moodle, Canvas and people name them.
 _IDS = ("student id", "id number", "sis user id", "sis login id", "username", "identifier", "id",
@@ -90,20 +88,15 @@ def _letters(text):
 
 def read(path):
     """The :class:`Roster` of a CSV file; ValueError where it is none, or an id stands there twice."""
-    try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError(f"roster: {path} is not UTF-8; save it as CSV UTF-8") from None
-    table = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=text.partition("\n")[0].count))
-    columns = tuple(table.fieldnames or ())
+    columns, rows = read_csv(path, "roster", ",;\t")
     by_name = {column.strip().casefold(): column for column in columns}
     ids = [by_name[name] for name in _IDS if name in by_name] or [by_name[name] for name in _NAMES if name in by_name]
     if not ids:
         raise ValueError(f"roster: {path} has the columns {', '.join(columns) or '(none)'}; expected one of "
                          f"{', '.join((*_IDS, *_NAMES))}")
     students, seen = [], {}
-    for number, row in enumerate(table, 2):
-        row = {column: (row[column] or "").strip() for column in columns}
+    for number, row in rows:
+        row = {column: row[column].strip() for column in columns}
         id = next((row[column] for column in ids if row[column]), "")
         if not id or row.get(by_name.get("student", ""), "").casefold() == "points possible":
             continue  # no student, such as Canvas' second row

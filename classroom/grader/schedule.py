@@ -30,6 +30,15 @@ def write(path, text):
     partial.replace(path)
 
 
+def stored(path):
+    """The result that stands at ``path``; None where there is none, or no whole one."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "state" in found else None
+
+
 def judge_apart(data, assignment, path, seconds, limits, agreed=None):
     """Fork a process that judges and stores the result; its pid.
 
@@ -96,8 +105,8 @@ class Grading:
             if job is None or job.path in self._shared:  # or the same bytes, at work now
                 if job:
                     self._shared[job.path].append(submission)
-            elif job.path.exists() and (job.path in self._fresh or not self._again):
-                self._finish(submission, json.loads(job.path.read_bytes()))
+            elif (job.path in self._fresh or not self._again) and (known := stored(job.path)):
+                self._finish(submission, known)
             else:
                 job.path.unlink(missing_ok=True)
                 self._fresh.add(job.path)
@@ -132,15 +141,15 @@ class Grading:
         fewer = (dict(some) for number in reversed(range(len(job.renamed)))
                  for some in itertools.combinations(job.renamed.items(), number))
         paths = (self._path(job.data, job.sheet, renamed) for renamed in fewer)
-        return next((path for path in paths if path.exists()), None)
+        return next((path for path in paths if stored(path)), None)
 
     def end(self, path, why="its results could not be judged: too large, or too slow", before=None):
         """The result at ``path`` is there, or will never be, and ``why``; then the points are those of ``before``, a
         path as of :meth:`before`, if it is given."""
-        if path.exists():
-            result = json.loads(path.read_bytes())
+        if known := stored(path):
+            result = known
         elif before:
-            result = json.loads(before.read_bytes()) | {
+            result = stored(before) | {
                 "state": "not judged", "note": f"{why}; until then it has the points of before a match was agreed to"}
         else:
             result = nothing_ran(self._assignment, "not judged", why)

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from pathlib import Path
 
 _LONGEST = 600
 
@@ -29,3 +30,23 @@ def csv_text(rows):
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
+
+
+def read_csv(path, name, delimiters=","):
+    """Columns of a CSV file, and (line, row) of each of its rows, a dict of column -> text; ValueError, which begins
+    with ``name``, where it is none. Nothing that stands in it is passed over."""
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+        delimiter = max(delimiters, key=text.partition("\n")[0].count)
+        table = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, restval="", strict=True)
+        columns = tuple(table.fieldnames or ())
+        rows = [(table.line_num, row) for row in table]
+    except UnicodeDecodeError:
+        raise ValueError(f"{name}: {path} is not UTF-8; save it as CSV UTF-8") from None
+    except csv.Error as error:  # such as quotes that never end, which would swallow all lines after them
+        raise ValueError(f"{name}: found {path}, after line {table.line_num}: {error}; expected CSV") from None
+    for line, row in rows:
+        if any(row.pop(None, ())):
+            raise ValueError(f"{name}: found {path}, line {line}, with more cells than there are columns, expected "
+                             f"{len(columns)}; a text with a {delimiter!r} in it stands in quotes")
+    return columns, rows

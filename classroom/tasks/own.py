@@ -36,7 +36,7 @@ def _load(file):
     before = dict(TASKS)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"tasks: {file} raised {_words(error, file)}") from error
     found = [id for id, task in TASKS.items() if task.__module__ == name]
     if len(found) != 1 or not found[0].startswith("own-"):
@@ -55,7 +55,7 @@ def try_out(id):
         try:
             task = TASKS[id](Random(f"{seed}/{id}"))
             problem = next(_problems(task), None)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             problem = f"found {_words(error, file)}; expected a task that can be drawn and tried"
         if problem:
             raise ValueError(f"tasks: {file}: {id}, drawn by {seed}: {problem}")

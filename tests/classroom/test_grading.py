@@ -936,7 +936,7 @@ def test_as_many_jobs_as_would_never_end_are_refused(number):
 
 @pytest.mark.parametrize("wall, cpu", [(30, 60), (300, 300)])
 def test_who_gives_more_time_gives_more_of_the_processor(tmp_path, wall, cpu):
-    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "ann").mkdir(parents=True)
     sheet, found = SimpleNamespace(tasks=(), _replace=lambda **kwargs: sheet), []
     grade.run(tmp_path / "in", sheet, tmp_path / "out", wall=wall, judge=found.append, shard=(1, 1))
     assert [grading.limits for grading in found] == [launch.Limits(cpu=cpu)]

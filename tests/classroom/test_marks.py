@@ -119,7 +119,8 @@ def test_days_late_and_what_they_cost():
     assert late.rule("2026-11-20").lost(8, 3) == 0
     # A day ends with its last second, here and in a zone of its own; a time is that second.
     midnight = datetime(2026, 11, 21).astimezone()
-    for text, seconds in ("2026-11-20", 1), ("20261120", 1), ("2026-11-20T23:59", 60), ("2026-11-20T23:59:58", 2), ("20261120T23", 3600):
+    for text, seconds in (("2026-11-20", 1), ("20261120", 1), ("2026-11-20T23:59", 60), ("2026-11-20T23:59:58", 2),
+                          ("20261120T23", 3600)):
         assert late.rule(text).deadline == midnight - timedelta(seconds=seconds), text
     assert late.rule("2026-11-20T23:59+05:00").deadline == datetime(2026, 11, 20, 18, 59, tzinfo=timezone.utc)
 

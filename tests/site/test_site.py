@@ -43,7 +43,7 @@ def test_the_front_page_offers_what_the_build_has(html, site):
     for said in ("Run in the browser", "Try it", 'id="ex-backward-dx"'):
         assert (said in front) == live, said
     assert "Open in Colab" not in front  # no repository is known
-    assert front.index("Start with chapter 1") < front.index("<figure") and front.count("sd-card-title") == 4
+    assert front.index("In twenty minutes") < front.index("Start with chapter 1") < front.index("<figure") and front.count("sd-card-title") == 4
 
 
 def test_pages_describe_themselves(tags):

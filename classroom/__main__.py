@@ -73,18 +73,32 @@ def _words(error, args):
 
 def _add_grading(command):
     """The arguments that grade and merge share."""
-    command.add_argument("submissions", type=_path, help="a folder of notebooks, or of folders with one notebook: one a student; "
-                                             "a bulk download of Moodle or Canvas, unpacked, is one")
+    command.add_argument("submissions", type=_path,
+                         help="a folder of notebooks, or of folders with one notebook: one a student; a bulk download "
+                              "of Moodle or Canvas, unpacked, is one")
     command.add_argument("--assignment", type=_path, required=True, help="the private assignment.json")
-    command.add_argument("--out", type=_path, required=True, help="where points, feedback and results go; overrides.csv in it is "
-                                                      "yours: points and comments that grading keeps")
-    command.add_argument("--roster", type=_path, help="CSV of the class: ids, names, and what Moodle or Canvas take back "
-                                          "(default: the one of --per-student)")
+    command.add_argument("--out", type=_path, required=True,
+                         help="where points, feedback and results go; overrides.csv in it is yours: points and "
+                              "comments that grading keeps")
+    command.add_argument("--roster", type=_path,
+                         help="CSV of the class: ids, names, and what Moodle or Canvas take back (default: the one of "
+                              "--per-student)")
     command.add_argument("--deadline", help="such as 2026-11-20T23:59; files have the time that the download kept")
     command.add_argument("--late", metavar="RULE", help="such as '10%% per day' (of the points reached) or '1 point "
                                                         "per day, at most 5 points'")
     command.add_argument("--wall", type=_seconds, default=60, help="seconds for a submission (default: %(default)s)")
-    command.add_argument("--call", type=_seconds, default=10, help="seconds for a call, or a cell (default: %(default)s)")
+    command.add_argument("--call", type=_seconds, default=10,
+                         help="seconds for a call, or a cell (default: %(default)s)")
+
+
+def _add_rehearsing(command):
+    command.add_argument("--students", type=_whole(1), default=200)
+    command.add_argument("--hostile", type=_share, default=0.1, help="share of hostile ones (default: %(default)s)")
+    command.add_argument("--turns", type=_whole(1), default=2,
+                         help="gradings that are compared (default: %(default)s)")
+    command.add_argument("--jobs", type=_whole(1), help="submissions at a time (default: number of cores)")
+    command.add_argument("--beside", action="store_true",
+                         help="instead, measure what each kind of hostile submission costs the one beside it in time")
 
 
 def parser():
@@ -97,12 +111,13 @@ def parser():
         "assignment", help="write an assignment: for students, for you, for nbgrader",
         description="Write an assignment. The tasks are drawn by public code, so whoever has this repository finds "
                     "the solution of a task by a loop over seeds that compares texts, in seconds, and the seed being "
-                    "private does not help. What helps: tasks of your own (--tasks), which no public code draws, and asking "
-                    "students about what they handed in. --per-student keeps them from handing on solutions.")
+                    "private does not help. What helps: tasks of your own (--tasks), which no public code draws, and "
+                    "asking students about what they handed in. --per-student keeps them from handing on solutions.")
     new.add_argument("--chapters", type=_chapters, default=[], help="numbers, such as 3,4")
     new.add_argument("--out", type=_path, required=True, help="a new folder")
     new.add_argument("--seed", type=_seed, help="private, hard to guess; drawn if not given, and stored")
-    new.add_argument("--tasks", type=_path, metavar="FOLDER", help="tasks of your own, a Python file each: see classroom/example")
+    new.add_argument("--tasks", type=_path, metavar="FOLDER",
+                     help="tasks of your own, a Python file each: see classroom/example")
     new.add_argument("--per-student", type=_path, metavar="ROSTER",
                      help="CSV of the class, as Moodle and Canvas export it: everybody gets a variant of their own")
     new.add_argument("--title", default="Assignment", help="of the notebook (default: %(default)s)")
@@ -140,13 +155,7 @@ def parser():
     guess.add_argument("notebooks", type=_path, nargs="+", help="notebooks as students get them")
     guess.add_argument("--draws", type=_whole(1), default=20000, help="of each task, at most (default: %(default)s)")
 
-    rehearse = commands.add_parser("rehearse", help="grade made-up submissions, hostile ones among them, twice")
-    rehearse.add_argument("--students", type=_whole(1), default=200)
-    rehearse.add_argument("--hostile", type=_share, default=0.1, help="share of hostile ones (default: %(default)s)")
-    rehearse.add_argument("--turns", type=_whole(1), default=2, help="gradings that are compared (default: %(default)s)")
-    rehearse.add_argument("--jobs", type=_whole(1), help="submissions at a time (default: number of cores)")
-    rehearse.add_argument("--beside", action="store_true",
-                          help="instead, measure what each kind of hostile submission costs the one beside it in time")
+    _add_rehearsing(commands.add_parser("rehearse", help="grade made-up submissions, hostile ones among them, twice"))
     return found
 
 

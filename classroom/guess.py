@@ -28,7 +28,8 @@ def guess(path, draws=20000):
         cells = {}
     ids = [name.removesuffix("-text") for name in cells if name.endswith("-text") and name[:-5] in cells]
     if not ids:
-        raise ValueError(f"notebooks: found {path}, which has none of our tasks, expected a notebook as students get it")
+        raise ValueError(f"notebooks: found {path}, which has none of our tasks, expected a notebook as "
+                         "students get it")
     for id in ids:
         yield _found(id, cells[id], cells[f"{id}-text"], draws) if id in TASKS else Guess(id, 0, None)
 

@@ -276,7 +276,8 @@ itself = []
 itself.append(itself)
 odd = itertools.cycle([
     ["a" * 500000] + [""] * 90000, [["a" * 1000] + [""] * 999, *[numpy.zeros(1000, "int8")] * 15000], [0] * 200000,
-    [numpy.zeros(2**24, "int8")] * 90000, numpy.zeros((1,) * 30), numpy.zeros((0, 2**40)), numpy.broadcast_to(0.0, 2**59),
+    [numpy.zeros(2**24, "int8")] * 90000, numpy.zeros((1,) * 30), numpy.zeros((0, 2**40)),
+    numpy.broadcast_to(0.0, 2**59),
     {2**70: 1}, {(1,): 1}, {1j: 1}, {numpy.int64(1): 1}, itself, Unread([1]), NoArray(), {1, 2}, b"x", memoryview(b"x"),
     (k for k in "ab"), range(3), type, numpy.longdouble(1), numpy.datetime64("2026"), numpy.zeros(2, "f4,f4"),
     numpy.array(["a"]), numpy.array([None, 1]), 10**2000, "x" * 10**7, [[[[1j] * 50] * 50] * 50] * 50])

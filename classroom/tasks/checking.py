@@ -37,7 +37,8 @@ class _OfGradient(Task):
         return f"({', '.join(sources[:len(self.names) - 2])}, 0.5, np.array({dx.tolist()}))"
 
     def problem(self, rng, rows):
-        """Arguments by name, of one of the shapes, and a function that gives dx, or what it is if something is held or another."""
+        """Arguments by name, of one of the shapes, and a function that gives dx, or what it is if something is held or
+        another."""
         sigma, mean, eps = (3.0, 5.0, 1e-3) if rows == _ORDINARY else (0.1, 0.03, norms.counting(self.variant))
         x, dy, gamma, beta = norms.draw(self.variant, rng, self.shapes[rng.integers(2)], sigma, mean)
 

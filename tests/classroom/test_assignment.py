@@ -154,7 +154,8 @@ def with_text(old, new):
 @pytest.mark.slow
 @pytest.mark.parametrize("id, make, fits", [
     *((id, only_for(lambda shape: shape[-1] == 12), lambda norm: True) for id in IDS[:5] + ("ch08-norm-of-any-size",)),
-    *((id, only_for(lambda shape: shape[0] == 3), lambda norm: True) for id in ("ch04-gradient-check", "ch05-read-the-mistake")),
+    *((id, only_for(lambda shape: shape[0] == 3), lambda norm: True)
+      for id in ("ch04-gradient-check", "ch05-read-the-mistake")),
     *((id, only_for(lambda shape: len(shape) == 2), lambda norm: True)
       for id in ("ch01-norm-forward", "ch03-norm-backward", "ch04-gradient-check", "ch08-norm-of-any-size")),
     ("ch02-norm-jacobian", with_text("(n - 2)", "1"), lambda norm: norm.centred and norm.groups == 4),
@@ -297,8 +298,9 @@ def test_every_example_of_every_task_runs_as_handed_out_and_agrees_once_solved(s
 
 
 @pytest.mark.parametrize("value", [
-    "a'b\n", "], [", True, None, 7, 10**30, -0.0, float("nan"), -float("inf"), 1 + 2j, complex("nan-0j"), (), (1,), [], {},
-    ((1.5,), ["a", None]), {"a": np.zeros(2), 1: (True,)}, np.array(["a", "bc"]), np.array([["], [", "b"], ["c", "nan"]]),
+    "a'b\n", "], [", True, None, 7, 10**30, -0.0, float("nan"), -float("inf"), 1 + 2j, complex("nan-0j"), (), (1,), [],
+    {}, ((1.5,), ["a", None]), {"a": np.zeros(2), 1: (True,)}, np.array(["a", "bc"]),
+    np.array([["], [", "b"], ["c", "nan"]]),
     np.zeros((0, 3), np.int8), np.float32([1, np.nan]), np.array([[1.0, np.nan], [np.inf, 4]]), np.array([1j, 2]),
     np.array(3.0), np.array(True), np.float32(0.1), np.uint8(7), np.array([2**63]), np.arange(8.0).reshape(2, 2, 2),
     *(np.ones((2, 1), name) for name in wire.DTYPES)], ids=repr)

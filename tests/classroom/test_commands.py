@@ -24,15 +24,15 @@ def made(tmp_path_factory):
         (place / f"in/{name}.ipynb").write_bytes(rehearse.notebook(name))
     (place / "one").mkdir()
     (place / "one/ann.ipynb").write_text("{")
-    for name, content in {"file": b"x", "latin.csv": "Name\nJosé\n".encode("latin-1"), "rest.csv": b'Name\n"Ann\nBen\n',
+    for name, content in {"file": b"x", "latin.csv": b"Name\nJos\xe9\n", "rest.csv": b'Name\n"Ann\nBen\n',
                           "cells.csv": b"Name,ID\nLee, Ann,1\n", "long.csv": b"Name\n" + b"a" * 200000,
                           "exits.py": b"raise SystemExit(0)\n"}.items():
         (place / name).write_bytes(content)
     (place / "exits").mkdir()
     (place / "exits.py").rename(place / "exits/exits.py")
     whole = json.loads((place / KEY).read_text())
-    for name, change in {"nobody": {"students": {}}, "seed": {"seed": "x"}, "title": {"title": 7}, "versions": {"versions": 7},
-                         "chapters": {"chapters": [99]}, "own": {"own": 7}}.items():
+    for name, change in {"nobody": {"students": {}}, "seed": {"seed": "x"}, "title": {"title": 7},
+                         "versions": {"versions": 7}, "chapters": {"chapters": [99]}, "own": {"own": 7}}.items():
         (place / f"{name}.json").write_text(json.dumps(whole | change))
     return place
 
@@ -73,43 +73,43 @@ REFUSED = [
     (f"grade file --assignment {KEY} --out new", "submissions: found file, expected a folder"),
     (f"grade empty --assignment {KEY} --out new", "submissions: found 0 in empty, expected 1 or more"),
     (f"merge empty --assignment {KEY} --out new/1", "submissions: found 0 in empty, expected 1 or more"),
-    ("grade in --assignment nowhere --out new", "assignment: found nowhere (No such file or directory), expected the priv"),
+    ("grade in --assignment nowhere --out new", "assignment: found nowhere (No such file or directory), expected the"),
     ("grade in --assignment hw --out new", "assignment: found hw (Is a directory), expected the private"),
     *((f"grade in --assignment {name} --out new", f"assignment: found {name}, .*{says}") for name, says in (
-        ("file", "expected an assignment.json"), ("nobody.json", "whose students are none"), ("seed.json", "expected an"),
+        ("file", "expected an assignment.json"), ("nobody.json", "whose students are none"), ("seed.json", "expected"),
         ("title.json", "expected an"), ("versions.json", "expected an"), ("own.json", "expected an"))),
-    ("grade in --assignment chapters.json --out new", "assignment: the tasks of chapters.json cannot be drawn .*found 99"),
-    (f"grade in --assignment {KEY} --out file", "out: found file (File exists), expected a place that can be written to"),
+    ("grade in --assignment chapters.json --out new", "assignment: the tasks of chapters.json cannot be .*found 99"),
+    (f"grade in --assignment {KEY} --out file", "out: found file (File exists), expected a place that can"),
     (f"grade in --assignment {KEY} --out file/x", "out: found file/x (Not a directory), expected a place"),
     (f"grade in --assignment {KEY} --out in/x", "out: found a folder inside the submissions, expected another place"),
     *((f"{GRADE} --{name} {number}", f"{name}: found '{number}', expected a whole number from 1")
       for name in ("wall", "call", "jobs") for number in (0, -1, "x", 1.5)),
-    *((f"{GRADE} --{name} 86401", "found '86401', expected a whole number from 1 to 86400") for name in ("wall", "call")),
-    *((f"{GRADE} --shard {shard}", f"shard: found '{shard}', expected I/N") for shard in ("0/2", "3/2", "x", "1", "1/2/3")),
+    *((f"{GRADE} --{name} 86401", "found '86401', expected .* from 1 to 86400") for name in ("wall", "call")),
+    *((f"{GRADE} --shard {shard}", f"shard: found '{shard}', expected I/N") for shard in ("0/2", "3/2", "x", "1/2/3")),
     *((f"{GRADE} --deadline {time}", f"deadline: found '{time}', expected a time such as") for time in (
         "never", "0001-01-01", "2026-13-01")),
     (f"{GRADE} --late 10%", "late: a rule for being late needs --deadline"),
     (f"{GRADE} --deadline 2026-11-20 --late much", "late: found 'much', expected a rule such as"),
-    (f"{GRADE} --roster nowhere", "roster: found nowhere (No such file or directory), expected a CSV file of the class"),
+    (f"{GRADE} --roster nowhere", "roster: found nowhere (No such .*), expected a CSV file of the class"),
     (f"{GRADE} --roster rest.csv", "roster: found rest.csv"),
     (f"merge in --assignment {KEY} --out new/1 --from nowhere", "shards: found nowhere, expected a folder that"),
-    ("similar nowhere --handed-out hw/students", "submissions: found nowhere (No such .*), expected a folder of what was"),
-    ("similar file --handed-out hw/students", "submissions: found file (Not a directory), expected a folder of what was"),
+    ("similar nowhere --handed-out hw/students", "submissions: found nowhere (No such .*), expected a folder of"),
+    ("similar file --handed-out hw/students", "submissions: found file (Not a directory), expected a folder of"),
     *((f"similar {name} --handed-out hw/students", f"submissions: found .* in {name}.*, expected 2 or more")
       for name in ("empty", "one")),
-    *((f"similar in --handed-out {name}", f"handed-out: found no notebook in {name}, expected the one that students got")
+    *((f"similar in --handed-out {name}", f"handed-out: found no notebook in {name}, expected the one")
       for name in ("nowhere", "file", "empty")),
-    *((f"similar in --handed-out hw/students --threshold {share}", f"threshold: found '{share}', expected a share from 0")
+    *((f"similar in --handed-out hw/students --threshold {share}", f"threshold: found '{share}', expected a share from")
       for share in ("nan", "2", "x")),
-    ("similar in --handed-out hw/students --out empty", "out: found empty (Is a directory), expected a place that can be"),
+    ("similar in --handed-out hw/students --out empty", "out: found empty (Is a directory), expected a place"),
     ("similar in --handed-out hw/students --out new/x", "out: found new/x (No such .*), expected a place that can be"),
     ("guess nowhere", "notebooks: found nowhere (No such file or directory), expected notebooks"),
-    *((f"guess {name}", f"notebooks: found {name}, which has none of our tasks") for name in ("file", "in/ann.ipynb", KEY)),
-    *((f"guess hw/students/assignment.ipynb --draws {number}", f"draws: found '{number}', expected a whole number from 1 on")
+    *((f"guess {name}", f"notebooks: found {name}, which has none of our tasks") for name in ("file", "in/ann.ipynb")),
+    *((f"guess hw/students/assignment.ipynb --draws {number}", f"draws: found '{number}', expected a whole number")
       for number in (0, -5, "x")),
     *((f"rehearse --{name} {number}", f"{name}: found '{number}', expected a whole number from 1 on")
       for name in ("students", "turns", "jobs") for number in (0, -1)),
-    *((f"rehearse --hostile {share}", f"hostile: found '{share}', expected a share from 0 to 1") for share in ("nan", 2)),
+    *((f"rehearse --hostile {share}", f"hostile: found '{share}', expected a share") for share in ("nan", 2)),
 ]
 
 
@@ -146,10 +146,11 @@ def test_nothing_in_a_folder_of_results_is_passed_over_or_lost(place, monkeypatc
         assert graded()[0] == 0 and len(judged) == 3, broken
         judged.pop()
     for name, content, says in (
-            ("overrides.csv", "student,task\n", "overrides: .*found columns student, task, expected student, task, points"),
-            ("overrides.csv", f"student,task,points,comment\nann,{task},1,a, b\n", "overrides: .*line 2, with more cells"),
-            ("overrides.csv", f'student,task,points,comment\nann,{task},1,"a\nben,{task},1,\n', "overrides: .*expected CSV"),
-            ("overrides.csv", "\udcff", "overrides: .*is not UTF-8"), ("matches.csv", "\udcff", "matches: .*is not UTF-8"),
+            ("overrides.csv", "student,task\n", "overrides: .*found columns student, task, expected student"),
+            ("overrides.csv", f"student,task,points,comment\nann,{task},1,a, b\n", "overrides: .*line 2, with more"),
+            ("overrides.csv", f'student,task,points,comment\nann,{task},1,"a\nben,,,\n', "overrides: .*expected CSV"),
+            ("overrides.csv", "\udcff", "overrides: .*is not UTF-8"),
+            ("matches.csv", "\udcff", "matches: .*is not UTF-8"),
             ("matches.csv", "a,b\n1,2\n", "matches: .*found columns a, b, expected student, asked for"),
             ("inputs", "nonsense", "out: found .*inputs, which holds no seed of a grading; remove it")):
         kept = (out / name).read_bytes() if (out / name).exists() else None
@@ -162,9 +163,10 @@ def test_nothing_in_a_folder_of_results_is_passed_over_or_lost(place, monkeypatc
     assert graded()[0] == 0 and len(judged) == 2
 
 
-RESULT = {"state": "graded", "note": None, "cells": 0, "errors": [], "twice": [], "missing": [], "taken": {}, "proposed": {},
-          "output": "", "printed": 0, "public": {"note": None, "output": "", "printed": 0},
-          "tasks": [{"id": "ch01-norm-forward", "of": 4, "example": None, "checks": [], "diagnosis": None, "points": 4}]}
+RESULT = {"state": "graded", "note": None, "cells": 0, "errors": [], "twice": [], "missing": [], "taken": {},
+          "proposed": {}, "output": "", "printed": 0, "public": {"note": None, "output": "", "printed": 0},
+          "tasks": [{"id": "ch01-norm-forward", "of": 4, "points": 4, "example": None, "checks": [],
+                     "diagnosis": None}]}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])

@@ -73,9 +73,11 @@ def test_what_is_not_sent(value):
 
 
 _NOT_SENT = (
-    (["a" * 500000] + [""] * 90000, "a text of 500000 characters among"), ({"a" * 5000: [0.0] * 50000}, "a text of 5000"),
+    (["a" * 500000] + [""] * 90000, "a text of 500000 characters among"),
+    ({"a" * 5000: [0.0] * 50000}, "a text of 5000"),
     ([["a" * 1000] + [""] * 999, *[np.zeros(1000, np.int8)] * 15000], "a text of 1000 characters among"),
-    ([10**999] + ["a"] * 90000 + [np.zeros(10**6, np.int8)], "a text of 1106 characters"), ([0] * 10**5, "more than 100000 values"),
+    ([10**999] + ["a"] * 90000 + [np.zeros(10**6, np.int8)], "a text of 1106 characters"),
+    ([0] * 10**5, "more than 100000 values"),
     ([np.zeros(2**23, np.int8)] * 3, "arrays of more than"), (np.zeros((1,) * 17), "too large"),
     (np.zeros((0, 2**40)), "too large"), ({(1,): 1}, "a key"), ({1j: 1}, "a key"), ({2**63: 1}, "a key"),
     ({np.int64(1): 1}, "a key"), (nested(19, lambda v: [v]), "too deep"), (Odd(), r"cannot be read \(ValueError\)"),

@@ -124,5 +124,5 @@ def run(submissions, handed_out, out, threshold=0.8):
         parts.append(f"<h2>{html.escape(one)} and {html.escape(other)}: {share:.0%}</h2>"
                      f"<pre>{html.escape(text)}</pre>")
     Path(out).write_text(page("Alike", parts), encoding="utf-8")
-    print(f"{len(found)} pairs of {len(sources)} submissions are alike: {out}")
+    print(f"pairs that are alike: {len(found)}, among {len(sources)} submissions: {out}")
     return 0

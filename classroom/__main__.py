@@ -49,7 +49,8 @@ def _of_path(text):
 
 _chapters = _taken(lambda text: [int(part) for part in text.split(",")], "numbers of chapters, such as 3,4")
 _share, _shard = _taken(_of_share, "a share from 0 to 1"), _taken(_of_shard, "I/N with I from 1 to N, such as 1/8")
-_path, _seed, _seconds = _taken(_of_path, "a path"), _taken(int, "a whole number"), _whole(1, 86400)
+_path, _address = _taken(_of_path, "a path"), _taken(_of_path, "an address such as tcp://scheduler:8786")
+_seed, _seconds = _taken(int, "a whole number"), _whole(1, 86400)
 # What the arguments that are files and folders are expected to be.
 _EXPECTED = {"out": "a place that can be written to", "submissions": "a folder of what was handed in",
              "assignment": "the private assignment.json", "roster": "a CSV file of the class",
@@ -131,7 +132,7 @@ def parser():
     grade.add_argument("--again", action="store_true", help="grade those with a stored result, too")
     grade.add_argument("--shard", type=_shard, metavar="I/N",
                        help="judge every N-th submission, from the I-th on, and store results only; then use merge")
-    grade.add_argument("--dask", metavar="ADDRESS", help="judge on the workers of this Dask scheduler")
+    grade.add_argument("--dask", type=_address, metavar="ADDRESS", help="judge on the workers of this Dask scheduler")
 
     merge = commands.add_parser("merge", help="write points and feedback from what shards have judged",
                                 description="Write points and feedback from the results of `grade --shard`, judging "

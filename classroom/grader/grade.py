@@ -56,9 +56,9 @@ def run(submissions, assignment, out, jobs=None, again=False, wall=Seconds().wal
     """
     submissions, out = Path(submissions), Path(out)
     _require_folders(submissions, out)
-    if late and not deadline:
+    if late is not None and deadline is None:
         raise ValueError("late: a rule for being late needs --deadline")
-    rule = lateness.rule(deadline, late) if deadline else None
+    rule = lateness.rule(deadline, late) if deadline is not None else None
     who = rosters.read(roster) if roster else None
     if judge is None:
         if not has_sandbox():

@@ -9,6 +9,7 @@ import difflib
 from .text import cell, csv_text, read_csv
 
 _COLUMNS = "student", "asked for", "found", "agreed"
+_YES, _NO = ("yes", "y", "1", "true"), ("", "no", "n", "0", "false")
 _ALIKE = 0.6  # of difflib's ratio, its own default for a close match
 
 
@@ -41,8 +42,12 @@ def read(path):
         columns, rows = read_csv(path, "matches")
         if set(_COLUMNS) - set(columns):
             raise ValueError(f"matches: {path}: found columns {', '.join(columns)}, expected {', '.join(_COLUMNS)}")
-        for _, row in rows:
-            if row["agreed"].strip().lower() in ("yes", "y", "1", "true"):
+        for line, row in rows:
+            word = row["agreed"].strip().lower()
+            if word not in _YES + _NO:
+                raise ValueError(f"matches: {path}, line {line}: found {row['agreed']!r} under agreed, expected yes, no "
+                                 "or nothing")
+            if word in _YES:
                 agreed.setdefault(row["student"], {})[row["asked for"]] = row["found"]
     return agreed
 

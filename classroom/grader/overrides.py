@@ -56,6 +56,10 @@ def _take(found, row, ids, where, roster, joined):
     points, comments, days = found.get(student, NONE)
     if text:
         number = _number(task, text, where)
+        before = days if task == DAYS else points.get(task)
+        if before not in (None, number):
+            raise ValueError(f"{where}: found {number:g} of {student} for {task}, and {before:g} in a line above, "
+                             "expected one of the two")
         points, days = (points, int(number)) if task == DAYS else (points | {task: number}, days)
     found[student] = Override(points, comments + [comment] * bool(comment), days)
 

@@ -88,6 +88,9 @@ REFUSED = [
     *((f"{GRADE} --shard {shard}", f"shard: found '{shard}', expected I/N") for shard in ("0/2", "3/2", "x", "1/2/3")),
     *((f"{GRADE} --deadline {time}", f"deadline: found '{time}', expected a time such as") for time in (
         "never", "0001-01-01", "2026-13-01")),
+    (f"{GRADE} --deadline ", "deadline: found '', expected a time such as"),
+    (f"{GRADE} --dask ", "dask: found '', expected an address such as"),
+    (f"{GRADE} --late ", "late: a rule for being late needs --deadline"),
     (f"{GRADE} --late 10%", "late: a rule for being late needs --deadline"),
     (f"{GRADE} --deadline 2026-11-20 --late much", "late: found 'much', expected a rule such as"),
     (f"{GRADE} --roster nowhere", "roster: found nowhere (No such .*), expected a CSV file of the class"),
@@ -152,6 +155,11 @@ def test_nothing_in_a_folder_of_results_is_passed_over_or_lost(place, monkeypatc
             ("overrides.csv", "\udcff", "overrides: .*is not UTF-8"),
             ("matches.csv", "\udcff", "matches: .*is not UTF-8"),
             ("matches.csv", "a,b\n1,2\n", "matches: .*found columns a, b, expected student, asked for"),
+            ("overrides.csv", f"student,task,points,comment\nann,{task},1,\nben,{task},2,\nann,{task},2,a\n",
+             f"overrides: .*line 4: found 2 of ann for {task}, and 1 in a line above, expected one"),
+            ("overrides.csv", "student,task,points,comment\nann,days late,1,\nann,days late,0,\n", "line 3: found 0 of ann"),
+            ("matches.csv", "student,asked for,found,agreed\nann,f,g,\nben,f,g,ja\n",
+             "matches: .*line 3: found 'ja' under agreed, expected yes, no or nothing"),
             ("inputs", "nonsense", "out: found .*inputs, which holds no seed of a grading; remove it")):
         kept = (out / name).read_bytes() if (out / name).exists() else None
         (out / name).write_bytes(content.encode(errors="surrogateescape"))

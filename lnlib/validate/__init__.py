@@ -20,8 +20,8 @@ In the order in which to read it:
 """
 
 from .report import Failure, Report
-from .run import assert_valid, validate
+from .run import Interrupted, assert_valid, validate
 from .settings import Settings
 from .targets import TargetError
 
-__all__ = ["Failure", "Report", "Settings", "TargetError", "assert_valid", "validate"]
+__all__ = ["Failure", "Interrupted", "Report", "Settings", "TargetError", "assert_valid", "validate"]

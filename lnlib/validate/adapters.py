@@ -14,7 +14,7 @@ import numpy as np
 from .. import contract
 from .cases import UNWRITTEN
 from .layouts import LAYOUTS
-from .targets import Outcome, TargetError, arguments, eps_of, of_target, parts_of
+from .targets import Outcome, TargetError, arguments, changes, eps_of, of_target, parts_of
 
 
 try:  # glibc fills memory that it hands out or takes back, where it is told to by M_PERTURB
@@ -42,14 +42,20 @@ class NumPyPair:
         started = [self._forward(case) for case in cases]
         copies = [self.get("y", y) for *_, y, _ in started]  # a later forward may have written over it; a backward may
         found = [self._backward(arrays, saved) for arrays, _, _, saved in reversed(started)][::-1]
+        if len(cases) > 1:
+            self._forward(cases[0])  # may write over what the backwards returned
         return [self._outcome(*call[:2], y, result) for call, y, result in zip(started, copies, found)]
 
     def _forward(self, case):
         arrays = arguments(case, self.settings, lambda a: self.put(a, case.dtype))
-        before = {name: self.get(name, a).tobytes() for name, a in arrays.items()}
+        before = self._bytes(arrays)
         result = of_target(self.forward, *(a for name, a in arrays.items() if name != "dy"),
                            *eps_of(case, self.settings))
-        return arrays, before, *parts_of("forward", result, ("y", "what backward needs"))
+        changed = changes(before, self._bytes(arrays))  # a backward may put it right again
+        return arrays, (before, changed), *parts_of("forward", result, ("y", "what backward needs"))
+
+    def _bytes(self, arrays):
+        return {name: self.get(name, a).tobytes() for name, a in arrays.items()}
 
     @contextlib.contextmanager
     def poisoned(self):
@@ -76,10 +82,11 @@ class NumPyPair:
     def _backward(self, arrays, saved):
         return parts_of("backward", of_target(self.backward, arrays["dy"], saved), self.settings.tensors[1:])
 
-    def _outcome(self, arrays, before, y, result):
+    def _outcome(self, arrays, seen, y, result):
         tensors = {"y": y, **{name: self.get(name, a) for name, a in zip(self.settings.tensors[1:], result)}}
+        before, changed = seen
         return Outcome(tensors, {name: a.dtype.name for name, a in tensors.items() if a is not None},
-                       tuple(name for name, a in arrays.items() if self.get(name, a).tobytes() != before[name]))
+                       changes(before, self._bytes(arrays), changed))
 
 
 def adapt(target, settings):

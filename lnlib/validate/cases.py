@@ -64,6 +64,15 @@ class Case:
         return self.x, self.gamma, self.beta, self.dy
 
     @property
+    def finite(self):
+        """Whether there is no NaN or Inf in x and dy."""
+        return bool(np.isfinite(self.x).all() and np.isfinite(self.dy).all())
+
+    def without_nan(self):
+        """The case with 0 in the place of every NaN and Inf."""
+        return self.with_arrays(**{name: np.where(np.isfinite(a), a, 0.0) for name, a in (("x", self.x), ("dy", self.dy))})
+
+    @property
     def defined(self):
         """Whether layer norm has a value here: eps is not 0 where a row is constant."""
         return self.eps > 0 or bool((self.x != self.x[..., :1]).any(axis=-1).all())
@@ -166,20 +175,20 @@ def numbers(dtype, settings, draw):
 
 
 #: Which arguments are laid out in which ways by themselves; dy as what was done to y leaves it.
-ALONE = {"x": (FORTRAN, REVERSED, SECOND, SLICE, SWAPPED, SAME_ROWS), "gamma": (REVERSED, SECOND, SAME_NUMBERS),
-         "beta": (REVERSED, SECOND, SAME_NUMBERS),
-         "dy": (FORTRAN, REVERSED, SECOND, SLICE, SWAPPED, FURTHER, SAME_ROWS, SAME_NUMBERS)}
+ALONE = {"dy": (FORTRAN, REVERSED, SECOND, SLICE, SWAPPED, FURTHER, SAME_ROWS, SAME_NUMBERS),
+         "x": (FORTRAN, REVERSED, SECOND, SLICE, SWAPPED, SAME_ROWS), "gamma": (REVERSED, SECOND, SAME_NUMBERS),
+         "beta": (REVERSED, SECOND, SAME_NUMBERS)}
 
 
 def layouts(dtype, possible, settings, draw):
-    """Memory in any order: all arguments alike, and each by itself.
+    """Memory in any order: each argument by itself, and all alike.
 
     By itself it has two axes where that is possible: what flattens the others would make an array in order of it.
     """
-    names = [name for name in ALONE if name != "beta" or settings.beta]
+    names = [name for name in ("x", "gamma", "beta", "dy") if name != "beta" or settings.beta]
     together = [dict.fromkeys(names, layout) for layout in possible if layout != SAME_NUMBERS]
-    alone = [{name: layout} for name in names for layout in ALONE[name] if layout in possible]
-    for chosen in together + alone:
+    alone = [{name: layout} for name in ALONE if name in names for layout in ALONE[name] if layout in possible]
+    for chosen in alone + together:
         two = len(chosen) == 1 and SWAPPED not in chosen.values()
         case = draw("memory in any order", (5, 7) if two else (3, 4, 7), dtype)
         if not settings.contiguous or FURTHER in chosen.values() or set(chosen) == {"dy"} and settings.autograd:
@@ -188,12 +197,13 @@ def layouts(dtype, possible, settings, draw):
 
 
 def not_finite(dtype, draw):
-    """Row 1 holds a NaN, or an Inf."""
-    for value in (np.nan, np.inf):
-        case = draw("NaN stays in its row", (4, 7), dtype)
-        x = case.x.copy()
-        x[1, min(2, x.shape[1] - 1)] = value
-        yield replace(case, x=x)
+    """Row 1 of x holds a NaN, or an Inf; or that of dy does."""
+    for name in "x", "dy":
+        for value in np.nan, np.inf:
+            case = draw("NaN stays in its row", (4, 7), dtype)
+            a = getattr(case, name).copy()
+            a[1, min(2, a.shape[1] - 1)] = value
+            yield replace(case, **{name: a})
 
 
 def of_calls(dtype, able, draw):
@@ -213,7 +223,7 @@ def all_cases(settings, possible_layouts=(), able=()):
     for dtype in settings.dtypes:
         for case in (*numbers(dtype, settings, draw), *layouts(dtype, possible_layouts, settings, draw),
                      *not_finite(dtype, draw), *of_calls(dtype, able, draw)):
-            key = case.property, dtype, str(case.layouts), case.x.shape, case.x.tobytes(), case.eps
+            key = case.property, dtype, str(case.layouts), case.x.shape, case.x.tobytes(), case.dy.tobytes(), case.eps
             if settings.takes(case.x.shape) and case.defined and key not in seen:
                 seen.add(key)
                 yield case

@@ -8,7 +8,7 @@ import numpy as np
 
 from .cases import UNWRITTEN, draw, drawer
 from .judge import BY_ROW, Verdict, judge, second_derivative, third_derivative, truth
-from .targets import Raised, TargetError
+from .targets import Outcome, Raised, TargetError
 
 #: How often a call is repeated where the same answer is wanted.
 TIMES, QUICK_TIMES = 10, 3
@@ -46,6 +46,17 @@ class Finding(NamedTuple):
 
 def call(target, case):
     return target.calls([case])[0]
+
+
+def of_two_axes(target, case):
+    """What to do, in words, about a target that raises in this case and not where all rows are on one axis; or nothing."""
+    flat = case.with_arrays(**{name: getattr(case, name).reshape(-1, case.x.shape[-1]) for name in ("x", "dy")})
+    try:
+        call(target, flat)
+    except (Raised, TargetError):
+        return ""
+    return (f". It runs on x of shape {flat.x.shape}; expected any number of axes: try a function around it that reshapes x "
+            "and dy to (-1, D), and y and dx back")
 
 
 def shape_of(name, case):
@@ -97,12 +108,14 @@ def right_numbers(target, case):
 
 
 def rows_apart(target, case):
-    """The row with NaN or Inf has no finite y; all other rows of y and dx are right."""
-    outcome, others = call(target, case), np.isfinite(case.x).all(axis=-1).ravel()
-    clean = case.with_arrays(x=np.where(np.isfinite(case.x), case.x, 0.0))
-    found = compare(outcome, clean, target.settings, others, BY_ROW)
-    if not found and np.isfinite(outcome.tensors["y"].astype(np.float64)).all(axis=-1).ravel()[~others].any():
-        found.append(Finding("y", None, "a row of x that holds NaN or Inf has a finite y"))
+    """The row of x with NaN or Inf has no finite y, that of dy no finite dx; all other rows of y and dx are right."""
+    outcome, clean, found = call(target, case), case.without_nan(), []
+    whole = np.isfinite(case.x).all(axis=-1).ravel()
+    for tensor, name, others in ("y", "x", whole), ("dx", "dy", whole & np.isfinite(case.dy).all(axis=-1).ravel()):
+        found += compare(outcome, clean, target.settings, others, (tensor,))
+        lost = ~np.isfinite(getattr(case, name)).all(axis=-1).ravel()
+        if not found and np.isfinite(outcome.tensors[tensor].astype(np.float64)).all(axis=-1).ravel()[lost].any():
+            found.append(Finding(tensor, None, f"a row of {name} that holds NaN or Inf has a finite {tensor}"))
     return found
 
 
@@ -135,7 +148,7 @@ def repeatable(target, case):
 
 
 def any_order(target, case):
-    """Three forwards, the last of the first's shape; then the backwards in the opposite order.
+    """Three forwards, the last of the first's shape; the backwards in the opposite order; the first forward again.
 
     So what is kept for all calls, or for all of one shape, belongs to a later call when it is needed or looked at.
     """
@@ -152,6 +165,11 @@ def all_written(target, case):
     with target.poisoned():
         found = right_numbers(target, case)
     return [f._replace(sentence=f"where fresh memory is not 0 but filled, {f.sentence}") for f in found]
+
+
+def no_gradient_wanted(target, case):
+    """y where nothing is differentiated: a target may have a way of its own for that."""
+    return compare(Outcome({"y": target.only_y(case)}, {}), case, target.settings, names=("y",))
 
 
 def one_gradient_alone(target, case):
@@ -203,19 +221,20 @@ def right_nested_derivatives(target, case):
 #: The check of a property; of all others it is :func:`right_numbers`.
 CHECKS = {"NaN stays in its row": rows_apart, "shapes and dtypes of results": results_alike,
           "arguments unchanged": arguments_kept, "the same answer twice": repeatable, "calls in any order": any_order,
-          UNWRITTEN: all_written, "one gradient alone": one_gradient_alone, "gradients add up": gradients_add_up,
+          UNWRITTEN: all_written, "y without gradients": no_gradient_wanted,
+          "one gradient alone": one_gradient_alone, "gradients add up": gradients_add_up,
           "the second derivative": right_second_derivative, "nested derivatives": right_nested_derivatives,
           "the gradient of a JVP": right_forward_mode}
 
 
 #: Properties that say nothing where the numbers are wrong in the plainest way of asking for them.
-ON_TOP = ("memory in any order", "NaN stays in its row", "calls in any order", UNWRITTEN, "one gradient alone",
-          "gradients add up", "the second derivative", "nested derivatives", "the gradient of a JVP")
+ON_TOP = ("memory in any order", "NaN stays in its row", "calls in any order", UNWRITTEN, "y without gradients",
+          "one gradient alone", "gradients add up", "the second derivative", "nested derivatives", "the gradient of a JVP")
 
 
 def plain(case):
     """The case of a property of :data:`ON_TOP` without what it is there for."""
-    return replace(case, property="", layouts={}, x=np.where(np.isfinite(case.x), case.x, 0.0))
+    return replace(case.without_nan(), property="", layouts={})
 
 
 def check(target, case):

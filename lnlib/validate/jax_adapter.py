@@ -14,7 +14,7 @@ class JaxFunction:
     """See the module. Calls go through jax.jit, and float64 is switched on for as long as it is tried."""
 
     layouts = ()
-    able = ("one gradient alone",)
+    able = "y without gradients", "one gradient alone"
     lacks = ("memory in any order, gradients that add up: JAX arrays have neither",)
 
     def __init__(self, target, settings):
@@ -47,6 +47,12 @@ class JaxFunction:
             arguments, dy = self._arguments(case)
             y, gradients = of_target(self._both(eps_of(case, self.settings)), tuple(arguments.values()), dy)
             return _outcome({"y": y, **{f"d{name}": a for name, a in zip(arguments, gradients)}})
+
+    def only_y(self, case):
+        """y where nothing is differentiated: of a custom_vjp another function gives it."""
+        with _wide(case):
+            arguments, _ = self._arguments(case)
+            return _outcome({"y": of_target(jax.jit(self._y(case)), *arguments.values())}).tensors["y"]
 
     def alone(self, case, name):
         """The outcome where only the gradient of the argument ``name`` is asked for."""

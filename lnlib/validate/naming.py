@@ -108,7 +108,7 @@ def name(target, failed):
     """The :class:`~lnlib.mistakes.Diagnosis` of a target from the cases in which it ``failed``, by property; or None."""
     settings = target.settings
     dtype = telling_dtype(target)
-    numeric = [cases[0] for property, cases in failed.items() if cases[0].x.size <= 8192 and np.isfinite(cases[0].x).all()]
+    numeric = [cases[0] for property, cases in failed.items() if cases[0].x.size <= 8192 and cases[0].finite]
     asked = [*probes(dtype, settings), *numeric[:6]]
     mine = [results(target, case) for case in asked]
     found = [one for one in candidates(settings)

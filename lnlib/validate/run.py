@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from ..contract import require_kind
 from .adapters import adapt
 from .cases import FAR_SHAPE, NEAR, all_cases, drawer, far
-from .checks import ON_TOP, call, check, misshapen, plain
+from .checks import ON_TOP, call, check, misshapen, of_two_axes, plain
 from .judge import BY_ROW, judge
 from .naming import name
 from .paste import as_test
@@ -109,7 +109,7 @@ def ordinary_digits(target, watch):
             try:
                 outcome = call(target, case)
             except Raised as error:
-                raise TargetError(f"target: {error}, on {case}") from error
+                raise TargetError(f"target: {error}, on {case}{of_two_axes(target, case)}") from error
             found[case.dtype] = {name: round(judge(name, value, case, target.settings).digits, 2)
                                  for name, value in outcome.tensors.items()
                                  if not misshapen(name, value, case)}

@@ -56,6 +56,11 @@ def arguments(case, settings, put):
     return {name: laid_out(a, case.layouts[name], put) if name in case.layouts else put(a) for name, a in found.items()}
 
 
+def changes(before, after, known=()):
+    """The names of arguments whose bytes are others than before, and those of which it is ``known``."""
+    return tuple(name for name in before if name in known or after[name] != before[name])
+
+
 def eps_of(case, settings):
     """The last argument: eps, unless it is fixed in the target."""
     return () if settings.eps is not None else (case.eps,)

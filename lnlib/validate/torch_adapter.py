@@ -18,7 +18,7 @@ import torch
 from .. import contract
 from .cases import UNWRITTEN
 from .layouts import LAYOUTS, REVERSED
-from .targets import Outcome, Raised, TargetError, arguments, eps_of, of_target
+from .targets import Outcome, Raised, TargetError, arguments, changes, eps_of, of_target
 
 
 #: How eps is called, in attributes and arguments, and the parameters that are gamma and beta.
@@ -29,7 +29,7 @@ class TorchFunction:
     """See the module."""
 
     layouts = tuple(layout for layout in LAYOUTS if layout != REVERSED)
-    able = UNWRITTEN, "one gradient alone", "gradients add up"
+    able = UNWRITTEN, "y without gradients", "one gradient alone", "gradients add up"
     lacks = ()
 
     def __init__(self, target, settings):
@@ -50,6 +50,7 @@ class TorchFunction:
         key = x.shape[-1], rest[count:], x.dtype
         module = self._modules.get(key) or self._modules.setdefault(key, make(*key[:2]).to(x.device, x.dtype))
         names = _gamma_and_beta(module, count, x.shape[-1])
+        module.train(torch.is_grad_enabled())
         return torch.func.functional_call(module, dict(zip(names, rest)), (x,))
 
     def tensors(self, case, wanted=("x", "gamma", "beta")):
@@ -72,13 +73,15 @@ class TorchFunction:
     def calls(self, cases):
         started = []
         for case in cases:
-            tensors = self.tensors(case)
-            before = {name: _bytes(t) for name, t in tensors.items()}
+            before = _bytes(tensors := self.tensors(case))
             started.append((tensors, before, self.forward(case, tensors)))
-        copies = [y.detach().clone() for *_, y in started]  # a later forward may have written over it; a backward may
-        found = [self._backward(tensors, y) for tensors, _, y in reversed(started)][::-1]
-        return [_outcome({"y": y} | gradients, tuple(name for name, t in tensors.items() if _bytes(t) != before[name]))
-                for (tensors, before, _), y, gradients in zip(started, copies, found)]
+            started[-1] += changes(before, _bytes(tensors)),  # a backward may put it right again
+        copies = [y.detach().clone() for _, _, y, _ in started]  # a later forward may have written over it; a backward may
+        found = [self._backward(tensors, y) for tensors, _, y, _ in reversed(started)][::-1]
+        if len(cases) > 1:
+            self.forward(cases[0], self.tensors(cases[0]))  # may write over what the backwards returned
+        return [_outcome({"y": y} | gradients, changes(before, _bytes(tensors), changed))
+                for (tensors, before, _, changed), y, gradients in zip(started, copies, found)]
 
     def _backward(self, tensors, y):
         """The gradients as they are handed on: .grad would keep a copy of what the target keeps."""
@@ -101,6 +104,11 @@ class TorchFunction:
         finally:
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
             memory.fill_uninitialized_memory = before[2]
+
+    def only_y(self, case):
+        """y where no gradient is asked for; of a module, as it is when it is evaluated."""
+        with torch.no_grad():
+            return _outcome({"y": self.forward(case, self.tensors(case, ()))}).tensors["y"]
 
     def alone(self, case, name):
         """The outcome where only the gradient of the argument ``name`` is asked for."""
@@ -213,5 +221,5 @@ def _outcome(tensors, changed=()):
                    changed)
 
 
-def _bytes(tensor):
-    return tensor.detach().to("cpu", torch.float64).numpy().tobytes()
+def _bytes(tensors):
+    return {name: t.detach().to("cpu", torch.float64).numpy().tobytes() for name, t in tensors.items()}

@@ -25,6 +25,7 @@ from numba.core.dispatcher import Dispatcher
 from lnlib import cpu, layernorm, reference
 from lnlib.cpu import arguments, backend, kernels
 from lnlib.cpu.compiler import MIXED, Entry, NoAlias, entry, fence, prefetch, stream
+from lnlib.validate.layouts import LAYOUTS, laid_out
 
 LINE = 64
 
@@ -102,6 +103,22 @@ def test_out_may_be_a_memory_map_or_a_matrix(dtype, tmp_path):
     for out in (out, [np.empty((5, 300), dtype).view(np.matrix) for _ in range(2)]):
         results = run(*a, out=out)
         assert results[0] is out[0] and results[1] is out[1] and bits(results) == bits(run(*a))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_out_in_every_layout_is_written_or_refused(layout):
+    """All of it, if it can be written row after row; else nothing, and the message says out."""
+    a = arrays((3, 4, 7), "float32")
+    out = [laid_out(np.zeros((3, 4, 7)), layout, lambda zeros: zeros.astype("float32")) for _ in range(2)]
+    if out[0].flags.c_contiguous:
+        results = run(*a, out=out)
+        assert results[0] is out[0] and results[1] is out[1] and bits(results) == bits(run(*a))
+        return
+    _, cache = cpu.layer_norm_forward(*a[:3])
+    for call in (lambda: cpu.layer_norm_forward(*a[:3], out=out[0]), lambda: cpu.layer_norm_backward(a[3], cache, out=out[1])):
+        with pytest.raises(ValueError, match="^out: found .*not C-contiguous"):
+            call()
+    assert not out[0].any() and not out[1].any()
 
 
 #: An ``out`` that uses memory of an argument. The square makes a transposed view and its base one shape.

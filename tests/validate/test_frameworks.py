@@ -1,5 +1,6 @@
 """lnlib.validate on PyTorch, JAX and device arrays, where these are installed."""
 
+import dataclasses
 import functools
 import os
 import runpy
@@ -76,8 +77,8 @@ def test_jax():
 
     assert validate(watched, framework="jax", quick=True, most_features=64, most_rows=99,
                     double_backward=True, nested=True).held
-    # The same shape was compiled again in every call. Eight are for one gradient alone and the derivatives.
-    assert len(traced) <= len(set(traced)) + 8
+    # The same shape was compiled again in every call. Nine are for y or one gradient alone and the derivatives.
+    assert len(traced) <= len(set(traced)) + 9
     assert "ordinary rows" in failed(lambda x, gamma, beta, eps: layer_norm(x, gamma, beta, eps) * gamma, "jax",
                                      most_features=7, most_rows=15)
 
@@ -265,10 +266,47 @@ def test_a_module_is_the_same_in_every_call():
     class Keeping(torch.nn.LayerNorm):
         def forward(self, x):
             self.kept = y = torch.nn.functional.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
-            y.register_hook(lambda dy: dy + (self.kept is not y))
+            if y.requires_grad:
+                y.register_hook(lambda dy: dy + (self.kept is not y))
             return y + 0
 
     assert set(small(Keeping)) == set(small(Keeping(7))) == {"calls in any order"}
+
+
+def test_what_is_run_where_no_gradient_is_asked_for():
+    """A function of its own for inference, or for evaluation."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    class Inference(torch.nn.LayerNorm):
+        def forward(self, x):
+            return super().forward(x) * (1 + (not torch.is_grad_enabled()))
+
+    class Evaluation(torch.nn.LayerNorm):
+        def forward(self, x):
+            return super().forward(x) * (2 - self.training)
+
+    assert set(small(Inference)) == set(small(Evaluation)) == {"y without gradients"}
+
+
+def test_what_jax_runs_where_nothing_is_differentiated():
+    """Of a custom_vjp it is the function itself; elsewhere its forward rule."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    from lnlib.validate.adapters import adapt
+    from lnlib.validate.cases import draw
+    from lnlib.validate.checks import check
+    from lnlib.validate.settings import Settings
+
+    def layer_norm(x, gamma, beta, eps):
+        c = x - x.mean(-1, keepdims=True)
+        return gamma * c * jax.lax.rsqrt((c * c).mean(-1, keepdims=True) + eps) + beta
+
+    wrong = jax.custom_vjp(lambda *given: 2 * layer_norm(*given))
+    wrong.defvjp(lambda *given: (layer_norm(*given), given), lambda given, dy: jax.vjp(layer_norm, *given)[1](dy))
+    target = adapt(wrong, Settings(framework="jax"))
+    case = draw("y without gradients", (2, 3, 7), "float32")
+    assert not check(target, dataclasses.replace(case, property="")) and check(target, case)[0].tensor == "y"
+    assert not check(adapt(layer_norm, target.settings), case)
 
 
 def test_what_is_compiled_is_compiled_for_every_case():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lnlib import layer_norm_backward, layer_norm_forward
-from lnlib.validate import adapters
+from lnlib.validate import TargetError, adapters, validate
 from lnlib.validate.adapters import NumPyPair
 from lnlib.validate.cases import FAR, UNWRITTEN, all_cases, far
 from lnlib.validate.checks import check
@@ -57,12 +57,62 @@ def gradients_in_buffers():
     return layer_norm_forward, backward
 
 
-@pytest.mark.parametrize("pair, wrong", [(kept_by_shape, {"dx", "dgamma"}), (y_in_a_buffer, {"y"}),
+def gradients_in_a_workspace():
+    """dx lies where the next forward of that shape works."""
+    pool = {}
+
+    def forward(x, *rest):
+        y, cache = layer_norm_forward(x, *rest)
+        pool.get((x.shape, x.dtype), y.copy())[...] = y
+        return y, cache
+
+    def backward(dy, cache):
+        found = layer_norm_backward(dy, cache)
+        pool[dy.shape, dy.dtype] = found[0]
+        return found
+    return forward, backward
+
+
+@pytest.mark.parametrize("pair, wrong", [(gradients_in_a_workspace, {"dx"}), (kept_by_shape, {"dx", "dgamma"}), (y_in_a_buffer, {"y"}),
                                          (gradients_in_buffers, {"dx", "dgamma", "dbeta"})])
 def test_what_is_kept_for_all_calls_of_a_shape_is_told(pair, wrong):
     said = failures("calls in any order", *pair())
     assert all(sentence.startswith("where three forwards come before their backwards, ") for sentence in said)
     assert {sentence.split(", ")[1].split()[0] for sentence in said} == wrong
+
+
+def test_an_argument_that_backward_puts_right_again_is_changed():
+    """Between the two a residual connection adds x to y."""
+    def forward(x, *rest):
+        y, cache = layer_norm_forward(x, *rest)
+        kept = x.copy()
+        x *= 2
+        return y, (x, kept, cache)
+
+    def backward(dy, saved):
+        saved[0][...] = saved[1]
+        return layer_norm_backward(dy, saved[2])
+    assert failures("arguments unchanged", forward, backward) == ["the argument x is changed"]
+
+
+def test_a_nan_of_dy_stays_in_its_row():
+    def backward(dy, cache):
+        dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+        return dx + 0 * dy.sum(), dgamma, dbeta
+
+    def hiding(dy, cache):
+        dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+        return np.nan_to_num(dx, nan=1, posinf=1, neginf=1), dgamma, dbeta
+    assert len(failures("NaN stays in its row", layer_norm_forward, backward)) == 2
+    assert "a row of dy that holds NaN or Inf has a finite dx" in failures("NaN stays in its row", layer_norm_forward, hiding)
+
+
+def test_a_target_of_two_axes_is_told_what_to_do():
+    def backward(dy, cache):
+        rows, D = dy.shape
+        return layer_norm_backward(dy, cache)
+    with pytest.raises(TargetError, match=r"too many values .*runs on x of shape \(15, 97\).*reshapes x and dy to \(-1, D\)"):
+        validate((layer_norm_forward, backward), quick=True)
 
 
 @pytest.mark.slow
@@ -131,6 +181,8 @@ def test_a_width_in_the_place_of_another_is_one_that_the_target_takes():
 @pytest.mark.parametrize("D, at", [(1, 0), (2, 1), (3, 2), (7, 2)])
 def test_one_number_of_one_row_is_not_finite(D, at):
     found = [case for case in all_cases(Settings(most_features=D)) if case.property == "NaN stays in its row"]
-    for case, value in zip(found, (np.nan, np.inf), strict=True):
-        assert [tuple(place) for place in np.argwhere(~np.isfinite(case.x))] == [(1, at)]
-        np.testing.assert_equal(case.x[1, at], value)
+    where = [(name, value) for name in ("x", "dy") for value in (np.nan, np.inf)]
+    for case, (name, value) in zip(found, where, strict=True):
+        a = getattr(case, name)
+        assert np.argwhere(~np.isfinite(a)).tolist() == [[1, at]] and not case.finite and case.without_nan().finite
+        np.testing.assert_equal(a[1, at], value)

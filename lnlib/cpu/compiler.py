@@ -1,6 +1,7 @@
 """What is asked of the compiler beyond Numba's own options."""
 
 import functools
+import warnings
 
 import numpy as np
 from llvmlite import ir
@@ -33,6 +34,20 @@ class NoAlias(CompilerBase):
 MIXED = "two dtypes"
 
 
+_told = []  # what has been said of a cache that cannot be used
+
+
+def _tell_once(trouble):
+    """Warn of a cache that cannot be used, the first time in a process."""
+    if _told:
+        return
+    _told.append(trouble)
+    warnings.warn(f"lnlib.cpu: found no usable place for compiled code ({trouble}), expected one: this process compiles "
+                  "for itself, which takes seconds. Set NUMBA_CACHE_DIR to a folder that can be written, or remove the "
+                  "files *.nbi and *.nbc from it; where it is not set, from lnlib/cpu/__pycache__", RuntimeWarning,
+                  stacklevel=5)
+
+
 class Entry:
     """A function that Python calls, compiled for arrays of one dtype, or of two, when it first meets them.
 
@@ -53,9 +68,21 @@ class Entry:
         key = dtypes.pop() if len(dtypes) == 1 else MIXED
         if key not in self.versions:
             kinds = tuple(Argument(from_dtype(a.dtype)) if isinstance(a, np.ndarray) else typeof(a) for a in arguments)
-            self.compiled[key] = njit(kinds, **self.options)(self.__wrapped__)
+            self.compiled[key] = self._compile(kinds)
             self.versions[key] = self.compiled[key].overloads[kinds].entry_point
         return self.versions[key](*arguments)
+
+
+    def _compile(self, kinds):
+        """Numba's dispatcher for arguments of these kinds, also where what it compiles cannot be kept or read again."""
+        try:
+            return njit(kinds, **self.options)(self.__wrapped__)
+        except Exception as error:  # what a cut file, a full disk or a folder that may not be written raise, has no end
+            if not self.options.get("cache"):
+                raise
+            compiled = njit(kinds, **self.options | {"cache": False})(self.__wrapped__)  # fails if the code is to blame
+            _tell_once(f"{type(error).__name__}: {error}")
+            return compiled
 
 
 def entry(**options):

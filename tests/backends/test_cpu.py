@@ -5,6 +5,7 @@ the accuracy of ordinary rows in test_all_backends.py.
 """
 
 import contextlib
+import errno
 import functools
 import itertools
 import math
@@ -19,11 +20,13 @@ import pytest
 from cases import VIEWS, WIDTHS, arrays, bits, child, read_only, threads
 from llvmlite import binding
 from numba import float32, int64
+from numba.core import caching
 from numba.core.compiler import Flags
 from numba.core.dispatcher import Dispatcher
+from numba.core.errors import TypingError
 
 from lnlib import cpu, layernorm, reference
-from lnlib.cpu import arguments, backend, kernels
+from lnlib.cpu import arguments, backend, compiler, kernels
 from lnlib.cpu.compiler import MIXED, Entry, NoAlias, entry, fence, prefetch, stream
 from lnlib.validate.layouts import LAYOUTS, laid_out
 
@@ -441,6 +444,57 @@ def test_an_entry_is_compiled_once_a_dtype():
         assert out[0] == 2
     assert list(first.versions) == list(first.compiled) == [np.dtype("f4"), MIXED]
     assert [len(compiled.signatures) for compiled in first.compiled.values()] == [1, 1]
+
+
+def cut(folder, ending, size):
+    files = list(folder.rglob(f"*.{ending}"))
+    for file in files:
+        file.write_bytes(file.read_bytes()[:size])
+    assert files
+
+
+def full(*what):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+#: What happens to the place of compiled code, once something lies in it, and what a warning says.
+NO_CACHE = {
+    "a cut index": (lambda folder, patch: cut(folder, "nbi", 20), "Error: "),
+    "no index": (lambda folder, patch: cut(folder, "nbi", 0), "EOFError: "),
+    "no data": (lambda folder, patch: cut(folder, "nbc", 0), "EOFError: "),
+    "cut data": (lambda folder, patch: cut(folder, "nbc", 200), "Error: "),
+    "a full disk": (lambda folder, patch: (cut(folder, "nbi", 0), patch.setattr(
+        caching.IndexDataCacheFile, "load", lambda *what: None), patch.setattr(
+        caching.IndexDataCacheFile, "save", full)), "OSError: .*No space left"),
+    "nowhere to write": (lambda folder, patch: patch.setattr(caching.CacheImpl, "_locator_classes", []),
+                         "RuntimeError: cannot cache function"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", NO_CACHE)
+def test_compiled_code_that_cannot_be_kept_or_read_is_compiled_anew(trouble, tmp_path, monkeypatch):
+    """With one warning in a process, which says what to do."""
+    def first(array):
+        return arguments.as_row(array)[0]
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiler, "_told", [])
+    options, array = kernels._ENTRY | {"cache": True}, np.array([7.0, 8.0])
+    assert entry(**options)(first)(array) == 7
+    happens, says = NO_CACHE[trouble]
+    happens(tmp_path, monkeypatch)
+    with pytest.warns(RuntimeWarning, match=f"no usable place for compiled code .*{says}.*Set NUMBA_CACHE_DIR") as told:
+        assert [entry(**options)(first)(array) for _ in range(2)] == [7, 7]
+    assert len(told) == 1
+
+
+def test_an_error_of_the_code_is_no_trouble_of_the_cache():
+    def wrong(array):
+        return array.nothing
+
+    with pytest.raises(TypingError):
+        entry(**kernels._ENTRY)(wrong)(np.zeros(2))
 
 
 @numba.njit

@@ -45,8 +45,26 @@ def _times(a, b):
     return (a * b) >> BITS
 
 
+def _over(a, b):
+    """a / b, b > 0, rounded towards zero: that of -a is the opposite, so that what cancels does so to the last bit."""
+    return np.where(a < 0, -(-a // b), a // b)
+
+
 def _mean(a):
-    return a.sum(axis=-1, keepdims=True) // a.shape[-1]
+    return _over(a.sum(axis=-1, keepdims=True), a.shape[-1])
+
+
+def _cancelled(X, E, g, rstd, mean):
+    """dx of rows in which next to nothing is left of g: by integers, and one division at the end, so that 0 is 0.
+
+    g has units of 2**(-2 BITS). With n = D (of RMS norm 1), C = n (x - mean(x)), K = n (g - mean(g)) and
+    W = sum(C^2) + n^2 D eps it is r (K W - C sum(K C)) / (n W).
+    """
+    D = X.shape[-1]
+    n = D if mean is _mean else 1
+    C, K = (D * a - a.sum(axis=-1, keepdims=True) if mean is _mean else a for a in (X, g))
+    W = (C * C).sum(axis=-1, keepdims=True) + (n * n * D * E << BITS)
+    return _over((K * W - C * (K * C).sum(axis=-1, keepdims=True)) * rstd, n * W << 2 * BITS)
 
 
 class Exact(NamedTuple):
@@ -93,15 +111,18 @@ def _norm(x, gamma, beta, dy, eps, mean):
     # rstd = 1/sqrt(v / 2**BITS) in units of 2**-BITS is sqrt(2**(3 BITS) / v).
     rstd = np.empty(var.shape, object)
     rstd.ravel()[:] = [math.isqrt((1 << 3 * BITS) // v) for v in var.ravel()]
-    xhat = _times(c, rstd)
+    xhat = _over(c * rstd, 1 << BITS)
     y = _times(xhat, G) + B
     if dy is None:
         return Exact(y, xhat, rstd)
     dY = _shaped("dy", dy, X.shape)
     g = _times(dY, G)
     dx = _times(rstd, g - mean(g) - _times(xhat, _mean(_times(g, xhat))))
+    # Rounding leaves something of what cancels. The last of 50 bits: of numbers up to 1e100 r has not many more.
+    small = (np.abs(dx) << 50 <= _times(rstd, np.abs(g).max(axis=-1, keepdims=True))).any(axis=-1)
+    dx[small] = _cancelled(X[small], E, dY[small] * G, rstd[small], mean)
     rows = tuple(range(X.ndim - 1))
-    return Exact(y, xhat, rstd, dx, _times(dY, xhat).sum(axis=rows), dY.sum(axis=rows))
+    return Exact(y, xhat, rstd, dx, _over((dY * xhat).sum(axis=rows), 1 << BITS), dY.sum(axis=rows))
 
 
 def _root_ratio(a, b):

@@ -98,6 +98,48 @@ def test_against_mpmath(D, offset, scale, eps, bits):
             assert mpmath.sqrt((difference**2).sum()) <= norm * mpmath.mpf(2)**-bits
 
 
+def rational_dx(x, g, eps, mean):
+    """dx over r, in fractions."""
+    D, x, g = len(x), [Fraction(v) for v in x], [Fraction(v) for v in g]
+    c, k = ([a - (sum(v) / D if mean else 0) for a in v] for v in (x, g))
+    share = sum(a * b for a, b in zip(k, c)) / (sum(a * a for a in c) + D * Fraction(eps))
+    return [a - b * share for a, b in zip(k, c)]
+
+
+@pytest.mark.parametrize("D", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("eps", [0.0, 1e-5])
+def test_what_is_zero_is_zero(D, eps):
+    """Where g is a sum of 1 and xhat, and eps = 0, or of 1 alone: of two features always. Judged in fractions."""
+    rng, zeros = np.random.default_rng(D), 0
+    for scale in (1e-8, 1.0, 3e4):
+        x = scale * rng.integers(-4, 5, (6, D)) + np.arange(D)
+        x[1:3] = 1e3 + rng.standard_normal((2, D))
+        gamma, one = rng.standard_normal(D), np.ones(D)
+        for dy in (rng.standard_normal((6, D)), np.full((6, D), 0.1), x):
+            for g in (gamma, one):
+                for norm in ("layer", "rms"):
+                    if eps == 0 and (D == 1 if norm == "layer" else not x.any(axis=1).all()):
+                        continue  # constant rows, or rows of zeros: not defined
+                    exact = reference.layer_norm(x, g, 0 * one, dy, eps) if norm == "layer" else \
+                        reference.rms_norm(x, g, dy, eps)
+                    for row, upstream, found in zip(x, dy, exact.dx):
+                        products = [Fraction(a) * Fraction(b) for a, b in zip(upstream, g)]
+                        wanted = rational_dx(row, products, eps, norm == "layer")
+                        assert [n == 0 for n in found] == [v == 0 for v in wanted]
+                        zeros += wanted.count(0)
+    assert zeros > 10
+
+
+def test_sums_that_cancel_are_zero():
+    """dgamma of a row and of its opposite, and of one row with both signs of dy."""
+    rng = np.random.default_rng(0)
+    x, dy, gamma = rng.standard_normal((3, 5)), rng.standard_normal((3, 5)), rng.standard_normal(5)
+    for pair in ((np.concatenate([x, -x]), np.concatenate([dy, dy])), (np.concatenate([x, x]), np.concatenate([dy, -dy]))):
+        for eps in (0.0, 1e-5):
+            assert not reference.layer_norm(pair[0], gamma, gamma, pair[1], eps).dgamma.any()
+            assert not reference.rms_norm(pair[0], gamma, pair[1], eps).dgamma.any()
+
+
 # Distances
 
 def test_relative_error():

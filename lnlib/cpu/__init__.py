@@ -25,11 +25,15 @@ memory once and written once; what is computed in between stays in the first lev
 For one number of threads the results are the same bit for bit in every run, wherever the arrays lie in memory.
 The number of threads is Numba's (``numba.set_num_threads``); arrays below ``backend.PARALLEL_SIZE`` use one.
 
-* **Several Python threads** may call at once; none may reshape an array in place that a call of another's uses. Where
-  Numba has only its own threading layer, ``workqueue``, calls that use threads wait for each other; it would abort the
-  process if other parallel functions of Numba ran meanwhile.
+* **Several Python threads** may call at once. If one of them reshapes an array in place that a call of another's uses,
+  that call takes one shape or the other, or is refused. Where Numba has only its own threading layer, ``workqueue``,
+  calls that use threads wait for each other; it would abort the process if other functions of Numba's ran in parallel.
 * **A child made by fork** after Numba's threads were started, here or elsewhere, uses one thread: y and dx have the
   same bits, dgamma and dbeta those of one thread. Children started by ``spawn`` or ``forkserver`` have their own.
+  Do not fork while another Python thread makes the first call for a dtype: it holds locks of Numba, which nobody gives
+  back in the child, and the child's own first call waits for ever. Make one call before, or use ``spawn``.
+* **Compiled code** is kept on disk by Numba (``NUMBA_CACHE_DIR``, else beside the source or in the user's caches).
+  Where it cannot be kept, or not be read again, every process compiles for itself and says so in one warning.
 * **Caches** can be pickled, and are then copies of x too.
 
 To be read in this order:

@@ -161,6 +161,19 @@ def test_rows_whose_squares_leave_the_range_are_done_again(norm, eps):
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_signs_and_zeros_of_rows_that_are_done_again(norm):
+    """Negative numbers alone have a size; zeros on the first rank have none; rows without spread are NaN if eps is 0."""
+    x, gamma, beta, dy = numbers(4, 40, 3.0, "float64")
+    x[0], x[1, :13], x[2:] = -np.abs(x[0]), 0, 0
+    wanted = single(x[:2], gamma, beta, dy[:2], norm=norm, eps=0.0)
+    wide = np.ldexp(x, np.array([[700], [-800], [0], [0]]))
+    wide[3] = 7e200 if norm == "layer" else 0
+    y, xhat, *_ = run("features", 3, wide, gamma, beta, dy, norm=norm, eps=0.0)
+    for found, right in zip((y, xhat), wanted):
+        assert np.allclose(found[:2], right, rtol=1e-14, atol=1e-15) and np.isnan(found[2:]).all()
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
 def test_what_is_done_again_keeps_its_eps_and_minds_no_empty_rank(norm):
     """Rows near 1e-155, whose squares are near the smallest normal number, as eps is; some ranks have no feature.
 

@@ -36,6 +36,8 @@ def fill(answer, arguments):
 
 #: What an error of the interpreter means, whatever kernel ends with it, by its kind and message; the first that fits.
 _MEANINGS = (
+    ("Refused: a NoneType is stored", "Your function returns None. Is a return missing?"),
+    ("Refused", "A kernel has only a part of Python, which chapter 13 lists. What could stand there instead?"),
     ("Promotion: the quotient",
      "A quotient of two integers by / is a float64. Which division of integers gives an integer?"),
     ("Promotion",
@@ -73,8 +75,6 @@ def launch(shape, kernel_of=lambda answer: answer, measure=lambda run: ()):
             text = f"{type(error).__name__}: {error}"
             means = next((means for pattern, means in _MEANINGS if re.match(pattern, text)), "")
             raise raised(error, answer, message, telling=True, means=means) from error
-        except RecursionError:
-            raise Mismatch("your function calls itself, which the interpreter cannot follow; use a loop") from None
         return Ran((*outputs, *measure(run)), run)
     return call
 

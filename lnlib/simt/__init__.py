@@ -7,7 +7,9 @@ they ask for together, and goes on. Blocks run one after the other. The order is
 results and the errors. Each :class:`KernelError` names the array, the index, the block, the thread and the line.
 
 Kernels are one-dimensional. They call the module ``cuda`` by that name, and ``load4`` and ``store4`` of
-:mod:`lnlib.simt.cuda_access` by theirs. The functions they call are rewritten as well, and may wait, too.
+:mod:`lnlib.simt.cuda_access` by theirs. The functions they call are marked with its ``device``; they are rewritten as
+well, and may wait, too. What Numba does not compile is :class:`Refused`, as far as it can be seen without inferring
+types: a name may be a number and then a tuple, and a branch that no thread takes is looked at only for what it names.
 
 **Not modelled**: the order in which other blocks see writes (blocks count as unordered, and atomics order nothing),
 time, caches, fused multiply-add (every product is rounded), the flushing of tiny numbers under ``fastmath``, the
@@ -16,6 +18,7 @@ Stricter than CUDA: the mask of a warp operation may not name lanes that have re
 
 The package needs NumPy and nothing else of ``lnlib``. To read it, begin with a kernel's way through it:
 
+* :mod:`~lnlib.simt.allowed`: what a kernel may use, by name; :mod:`~lnlib.simt.check` checks its source.
 * :mod:`~lnlib.simt.source`: from the source of a kernel to a generator, with the arithmetic of Numba.
 * :mod:`~lnlib.simt.memory`: arrays that check each access and remember it to find races.
 * :mod:`~lnlib.simt.machine`: :func:`launch`, and the scheduler of warps and blocks.
@@ -23,11 +26,13 @@ The package needs NumPy and nothing else of ``lnlib``. To read it, begin with a 
 * :mod:`~lnlib.simt.cuda_access`: the names that kernels are written with, on a GPU and without one.
 """
 
+from . import allowed
+from .allowed import KernelError, Refused
 from .log import Access, Run, Traffic, bank_conflicts, compulsory, sectors
 from .machine import DivergentBarrier, launch
 from .memory import DataRace, Misaligned, OutOfBounds, UninitialisedRead, uninitialised
-from .source import KernelError, Overflow, Promotion
+from .source import Overflow, Promotion
 
 __all__ = ["Access", "DataRace", "DivergentBarrier", "KernelError", "Misaligned", "OutOfBounds", "Overflow",
-           "Promotion", "Run", "Traffic", "UninitialisedRead", "bank_conflicts", "compulsory", "launch", "sectors",
-           "uninitialised"]
+           "Promotion", "Refused", "Run", "Traffic", "UninitialisedRead", "bank_conflicts", "compulsory", "launch",
+           "sectors", "uninitialised"]

@@ -58,8 +58,11 @@ if cuda is None:
             raise AttributeError(f"cuda.{name}: Numba's CUDA target is not installed, so no GPU can be reached")
 
     def _jit(function=None, **options):
-        """A kernel stays what it is; with options, what leaves it so."""
-        return function or (lambda function: function)
+        """A kernel stays what it is, and bears the mark of one; with options, what marks it."""
+        if function is None:
+            return _jit
+        function.py_func = function
+        return function
 
     cuda = _NoNumba(implementation=None, is_available=lambda: False, jit=_jit)
     libdevice = SimpleNamespace()
@@ -72,7 +75,7 @@ if cuda is None:
             raise NotImplementedError(f"{name}: works in a kernel only")
 
         function.__name__ = name
-        return function
+        return _jit(function)
 
     load4, store4, widened, bfloat16 = map(_of_kernels, ("load4", "store4", "widened", "bfloat16"))
 

@@ -3,14 +3,16 @@
 import gc
 import inspect
 import operator
+import re
 import types
 
 import numpy as np
 
 from . import memory, source
+from .allowed import WARP_OPERATIONS, KernelError, Refused
 from .log import WARP, Accesses, Run, position
-from .memory import WRITTEN, DataRace, Local, Memory, ReadOnly
-from .source import INTEGER, LIBDEVICE, NARROW, TYPE_NAMES, TYPES, WARP_OPERATIONS, KernelError, generator, plain
+from .memory import WRITTEN, DataRace, Local, Memory, ReadOnly, UninitialisedRead
+from .source import EXCHANGED, INTEGER, LIBDEVICE, NARROW, TYPE_NAMES, TYPES, generator, plain
 
 
 class DivergentBarrier(KernelError):
@@ -23,25 +25,33 @@ class _Cuda:
     warpsize, libdevice = WARP, LIBDEVICE
 
     def __init__(self, machine, thread):
-        self.threadIdx, self.blockIdx = types.SimpleNamespace(x=thread), types.SimpleNamespace(x=machine.block)
-        self.blockDim = types.SimpleNamespace(x=machine.threads)
-        self.gridDim = types.SimpleNamespace(x=machine.blocks)
+        self.threadIdx = types.SimpleNamespace(x=thread, y=0, z=0)
+        self.blockIdx = types.SimpleNamespace(x=machine.block, y=0, z=0)
+        self.blockDim = types.SimpleNamespace(x=machine.threads, y=1, z=1)
+        self.gridDim = types.SimpleNamespace(x=machine.blocks, y=1, z=1)
         self.laneid = thread % WARP
         self.shared, self.local, self.atomic = machine.namespaces
 
-    def grid(self, dimensions):
-        return self.blockIdx.x * self.blockDim.x + self.threadIdx.x
+    def grid(self, ndim):
+        return _dimensions(ndim, self.blockIdx.x * self.blockDim.x + self.threadIdx.x, 0)
 
-    def gridsize(self, dimensions):
-        return self.gridDim.x * self.blockDim.x
+    def gridsize(self, ndim):
+        return _dimensions(ndim, self.gridDim.x * self.blockDim.x, 1)
 
-    def __getattr__(self, name):
-        raise AttributeError(f"cuda.{name} is not modelled by lnlib.simt")
+
+def _dimensions(ndim, first, others):
+    """A number, or a tuple of two or three: the kernels here are one-dimensional."""
+    if ndim == 1:
+        return first
+    if ndim not in (2, 3):
+        raise TypeError(f"the number of dimensions is {ndim!r}, expected 1, 2 or 3")
+    return first, *[others] * (ndim - 1)
 
 
 # The scheduler.
 
 _RETURNED = ("return", None)
+VOTES = {"ballot_sync", "any_sync", "all_sync"}
 
 #: Whose value a lane gets.
 _SOURCES = {"shfl_sync": lambda lane, amount: amount, "shfl_xor_sync": operator.xor,
@@ -57,18 +67,25 @@ class _Machine:
         self.accesses, self.events = (Accesses(), []) if log else (None, None)
         self.namespaces = [types.SimpleNamespace(array=self.shared_array),
                            types.SimpleNamespace(array=self.local_array),
-                           types.SimpleNamespace(add=Memory.atomic_add)]
+                           types.SimpleNamespace(**memory.ATOMICS)]
 
-    def local_array(self, place, shape, dtype, alignment=None):
+    def local_array(self, place, shape, dtype, alignment=1):
+        if isinstance(dtype, (str, np.dtype)):
+            dtype = TYPES.get(np.dtype(dtype).name, dtype)
+        if isinstance(shape, tuple) and len(shape) == 1:
+            shape, = shape
         if not isinstance(shape, INTEGER) or shape < 1 or dtype not in TYPE_NAMES:
             raise TypeError(f"{place[0]}: found shape {shape!r} and dtype {dtype!r}, expected a positive integer and "
                             f"one of {', '.join(TYPES)}")
+        if alignment < 1 or alignment & alignment - 1:
+            raise TypeError(f"{place[0]}: found alignment {alignment}, expected a power of two")
         return Local(place[0], shape, np.dtype(TYPE_NAMES[dtype]))
 
-    def shared_array(self, place, shape, dtype, alignment=None):
+    def shared_array(self, place, shape, dtype, alignment=1):
         if place not in self.shared:
-            array = self.local_array(place, shape, dtype)
-            self.shared[place] = Memory(place[0], np.zeros(shape, array.dtype), bytearray(shape), self)
+            array = self.local_array(place, shape, dtype, alignment)
+            size = array.size
+            self.shared[place] = Memory(place[0], np.zeros(size, array.dtype), bytearray(size), self)
         return self.shared[place]
 
     def run(self, function, arguments):
@@ -118,9 +135,10 @@ class _Machine:
                 line = trace.tb_lineno if trace.tb_frame.f_code.co_filename not in _OWN_FILES else line
                 trace = trace.tb_next
             if isinstance(error, KernelError):
-                self.located(error, thread, line)
-            else:
-                error.add_note(f"in block {self.block}, thread {thread}, line {line}")
+                raise self.located(error, thread, line)
+            if found := _mistake(error):
+                raise self.located(found, thread, line) from error
+            error.add_note(f"in block {self.block}, thread {thread}, line {line}")
             raise
 
     def where(self, thread):
@@ -154,6 +172,7 @@ class _Machine:
         """Do a warp operation for the threads of ``group``; the first thread of the warp is ``first``."""
         operation = self.waiting[group[0]][0]
         given = {} if operation == "syncwarp" else {thread: self.waiting[thread][3] for thread in group}
+        self.check_given(operation, given)
         if operation == "syncwarp":
             # The only one that orders memory: what any of the threads knew to be over, all of them know now.
             self.time += 1
@@ -170,6 +189,16 @@ class _Machine:
                      "any_sync": any(given.values()), "all_sync": all(given.values())}
             got = dict.fromkeys(group, votes[operation])
         self.release(given, got)
+
+    def check_given(self, operation, given):
+        """Refuse what threads cannot exchange, or vote by; truth they have for a vote of a warp only."""
+        numbers = EXCHANGED if operation.startswith("shfl") else INTEGER
+        for thread, value in given.items():
+            truth = isinstance(value, (bool, np.bool_))
+            if not (isinstance(value, numbers) or truth) or truth and operation not in VOTES:
+                raise self.located(Refused(f"{operation} of a {type(value).__name__}: Numba wants "
+                                           f"{'a number of 32 or 64 bits' if numbers is EXCHANGED else 'an integer'}, "
+                                           "such as int32(...)"), thread, self.waiting[thread][1])
 
     def source(self, thread, first, group):
         """The thread whose value a shuffle gives to ``thread``: its own if the lane would be beyond the warp."""
@@ -202,6 +231,7 @@ class _Machine:
         operation = self.waiting[0][0]
         if operation != "return":
             given = {thread: self.waiting[thread][2] for thread in everyone} if operation != "syncthreads" else {}
+            self.check_given(operation, given)
             answers = {"syncthreads": None, "syncthreads_count": sum(map(bool, given.values())),
                        "syncthreads_and": int(all(given.values())), "syncthreads_or": int(any(given.values()))}
             self.release(given, dict.fromkeys(everyone, answers[operation]))
@@ -221,6 +251,21 @@ class _Machine:
             rival = f"block {other_block}" if other is None else f"thread {other[0]}, line {position(*other[2:])[0]}"
             self.found = self.located(DataRace(f"{array.name}[{i}]: no barrier orders this {kind} and the "
                                                f"{other_kind} by {rival}"), self.thread, line)
+
+
+def _mistake(error):
+    """What an error of Python, met in a kernel, means; None if it is what it is.
+
+    What Python sees when it runs, Numba sees in types when it compiles.
+    """
+    if isinstance(error, NameError):
+        name = re.search("'(.*?)'", str(error))[1]
+        return UninitialisedRead(f"{name} is read before it is given a value")
+    if isinstance(error, (TypeError, AttributeError)) or isinstance(error, ValueError) and "unpack" in str(error) or (
+            isinstance(error, IndexError) and "out of bounds" not in str(error)):
+        text = re.sub("'(Memory|Local|Part|ReadOnly)'", "an array", str(error))
+        return Refused(f"{text}: a kernel here has no such operation")
+    return None
 
 
 def _argument(name, value, machine):
@@ -244,6 +289,10 @@ def _argument(name, value, machine):
     if isinstance(value, (float, *NARROW)):
         return value if isinstance(value, NARROW) else np.float64(value)
     raise TypeError(f"{name}: found {type(value).__name__}, expected a NumPy array or a number")
+
+
+#: What kernels call, in place of what a compiler sees.
+_GIVEN = {"load4": memory.load4, "store4": memory.store4, "__simt_part": memory.part}
 
 
 def launch(kernel, grid, block, *arguments, log=False, checks=True):
@@ -286,7 +335,7 @@ def launch(kernel, grid, block, *arguments, log=False, checks=True):
     gc.disable()  # the books are many small objects, and none of them form cycles
     try:
         with np.errstate(all="ignore"):  # a GPU says nothing about NaN and Inf
-            machine.run(generator(function, {"load4": Memory.load4, "store4": Memory.store4}), seen)
+            machine.run(generator(function, _GIVEN), seen)
     finally:
         if collecting:
             gc.enable()

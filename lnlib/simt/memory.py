@@ -1,5 +1,6 @@
 """Arrays as the kernels of :mod:`lnlib.simt` see them: each access is checked, and remembered to find races."""
 
+import operator
 import sys
 import weakref
 
@@ -50,18 +51,41 @@ def uninitialised(shape, dtype):
     return array
 
 
+_NUMBERS = (float, *INTEGER, np.floating, np.bool_)
+
+
 class Array:
     """What a kernel sees of an array: a name, a size and a type."""
 
+    ndim = 1
+
     def __init__(self, name, size, dtype):
         self.name, self.size, self.shape, self.dtype, self.scalar = name, size, (size,), dtype, dtype.type
-        self.floating = dtype.kind == "f"
+        self.floating, self.itemsize, self.nbytes = dtype.kind == "f", dtype.itemsize, dtype.itemsize * size
+        self.strides = (dtype.itemsize,)
 
     def __len__(self):
         return self.size
 
+    def __iter__(self):
+        for i in range(self.size):
+            yield self[i]
+
+    def __bool__(self):
+        raise TypeError(f"{self.name} is an array, and not true or false")
+
+    def __contains__(self, value):
+        return any(element == value for element in self)
+
+    def __eq__(self, other):
+        raise TypeError(f"{self.name} is an array, of which only elements are compared")
+
+    __hash__ = object.__hash__
+
     def convert(self, value):
         """``value`` as the array keeps it."""
+        if not isinstance(value, _NUMBERS):
+            raise TypeError(f"a {type(value).__name__} is stored into {self.name}, an array of {self.dtype}")
         if not self.floating:
             return to_integer(self.dtype.name, value)
         if isinstance(value, float) and self.scalar in NARROW:
@@ -79,12 +103,74 @@ class Array:
 class Local(Array, dict):
     """A thread's own array. It is a dict so that reading what has been written takes no function call."""
 
-    __missing__ = Array.refuse
+    __missing__, __iter__, __len__, __contains__ = Array.refuse, Array.__iter__, Array.__len__, Array.__contains__
 
     def __setitem__(self, i, value):
         if not 0 <= i < self.size:
             self.refuse(i)
         dict.__setitem__(self, i, value if type(value) is self.scalar else self.convert(value))
+
+    def atomic(self, combine, i, value):
+        """As one's own, an array needs no order."""
+        old = self[i]
+        self[i] = combine(old, self.convert(value))
+        return old
+
+    def load4(self, i):
+        return self[i], self[i + 1], self[i + 2], self[i + 3]
+
+    def store4(self, i, *values):
+        for k in range(4):
+            self[i + k] = values[k]
+
+
+class Part(Array):
+    """What a slice makes of an array: its elements are those of ``whole`` at ``places``."""
+
+    def __init__(self, whole, places):
+        super().__init__(f"{whole.name}[{places.start}:{places.stop}:{places.step}]", len(places), whole.dtype)
+        self.whole, self.places, self.strides = whole, places, (places.step * self.itemsize,)
+
+    def place(self, i):
+        if not 0 <= i < self.size:
+            self.refuse(i)
+        return self.places[i]
+
+    def __getitem__(self, i):
+        return self.whole[self.place(i)]
+
+    def __setitem__(self, i, value):
+        for k in range(self.size) if i is Ellipsis else (i,):
+            self.whole[self.place(k)] = value
+
+    def atomic(self, combine, i, value):
+        return self.whole.atomic(combine, self.place(i), value)
+
+
+def part(whole, *ends):
+    """``whole[start:stop:step]`` of an array or a tuple."""
+    if not isinstance(whole, Array):
+        return whole[slice(*ends)]
+    places = range(whole.size)[slice(*ends)]
+    return Part(whole.whole, whole.places[slice(*ends)]) if isinstance(whole, Part) else Part(whole, places)
+
+
+def _atomic(combine):
+    """An atomic operation, by what it makes of the old value and the one it is given."""
+    return lambda array, i, value: array.atomic(combine, i, value)
+
+
+ATOMICS = {"add": _atomic(operator.add), "sub": _atomic(operator.sub), "max": _atomic(max), "min": _atomic(min),
+           "and_": _atomic(operator.and_), "or_": _atomic(operator.or_), "xor": _atomic(operator.xor),
+           "exch": _atomic(lambda old, new: new | old ^ old)}  # which floats refuse, as Numba's exch does
+
+
+def load4(array, i):
+    return array.load4(i)
+
+
+def store4(array, i, *values):
+    array.store4(i, *values)
 
 
 CONFLICTS = {"load": ("store", "atomic"), "store": ("load", "store", "atomic"), "atomic": ("load", "store")}
@@ -128,7 +214,7 @@ class Memory(Array):
         self.data[i] = value
         self.written[i] = True
 
-    def atomic_add(self, i, value):
+    def atomic(self, combine, i, value):
         if not 0 <= i < self.size:
             self.refuse(i)
         value = self.convert(value)
@@ -137,14 +223,17 @@ class Memory(Array):
         if not self.written[i]:
             self.unwritten(i)
         old = self.data[i]
-        self.data[i] += value
+        self.data[i] = combine(old, value if self.floating else self.scalar(value))
         return old if self.floating else int(old)
 
     def unwritten(self, i):
         """Element i is read and not written. If somebody writes it before the next barrier, that will be a race."""
         if not self.machine.found:
             error = UninitialisedRead(f"{self.name}[{i}] is read before it is written")
-            self.machine.found = self.machine.located(error, self.machine.thread, sys._getframe(2).f_lineno)
+            frame = sys._getframe(2)
+            while frame.f_code.co_filename == __file__:
+                frame = frame.f_back
+            self.machine.found = self.machine.located(error, self.machine.thread, frame.f_lineno)
 
     def check_four(self, i):
         if not 0 <= i <= self.size - 4:
@@ -174,6 +263,8 @@ class Memory(Array):
     def note(self, kind, i, count=1):
         """Look for races with what has been done, and write this down, too."""
         frame, machine = sys._getframe(2), self.machine  # the kernel's frame, or that of a function it calls
+        while frame.f_code.co_filename == __file__:  # of a part of an array, or of a loop over one
+            frame = frame.f_back
         block, thread = machine.block, machine.thread
         use = thread, machine.time, frame.f_code, frame.f_lasti
         if machine.accesses is not None:

@@ -1,7 +1,8 @@
 r"""From the source of a kernel to a Python generator, with the arithmetic of Numba: one half of :mod:`lnlib.simt`.
 
 Calls that wait for other threads become ``yield``, calls of functions that may wait ``yield from``, and ``a + b``
-becomes a function call that minds the types of a and b. Everything else in the source stays as it is.
+becomes a function call that minds the types of a and b. Everything else in the source stays as it is. What a kernel may
+not use is refused before, by :mod:`~lnlib.simt.check`.
 """
 
 import ast
@@ -14,9 +15,9 @@ import types
 
 import numpy as np
 
-
-class KernelError(RuntimeError):
-    """A mistake in a kernel. ``block`` and ``thread`` ran into it at ``line`` of the source."""
+from . import allowed
+from .allowed import BLOCK_OPERATIONS, WARP_OPERATIONS, KernelError, refused
+from .check import checker as checker_of
 
 
 class Promotion(KernelError):
@@ -35,8 +36,9 @@ class Overflow(KernelError):
 
 INTEGER = (int, np.integer)
 NARROW = (np.float16, np.float32)
-_RANGES = {"int32": (-2**31, 2**31), "int64": (-2**63, 2**63), "uint16": (0, 2**16), "uint32": (0, 2**32),
-           "uint64": (0, 2**64)}
+EXCHANGED = (*INTEGER, np.float32, np.float64)  # what a shuffle takes
+_RANGES = {"int8": (-2**7, 2**7), "int16": (-2**15, 2**15), "int32": (-2**31, 2**31), "int64": (-2**63, 2**63),
+           **{f"uint{bits}": (0, 2**bits) for bits in (8, 16, 32, 64)}}
 
 
 def to_integer(name, value):
@@ -106,6 +108,8 @@ def _divide(a, b):
 
 def _extreme(name, of_integers, of_floats):
     def choose(first, *others):
+        if not others:
+            first, *others = first  # of an array or a tuple
         for other in others:
             _check_operands(name, first, other)
             first = (of_integers if isinstance(first, INTEGER) else of_floats)(first, other)
@@ -113,14 +117,42 @@ def _extreme(name, of_integers, of_floats):
     return choose
 
 
+def _tuple(values):
+    if not isinstance(values, tuple):
+        raise TypeError(f"the length of a {type(values).__name__} is no constant, so it makes no tuple")
+    return values
+
+
+def _print(*values):
+    if not all(isinstance(value, (str, int, float, tuple, np.generic, type(None))) for value in values):
+        raise TypeError("print of what is no number, no tuple and no text")
+    print(*values)
+
+
 def _real(function):
     """A function that keeps float32 and makes float64 of an integer."""
     return lambda x: function(np.float64(x) if isinstance(x, INTEGER) else x)
 
 
-_MATH = types.SimpleNamespace(
-    **{name: _real(getattr(np, name)) for name in ("sqrt", "exp", "log", "fabs", "isnan", "isinf", "isfinite")},
-    **{name: np.float64(getattr(math, name)) for name in ("inf", "nan", "pi")})
+def _by_python(name):
+    """A function of math that NumPy lacks, in float64; floats are rounded to the type of the first argument."""
+    def rounded(*values):
+        convert = type(values[0]) if type(values[0]) in NARROW else np.float64
+        try:
+            found = getattr(math, name)(*(value if isinstance(value, INTEGER) else float(value) for value in values))
+        except (ValueError, OverflowError) as error:
+            found = math.nan if isinstance(error, ValueError) else math.inf
+        if isinstance(found, tuple):  # frexp has an integer as well
+            return tuple(part if isinstance(part, int) else convert(part) for part in found)
+        return found if isinstance(found, int) else convert(found)
+    return rounded
+
+
+_MATH = types.SimpleNamespace(**{
+    name: np.float64(value) if isinstance(value := getattr(math, name), float) else
+    _real(getattr(np, name)) if name in ("sqrt", "exp", "log", "fabs", "isnan", "isinf", "isfinite") else
+    _by_python(name) for name in allowed.MATH})
+_NUMPY = types.SimpleNamespace(**{name: TYPES.get(name) or np.float64(getattr(np, name)) for name in allowed.NUMPY})
 LIBDEVICE = types.SimpleNamespace(  # rounded by themselves, as everything is here
     fadd_rn=lambda a, b: np.float32(a) + np.float32(b), fmul_rn=lambda a, b: np.float32(a) * np.float32(b),
     dadd_rn=lambda a, b: np.float64(a) + b, dmul_rn=lambda a, b: np.float64(a) * b)
@@ -128,18 +160,40 @@ LIBDEVICE = types.SimpleNamespace(  # rounded by themselves, as everything is he
 
 # From the source of a function to a generator.
 
-WARP_OPERATIONS = {"shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync",
-                    "ballot_sync", "any_sync", "all_sync", "syncwarp"}
-BLOCK_OPERATIONS = {"syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or"}
 _ARITHMETIC = {ast.Add: "__simt_add", ast.Sub: "__simt_subtract",
                ast.Mult: "__simt_multiply", ast.Div: "__simt_divide"}
 
 
-class _Rewriter(ast.NodeTransformer):
-    """Makes the source of a kernel that of a generator. ``helpers`` are the names of functions it calls."""
+def _waits(function):
+    """Whether a function that a kernel calls is made from one of the kernel's source, and so a generator."""
+    return type(function) is types.FunctionType and function.__code__.co_flags & inspect.CO_GENERATOR
 
-    def __init__(self, helpers):
-        self.helpers = helpers
+
+def _call(function, cuda, *values):
+    """Call what may be such a function, or not."""
+    return (yield from function(cuda, *values)) if _waits(function) else function(*values)
+
+
+class _Rewriter(ast.NodeTransformer):
+    """Makes the source of a kernel that of a generator.
+
+    ``helpers`` are the names of functions from outside that it calls, ``local`` those that are given in the kernel.
+    """
+
+    def __init__(self, helpers, local):
+        self.helpers, self.local = helpers, local
+
+    def visit_FunctionDef(self, node):
+        """A function in the kernel, which may wait like one outside."""
+        self.generic_visit(node)
+        return _generator(node)
+
+    def visit_Lambda(self, node):
+        self.generic_visit(node)
+        node.args.args.insert(0, ast.arg("cuda"))
+        nothing = ast.YieldFrom(ast.Tuple([], ast.Load()))
+        node.body = ast.Subscript(ast.Tuple([nothing, node.body], ast.Load()), ast.Constant(1), ast.Load())
+        return node
 
     def visit_Call(self, node):
         """Wait by a yield; a function that may wait, by a yield from."""
@@ -149,12 +203,39 @@ class _Rewriter(ast.NodeTransformer):
         if called in ("cuda.shared.array", "cuda.local.array"):
             # Its name, if it gets no other, and its place: all threads of a block get one shared array at one place.
             node.args.insert(0, ast.Constant((called, node.lineno, node.col_offset)))
-        if module == "cuda" and name in WARP_OPERATIONS | BLOCK_OPERATIONS:
+        if module == "cuda" and (name in WARP_OPERATIONS or name in BLOCK_OPERATIONS):
             request = ast.Tuple([ast.Constant(name), ast.Constant(node.lineno), *node.args], ast.Load())
             return ast.Yield(request)
+        mine = ast.Name("cuda", ast.Load())
         if called in self.helpers:
-            node.args.insert(0, ast.Name("cuda", ast.Load()))
+            node.args.insert(0, mine)
             return ast.YieldFrom(node)
+        if called in self.local or not isinstance(node.func, (ast.Name, ast.Attribute)):
+            waits = ast.YieldFrom(ast.Call(ast.Name("__simt_call", ast.Load()), [node.func, mine, *node.args], []))
+            if not isinstance(node.func, ast.Name) or any(isinstance(inner, ast.YieldFrom) for inner in ast.walk(node)):
+                return waits
+            # A type is called without a generator, which would take longer than the call.
+            kind = ast.Attribute(node.func, "__class__", ast.Load())
+            return ast.IfExp(ast.Compare(kind, [ast.Is()], [ast.Name("__simt_function", ast.Load())]), waits, node)
+        return node
+
+    def visit_Subscript(self, node):
+        """A slice of an array is a part of it that can be written to."""
+        self.generic_visit(node)
+        if not isinstance(node.slice, ast.Slice):
+            return node
+        ends = [end or ast.Constant(None) for end in (node.slice.lower, node.slice.upper, node.slice.step)]
+        part = ast.copy_location(ast.Call(ast.Name("__simt_part", ast.Load()), [node.value, *ends], []), node)
+        return part if isinstance(node.ctx, ast.Load) else ast.Subscript(part, ast.Constant(...), node.ctx)
+
+    def visit_AnnAssign(self, node):
+        """Numba does not read type hints."""
+        return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node)) if node.value else ast.Pass()
+
+    def visit_MatchValue(self, node):
+        return node
+
+    def visit_Raise(self, node):
         return node
 
     def visit_Assign(self, node):
@@ -181,6 +262,13 @@ class _Rewriter(ast.NodeTransformer):
         function = ast.Name(_ARITHMETIC[type(node.op)], ast.Load())
         return ast.copy_location(ast.Call(function, [node.left, node.right], []), node)
 
+    def visit_UnaryOp(self, node):
+        """Of True and False, Numba makes the other by ``~``."""
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.Invert):
+            return node
+        return ast.copy_location(ast.Call(ast.Name("__simt_invert", ast.Load()), [node.operand], []), node)
+
     def visit_AugAssign(self, node):
         """``a[i] += b`` becomes ``index = i`` and ``a[index] = a[index] + b``, a checked sum."""
         target, statements = node.target, []
@@ -200,9 +288,17 @@ def plain(function):
     return function if isinstance(function, types.FunctionType) else None
 
 
+def _generator(definition):
+    """The definition of a generator function with ``cuda`` as its first argument."""
+    definition.args.args.insert(0, ast.arg("cuda"))
+    # So that what never waits becomes a generator, too:
+    definition.body.append(ast.If(ast.Constant(False), [ast.Expr(ast.Yield())], []))
+    return definition
+
+
 @functools.lru_cache(maxsize=256)
 def _parse(code):
-    """The definition of a function, as a syntax tree with the line numbers of its file, and the names it calls.
+    """The definition of a function, as a syntax tree with the line numbers of its file.
 
     Of its code, which the functions of a factory, made anew at each call, have in common.
     """
@@ -217,20 +313,22 @@ def _parse(code):
         raise ValueError(f"kernel: found no source of {code.co_name} ({error}), expected a function defined "
                          f"with def in a file or in a cell of a notebook") from error
     ast.increment_lineno(definition, code.co_firstlineno - 1 - indented)
-    calls = (node.func for node in ast.walk(definition) if isinstance(node, ast.Call))
-    return definition, {called.id for called in calls if isinstance(called, ast.Name)}
+    definition.decorator_list, definition.returns = [], None
+    for argument in definition.args.args:
+        argument.annotation = None
+    return definition
 
 
 @functools.lru_cache(maxsize=256)
 def _compile(code, helpers):
     """The code that defines the generator of a function with this code."""
-    definition = copy.deepcopy(_parse(code)[0])
-    definition.decorator_list = []
-    definition.args.args.insert(0, ast.arg("cuda"))
-    definition = _Rewriter(helpers).visit(definition)
-    # So that what never waits becomes a generator, too:
-    definition.body.append(ast.If(ast.Constant(False), [ast.Expr(ast.Yield())], []))
-    return compile(ast.fix_missing_locations(ast.Module([definition], [])), code.co_filename, "exec")
+    definition = copy.deepcopy(_parse(code))
+    # What the defaults are is known; how they were found out is not.
+    definition.args.defaults = [ast.Constant(None) for _ in definition.args.defaults]
+    rewriter = _Rewriter(helpers, checker_of(_parse(code), False).local)
+    definition.body = rewriter.visit(ast.Module(definition.body, [])).body
+    module = ast.Module([_generator(definition)], [])
+    return compile(ast.fix_missing_locations(module), code.co_filename, "exec")
 
 
 #: The types, and what kernels make bfloat16 with; arrays of it are arrays of uint16.
@@ -238,31 +336,61 @@ CONVERSIONS = {**TYPES, "bfloat16": bfloat16, "widened": widened}
 
 #: What stands for these names in every kernel.
 _NAMES = {"__simt_add": _add, "__simt_subtract": _subtract, "__simt_multiply": _multiply, "__simt_divide": _divide,
-          "__simt_float64": np.float64, "float": np.float64, "libdevice": LIBDEVICE,
+          "__simt_float64": np.float64, "__simt_invert": lambda a: not a if isinstance(a, bool) else ~a,
+          "__simt_function": types.FunctionType, "__simt_call": _call,
+          "float": np.float64, "libdevice": LIBDEVICE, "print": _print, "tuple": _tuple,
+          "sum": lambda values, start=0: functools.reduce(_add, values, start),
           "min": _extreme("min", min, np.fmin), "max": _extreme("max", max, np.fmax),  # of NaN and 1 a GPU takes 1
           "__builtins__": builtins}
 
 
-def _translate(value):
-    """What a kernel's name for ``value`` stands for here: types of Numba and of NumPy, and functions of math."""
+def _translate(value, made):
+    """What a kernel's name for ``value`` stands for here: types of Numba and of NumPy, and functions of math.
+
+    ``made``: function -> what it becomes.
+    """
+    if isinstance(value, tuple) and type(value) is tuple:
+        return tuple(_translate(part, made) for part in value)
     name = getattr(value, "name", getattr(value, "__name__", None))
-    if isinstance(name, str) and name in CONVERSIONS:
+    if isinstance(name, str) and name in CONVERSIONS and not isinstance(value, np.dtype):
         return CONVERSIONS[name]
-    if value is math:
-        return _MATH
+    if allowed.device_function(value):
+        return made(value.py_func)
+    if value is math or value is np:
+        return _MATH if value is math else _NUMPY
     if getattr(value, "__module__", None) == "math":
         return getattr(_MATH, name, value)
     return np.float64(value) if isinstance(value, float) else value
 
 
-def generator(function, names):
-    """``function`` as a generator function with ``cuda`` as its first argument; ``names`` gives names a meaning."""
-    known, called = inspect.getclosurevars(function), _parse(function.__code__)[1]
-    known = known.globals | known.nonlocals
-    scope = {name: _translate(value) for name, value in known.items()}
-    given = _NAMES | names
-    helpers = {name: generator(plain(value), names) for name, value in scope.items()
-               if name in called and name not in given and value is known[name] and plain(value)}
-    scope |= given | helpers
+def _outside(function, names):
+    """{name: value} of the names that a function finds outside itself."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
+    return {name: cells[name].cell_contents if name in cells else function.__globals__[name] for name in names
+            if name in cells or name in function.__globals__}
+
+
+def generator(function, names, outer=()):
+    """``function`` as a generator function with ``cuda`` as its first argument; ``names`` gives names a meaning.
+
+    ``outer``: the functions that call it, so that the kernel itself has none.
+    """
+    given, callers = _NAMES | names, (*outer, function)
+    checker = checker_of(_parse(function.__code__), not outer)
+    known = _outside(function, checker.outer)
+    for name, value in known.items():
+        if plain(value) in callers:
+            raise refused(f"{name} calls itself: the interpreter cannot follow; use a loop", function.__name__,
+                          checker.loaded[name])
+    checker.check_values(known, given)
+    known = {name: value for name, value in known.items() if name not in given}
+    scope = {name: _translate(value, lambda inner: generator(inner, names, callers))
+             for name, value in known.items()}
+    helpers = {name: checker_of(_parse(value.py_func.__code__), False)
+               for name, value in known.items() if allowed.device_function(value) and _waits(scope[name])}
+    checker.check_calls(known, given, helpers)
+    scope |= given
     exec(_compile(function.__code__, frozenset(helpers)), scope)
-    return scope[function.__name__]
+    made = scope[function.__name__]
+    made.__defaults__ = function.__defaults__ and tuple(_translate(value, None) for value in function.__defaults__)
+    return made

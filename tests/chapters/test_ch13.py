@@ -6,7 +6,7 @@ from attempts import failed, solution_with
 from questions import of, percent, plain, says
 
 from lnlib import gpu, simt
-from lnlib.simt.cuda_access import FULL, cuda, float32
+from lnlib.simt.cuda_access import FULL, cuda, device, float32
 from lnlib.exercises import ch13, check
 from lnlib.figures import COLOURS, fusing, measured, span
 from lnlib.gpu.ladder import warp_sum
@@ -314,6 +314,7 @@ def test_question_3_only_the_mean(monkeypatch):
     says("13.3", "Only `mean`")
 
 
+@device
 def warp_sum_to_lane_0(value):
     for distance in (16, 8, 4, 2, 1):
         value += cuda.shfl_down_sync(FULL, value, distance)

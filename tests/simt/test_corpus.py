@@ -1,0 +1,44 @@
+"""What a kernel may use: a corpus of small kernels, each taken or refused, and the lists by which it is decided.
+
+That Numba's compiler decides the same way is tested in tests/ptx/test_compiled.py, where there is one.
+"""
+
+import corpus
+import pytest
+
+from lnlib import simt
+from lnlib.simt import allowed
+
+
+def run(name):
+    arguments = corpus.arguments()
+    simt.launch(corpus.kernel(corpus.BODIES[name]), 1, 32, *arguments)
+    return arguments
+
+
+@pytest.mark.parametrize("name", [*corpus.TAKEN, *(name for name, case in corpus.LIMITS.items() if case[1])])
+def test_taken(name):
+    run(name)
+
+
+@pytest.mark.parametrize("name", [*corpus.REFUSED, *(name for name, case in corpus.LIMITS.items() if not case[1])])
+def test_refused(name):
+    with pytest.raises(simt.Refused) as error:
+        run(name)
+    if name in corpus.REFUSED:
+        body, said = corpus.REFUSED[name]
+        assert said in str(error.value)
+        assert f"line {error.value.line}" in str(error.value)
+        further_in = "(line" in str(error.value) and " of kernel)" not in str(error.value)
+        assert error.value.line == corpus.line(body) or further_in
+
+
+@pytest.mark.parametrize("name", corpus.STOPPED)
+def test_stopped_when_it_runs(name):
+    with pytest.raises(getattr(simt, corpus.STOPPED[name][1])):
+        run(name)
+
+
+def test_the_corpus_is_a_large_one_and_its_limits_are_few():
+    assert min(len(corpus.TAKEN), len(corpus.REFUSED)) >= 80 and len(corpus.LIMITS) <= 9
+    assert len(corpus.BODIES) == sum(map(len, (corpus.TAKEN, corpus.REFUSED, corpus.STOPPED, corpus.LIMITS)))

@@ -147,15 +147,19 @@ def repeatable(target, case):
     return []
 
 
+def in_order(target, case):
+    """The cases of :func:`any_order`: the last has the first's shape."""
+    draw, shape = drawer(target.settings), case.x.shape
+    return case, *(draw(case.property, size, case.dtype, case.eps, offset=offset) for size, offset in (
+        ((3, shape[-1]), -2.5), (shape, 0.5)))
+
+
 def any_order(target, case):
     """Three forwards, the last of the first's shape; the backwards in the opposite order; the first forward again.
 
     So what is kept for all calls, or for all of one shape, belongs to a later call when it is needed or looked at.
     """
-    draw, shape = drawer(target.settings), case.x.shape
-    others = [draw(case.property, size, case.dtype, case.eps, offset=offset) for size, offset in (
-        ((3, shape[-1]), -2.5), (shape, 0.5))]
-    cases = case, *others
+    cases = in_order(target, case)
     found = [f for outcome, one in zip(target.calls(cases), cases) for f in compare(outcome, one, target.settings)]
     return [f._replace(sentence=f"where three forwards come before their backwards, {f.sentence}") for f in found]
 
@@ -187,6 +191,10 @@ def gradients_add_up(target, case):
     return [f._replace(sentence=f"half of what two backwards add up to: {f.sentence}") for f in found]
 
 
+def random_like(name, case):
+    return draw(name, case.x.shape, case.dtype, offset=0.0, sigma=1.0).x
+
+
 def right_second_derivative(target, case):
     """The gradients of the product of v and dx, for a random v."""
     return of_second_derivative(target.second, case, target.settings, [
@@ -200,7 +208,7 @@ def right_forward_mode(target, case):
 
 
 def of_second_derivative(found, case, settings, names):
-    v, wrongs = draw("v", case.x.shape, case.dtype, offset=0.0, sigma=1.0).x, []
+    v, wrongs = random_like("v", case), []
     for name, value, (exact, slack) in zip(names, found(case, v), second_derivative(case, v, settings)):
         wrong = np.linalg.norm(value - exact)
         if not wrong <= slack:
@@ -210,7 +218,7 @@ def of_second_derivative(found, case, settings, names):
 
 def right_nested_derivatives(target, case):
     """The gradient of the product of u and the gradient of <v, dx>: what saved statistics without a graph get wrong."""
-    v, u = (draw(name, case.x.shape, case.dtype, offset=0.0, sigma=1.0).x for name in ("v", "u"))
+    v, u = (random_like(name, case) for name in ("v", "u"))
     exact, slack = third_derivative(case, v, u, target.settings)
     wrong = np.linalg.norm(target.third(case, v, u) - exact)
     sentence = ("the third derivative, the gradient of <u, gradient of <v, dx>> with respect to x, is wrong by "

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from ..contract import require_kind
 from .adapters import adapt
 from .cases import FAR_SHAPE, NEAR, all_cases, drawer, far
-from .checks import ON_TOP, call, check, misshapen, of_two_axes, plain
+from .checks import ON_TOP, TIMES, call, check, misshapen, of_two_axes, plain
 from .judge import BY_ROW, judge
 from .naming import name
-from .paste import as_test
+from .paste import MOST, as_test, seeded
 from .report import Failure, Report
 from .settings import Settings
 from .shrink import shrink, starting_at
@@ -65,7 +65,8 @@ def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), 
     tried, failed, unjudged, digits = {}, {}, {}, {}
     try:
         digits |= ordinary_digits(adapted, watch)
-        for case in progress(list(all_cases(settings, adapted.layouts, adapted.able))):
+        cases = list(all_cases(settings, adapted.layouts, adapted.able))
+        for case in progress(cases):
             watch(case)
             if case.property in ON_TOP and check(adapted, plain(case)):
                 unjudged[case.property] = f"{case.property}: the numbers are wrong as they are"
@@ -75,10 +76,15 @@ def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), 
                 failed.setdefault(case.property, []).append((case, found))
         mistake = name(announcing(adapted, watch), {property: [case for case, _ in cases]
                                                     for property, cases in failed.items()}) if failed else None
-        failures = [explain(adapted, property, cases, tried[property], watch) for property, cases in failed.items()]
+        # Where the first call of all was right, what is wrong with others may be what the target keeps of it.
+        first_is_wrong = any(case is cases[0] for case, _ in failed.get(cases[0].property, ()))
+        before = not first_is_wrong and "calls in any order" in (*failed, *unjudged)
+        failures = [explain(adapted, property, cases, tried[property], watch, before)
+                    for property, cases in failed.items()]
         notes = () if quick else tuple(losses(adapted, watch))
     except KeyboardInterrupt as error:
-        found = (failure_of(property, *cases[0], cases, tried[property], settings) for property, cases in failed.items())
+        found = (failure_of(property, *several[0], several, tried[property], adapted)
+                 for property, several in failed.items())
         raise Interrupted(Report(name_of(target), tuple(tried), tuple(found), (), digits, ended="interrupted")) from error
     return Report(name_of(target), tuple(tried), tuple(sorted(failures, key=telling)),
                   (*unjudged.values(), *settings.not_tested(), *adapted.lacks), digits, mistake, notes,
@@ -145,7 +151,7 @@ def telling(failure):
     return failure.case.x.shape[-1] < 3, -failure.failed / failure.tried
 
 
-def explain(target, property, failed, tried, watch):
+def explain(target, property, failed, tried, watch, before=False):
     """The failure of one property: a case that showed it, made as small as can be while the same is wrong.
 
     It is the first of three features or more, if there is one. A smaller case may fail in another way: a simpler number may
@@ -159,14 +165,17 @@ def explain(target, property, failed, tried, watch):
     if finding.tensor in BY_ROW and finding.verdict and alike(worst := starting_at(case, finding.verdict.at)):
         case = worst
     case = shrink(case, lambda smaller: alike(smaller) is not None, target.settings.takes)
-    return failure_of(property, case, [alike(case) or finding], failed, tried, target.settings)
+    if case.x.size > MOST:
+        case = next(filter(alike, seeded(case)), case)
+    shown = [alike(case) for _ in range(TIMES)]
+    return failure_of(property, case, [next(filter(None, shown), finding)], failed, tried, target, all(shown), before)
 
 
-def failure_of(property, case, found, failed, tried, settings):
+def failure_of(property, case, found, failed, tried, target, steady=True, before=False):
     finding, verdict = found[0], found[0].verdict
     numbers = (verdict.part, verdict.share) if verdict else (None, None)
     return Failure(property, finding.tensor, *numbers, case, finding.sentence, len(failed), tried,
-                   as_test(case, finding.tensor, settings), finding.kind,
+                   as_test(case, finding, target, steady, before), finding.kind,
                    sum(any(map(finding.like, others)) for _, others in failed))
 
 

@@ -33,6 +33,7 @@ class TorchFunction:
     lacks = ()
 
     def __init__(self, target, settings):
+        self.target = target
         self.function, self.settings = contract.require_callable("target", target), settings
         if inspect.isclass(target) and issubclass(target, torch.autograd.Function):
             self.function = target.apply
@@ -69,6 +70,22 @@ class TorchFunction:
         if y.device != tensors["x"].device:
             raise Raised(f"y is on {y.device}, x on {tensors['x'].device}")
         return y
+
+    def spelt(self, case, arguments):
+        """How the target is called with ``arguments`` of this case, all of it as code."""
+        target, D = self.target, case.x.shape[-1]
+        if inspect.isclass(target) and issubclass(target, torch.autograd.Function):
+            return f"target.apply({arguments})"
+        if not inspect.isclass(target) and not isinstance(target, torch.nn.Module):
+            return f"target({arguments})"
+        x, *rest = arguments.split(", ")
+        made, module = target, "target"
+        if inspect.isclass(target):
+            options = _as_it_is_called(target, eps_of(case, self.settings))
+            made, module = target(D, **options), f"target({', '.join([str(D), *map('{}={!r}'.format, options, options.values())])})"
+        names = _gamma_and_beta(made, len(self.settings.tensors) - 2, D)
+        parameters = ", ".join(f'"{name}": {value}' for name, value in zip(names, rest))
+        return f"torch.func.functional_call({module}.to(x.dtype), {{{parameters}}}, ({x},))"
 
     def calls(self, cases):
         started = []

@@ -96,6 +96,7 @@ FAULTY = {
         "y in float64": lambda *arguments: layer_norm(*arguments).double()}.items()},
     "half": (lambda x, gamma, *rest: layer_norm(x, 1.05 * gamma, *rest), layer_norm,
              {"dtypes": ("bfloat16", "float16"), "most_rows": 99}),
+    "JVP": (layer_norm, composed, {"forward_mode": True, "dtypes": ("float64",)}),  # pytorch/pytorch#196700
     "frozen": (Frozen.apply, composed, _TWICE),
     "a Function": (Frozen, types.SimpleNamespace(apply=composed), _TWICE),
     "a class": (GammaTwice, torch.nn.LayerNorm, {}), "a module": (GammaTwice(24), torch.nn.LayerNorm(24), {}),

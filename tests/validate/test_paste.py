@@ -1,5 +1,6 @@
 """Every pasted test fails on the target that it was made for, in a process that never saw it, and passes on a right one."""
 
+import ctypes
 import runpy
 import warnings
 from pathlib import Path
@@ -14,7 +15,7 @@ from lnlib.mistakes.catalogue import forward_keeping_x
 from lnlib.mistakes.wild import WILD
 from lnlib.validate import validate
 from lnlib.validate.adapters import NumPyPair
-from lnlib.validate.cases import draw
+from lnlib.validate.cases import UNWRITTEN, draw
 from lnlib.validate.checks import check
 from lnlib.validate.paste import as_test
 from lnlib.validate.settings import Settings
@@ -33,6 +34,9 @@ def passes(test, **target):
         raise
     except BaseException:  # a target may raise anything
         return False
+    finally:
+        if "mallopt" in test:
+            ctypes.CDLL(None).mallopt(-6, 0)
     return True
 
 
@@ -54,6 +58,8 @@ def test_on_targets_with_every_kind_of_fault(name):
     """A new target for each test: one that keeps something has kept nothing yet."""
     def new():
         return runpy.run_path(HERE / "faulty.py")["FAULTY"][name]
+    if name == "unwritten" and UNWRITTEN not in NumPyPair.able:
+        pytest.skip("only glibc fills memory on request")
     quick = name not in ("a tail", "wide rows raise", "many rows raise")
     assert sharp(validate(new(), quick=quick), lambda: pair(*new()), pair(*RIGHT["layer_norm"]))
 
@@ -63,6 +69,8 @@ def test_on_targets_with_every_kind_of_fault(name):
     *((bug.name, bug.kind, (bug.forward, bug.backward)) for bug in WILD),
     *((mutant.name, "layer_norm", (forward_keeping_x, mutant.backward)) for mutant in MUTANTS)])
 def test_on_known_bugs(name, kind, target):
+    if name == "unwritten" and UNWRITTEN not in NumPyPair.able:
+        pytest.skip("only glibc fills memory on request")
     quick = name not in ("onnxruntime-one-pass", "pytorch-distributed")  # which are right near zero
     assert sharp(validate(target, kind, quick=quick), lambda: pair(*target), pair(*RIGHT[kind]))
 

@@ -31,21 +31,20 @@ class Seeded(Case):
 
 def seeded(case):
     """Cases like this one whose arrays are random rows, and can be told in a few lines."""
-    finite = np.isfinite(case.x)
-    clean = np.where(finite, case.x, 0.0)
+    odd = [(name, at) for name in ("x", "dy") for at in zip(*np.nonzero(~np.isfinite(getattr(case, name))))]
+    clean = case.without_nan().x
     mean, sigma = (float(np.median(np.abs(a))) for a in (clean.mean(axis=-1), clean.std(axis=-1)))
     for offset, size in ((1.5, 2.0), (mean / (sigma or 1), sigma)):
         offset, size = float(f"{offset:.1g}"), float(f"{size:.1g}")
-        if size == 0 or (~finite).sum() > 8:
+        if size == 0 or len(odd) > 8:
             continue
         rng = np.random.default_rng(0)
         x, dy = rng.standard_normal((2, *case.x.shape))
         gamma, beta = rng.standard_normal((2, case.x.shape[-1]))
-        x, marks = size * (offset + x), []
-        for at in zip(*np.nonzero(~finite)):
-            x[at] = case.x[at]
-            marks.append(f"x[{', '.join(map(str, at))}] = {_number(case.x[at])}")
-        arrays = {"x": x, "gamma": gamma, "beta": beta, "dy": dy}
+        arrays, marks = {"x": size * (offset + x), "gamma": gamma, "beta": beta, "dy": dy}, []
+        for name, at in odd:
+            arrays[name][at] = getattr(case, name)[at]
+            marks.append(f"{name}[{', '.join(map(str, at))}] = {_number(arrays[name][at])}")
         if not case.beta.any():
             arrays["beta"] = np.zeros_like(beta)
         for name, layout in case.layouts.items():
@@ -117,7 +116,7 @@ class Writer:
             name for name in ("x", "gamma", "beta", "dy") if name != "beta" or self.settings.beta]
 
     def lines(self):
-        body = list({"calls in any order": self.in_order, "one gradient alone": self.alone, "gradients add up": self.added,
+        body = list({"calls in any order": self.in_order, "y without gradients": self.without_gradients, "one gradient alone": self.alone, "gradients add up": self.added,
                      "the second derivative": self.derivatives, "nested derivatives": self.derivatives,
                      "the gradient of a JVP": self.derivatives}.get(
                          self.case.property, self.once)())
@@ -245,8 +244,13 @@ class Writer:
             call = self.called(self.case, other) if self.framework in ("torch", "jax") else (
                 f"backward(dy, forward({other})[1])")
             yield f"{call}  # a call before, which must not matter"
-        yield from self.call(self.case)
-        yield from ([f"assert {self.raw(changed)} == before"] if changed else self.judged(self.case))
+        if not changed:
+            yield from [*self.call(self.case), *self.judged(self.case)]
+            return
+        for line in self.call(self.case):  # a backward may put right again what a forward changed
+            yield line
+            if not line.startswith(("result =", "def ", "    ")):
+                yield f"assert {self.raw(changed)} == before"
 
     def raw(self, name):
         """The numbers of an argument as bytes."""
@@ -276,9 +280,20 @@ class Writer:
             copies = [line.replace(" = ", "_ = ", 1) for line in copies]
         yield from copies if self.finding.tensor == "y" else ()
         yield from reversed(ended)
+        case, _ = cases[0]  # which may write over what the backwards returned
+        yield f"again = {self.called(case) if self.framework in ('torch', 'jax') else f'forward({self.given(case)})'}"
         for case, suffix in cases:
             late = self.finding.tensor == "y" and self.framework not in ("numpy", "jax")
             yield from self.judged(case, suffix, f"y{suffix}_" if late and self.framework == "torch" else None)
+
+    def without_gradients(self):
+        yield from self.arrays(self.case)
+        yield from self.put(wanted=[])
+        if self.framework == "torch":
+            yield from ("with torch.no_grad():", f"    y = {self.called(self.case)}")
+        else:
+            yield f"y = jax.jit(lambda *a: target({self.given(self.case, names=['*a'])}))({self.given_arrays()})"
+        yield from self.judged(self.case)
 
     def alone(self):
         wanted = self.finding.tensor[1:] or "x"
@@ -366,8 +381,8 @@ class Writer:
             yield from self.numbers(case, tensor, suffix, value, shape)
 
     def not_by_numbers(self, case, name):
-        if "finite y" in self.finding.sentence:
-            rows = np.flatnonzero(~np.isfinite(case.x).all(axis=-1).ravel()).tolist()
+        if told := re.search(r"a row of (x|dy) that holds NaN or Inf has a finite", self.finding.sentence):
+            rows = np.flatnonzero(~np.isfinite(getattr(case, told[1])).all(axis=-1).ravel()).tolist()
             yield f"finite = np.isfinite({self.value(name)}).reshape({(-1, case.x.shape[-1])})[{rows}].all(axis=-1)"
             yield "assert not finite.any(), finite"
         elif self.framework == "torch":
@@ -377,7 +392,7 @@ class Writer:
             yield f"assert {array}.dtype == {_dtype(case.dtype)}, {array}.dtype"
 
     def numbers(self, case, tensor, suffix, value, shape):
-        clean = case.with_arrays(x=np.where(np.isfinite(case.x), case.x, 0.0))
+        clean = case.without_nan()
         known, by_row = truth(clean, self.settings), tensor in BY_ROW
         right, slack = known.tensors[tensor], known.slack[tensor]
         if self.by_formula(case):
@@ -388,7 +403,8 @@ class Writer:
         else:
             expected = f"np.array({right.reshape(shape).tolist()})"
         wrong = f"np.subtract({value}, {expected})"
-        kept = np.isfinite(case.x).all(axis=-1).ravel() if by_row else np.ones(len(right), bool)
+        kept = np.isfinite(case.x if tensor == "y" else case.x + case.dy).all(axis=-1).ravel() if by_row else (
+            np.ones(len(right), bool))
         largest = find(case.dtype).largest
         if (np.abs(right) >= largest).any():  # what is too large may be Inf
             wrong = f"np.where(np.abs({expected}) < {largest!r}, {wrong}, 0)"

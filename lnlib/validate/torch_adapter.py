@@ -85,7 +85,7 @@ class TorchFunction:
             made, module = target(D, **options), f"target({', '.join([str(D), *map('{}={!r}'.format, options, options.values())])})"
         names = _gamma_and_beta(made, len(self.settings.tensors) - 2, D)
         parameters = ", ".join(f'"{name}": {value}' for name, value in zip(names, rest))
-        return f"torch.func.functional_call({module}.to(x.dtype), {{{parameters}}}, ({x},))"
+        return f"torch.func.functional_call({module}.to(x.dtype).train(torch.is_grad_enabled()), {{{parameters}}}, ({x},))"
 
     def calls(self, cases):
         started = []

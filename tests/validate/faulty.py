@@ -176,6 +176,18 @@ def many_rows_raise(x, gamma, beta, eps):
     return right_forward(x, gamma, beta, eps)
 
 
+def changes_x(x, gamma, beta, eps):
+    y, cache = right_forward(x, gamma, beta, eps)
+    x += 1
+    return y, (x, cache)
+
+
+def puts_it_right(dy, saved):
+    x, cache = saved
+    x -= 1
+    return right_backward(dy, cache)
+
+
 #: name -> (forward, backward), for float32 and what else a case asks for.
 FAULTY = {
     "a tail": (right_forward, tail), "rows lost": (right_forward, rows_lost),
@@ -202,6 +214,9 @@ FAULTY = {
     "unwritten": (right_forward, unwritten),
     **{f"every {count} calls": (right_forward, every(count)) for count in (2, 3, 7)},
     **{f"blind to strides of {name}": blind_to_strides(name) for name in ("x", "gamma", "beta", "dy")},
+    "dx of NaN": (right_forward, lambda dy, cache: right_backward(np.nan_to_num(dy), cache)),
+    "dx beside NaN in dy": (right_forward, lambda dy, cache: right_backward(dy + 0 * dy.sum(), cache)),
+    "x changed for a while": (changes_x, puts_it_right),
     "NaN everywhere": (nan_everywhere, right_backward), "NaN for 0": (nan_is_zero, right_backward),
     "dx beside NaN": (right_forward, nan_in_dx), "eps kept": (eps_kept, right_backward),
     "one array": (right_forward, three_rows),

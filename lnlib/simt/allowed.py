@@ -2,7 +2,8 @@
 
 Numba compiles a part of Python. A kernel that needs more runs on no GPU, so the interpreter does not run it either. The
 lists are those of numba-cuda, less what :mod:`lnlib.simt` does not model; a test compiles a corpus of kernels and
-compares the verdicts. Types are not inferred: what an operation is given is seen when it runs.
+compares the verdicts (tests/simt/corpus.py, which also lists where they differ). Types are not inferred: what an
+operation is given is seen when it runs. Functions that kernels call are judged as ``device`` compiles them.
 """
 
 import builtins

@@ -346,6 +346,7 @@ class _Checker(ast.NodeVisitor):
                 self._count(node, called, (1, 1))
 
 
+#: The check of a definition, which is done once: a kernel is launched many times.
 checker = functools.lru_cache(maxsize=256)(_Checker)
 
 

@@ -46,6 +46,19 @@ def test_the_variant_without_complaint_is_right():
     assert np.ptp(out.reshape(3, 64), axis=1).max() == 0
 
 
+@pytest.mark.parametrize("old, new, words", [
+    ("parts = cuda", "kept = cuda.local.array(D // 64, float32)\n    parts = cuda",
+     "Refused: the shape D // 64: Numba wants a constant here; bind it to a name outside the kernel (line 2 of"),
+    ("r, total = row * D, rstd[row], float32(0)", "r, sums = row * D, rstd[row], [float32(0)] * 4\n        total = sums[0]",
+     "a list: Numba keeps no lists in a kernel"),
+    ("mean = block_sum(total, parts)", "mean = sum(block_sum(a, parts) for a in (total,))", "a generator"),
+])
+def test_a_kernel_that_no_gpu_can_run_is_refused_in_a_sentence(old, new, words):
+    attempt = solution_with("rms-backward", (old, new))
+    assert failed("rms-backward", attempt, words) == "dx"
+    assert failed("rms-backward", attempt, "A kernel has only a part of Python, which chapter 13 lists") == "dx"
+
+
 SUM = "total += gamma[c] * dy[base + c] * (x[base + c] * r)"
 MEAN = "mean = block_sum(total, parts) / float32(D)"
 DX = "r * (gamma[c] * d - xhat * mean)"

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from pages import ROOT
 
-from lnlib import reference
+from lnlib import reference, sharded
 from lnlib.validate.tolerance import BAR, U, conditions, half_ulp, owed, rounding_sizes, sum_kappa  # noqa: F401
 
 try:
@@ -36,6 +36,21 @@ def run(backend, x, gamma, beta, dy, eps=1e-5, out=(None, None), **options):
     to_y, to_dx = ({} if a is None else {"out": a} for a in out)
     y, cache = backend.layer_norm_forward(x, gamma, beta, eps, **options, **to_y)
     return y, *backend.layer_norm_backward(dy, cache, **to_dx)
+
+
+def cut_among_three(module, axis, x, gamma, beta, dy, eps=1e-5, **options):
+    """The same of a module of lnlib.sharded: rows (axis 0) or features (1) on three ranks, the first with the least."""
+    shape, (x, dy) = x.shape, (a.reshape(-1, a.shape[-1]) for a in (x, dy))
+    n = x.shape[axis]
+
+    def program(part):
+        at, of = ((part,), slice(None)) if axis == 0 else ((slice(None), part), part)
+        y, cache = yield from module.layer_norm_forward(x[at], gamma[of], beta[of], eps, **options)
+        return y, *(yield from module.layer_norm_backward(dy[at], cache))
+
+    found = sharded.simulate([program(part) for part in sharded.widths(n // 8, n // 2 - n // 8, n - n // 2)])
+    y, dx = (np.concatenate([r[k] for r in found], axis).reshape(shape) for k in (0, 1))
+    return y, dx, *(found[0][2:] if axis == 0 else [np.concatenate([r[k] for r in found]) for k in (2, 3)])
 
 
 def cpu_cache(x, gamma, dtype, eps=1e-5):

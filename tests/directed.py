@@ -16,6 +16,7 @@ import math
 import multiprocessing
 import sys
 import time
+from functools import partial
 
 import cases
 import differential
@@ -153,30 +154,9 @@ def drawn_of(case):
 # Errors
 
 
-def cut(module, axis):
-    """What :mod:`lnlib.sharded` makes of rows (axis 0) or features (1) on three ranks, the first with the fewest."""
-    def results(arrays, eps, **options):
-        x, gamma, beta, dy = arrays
-        n = x.shape[axis]
-
-        def program(part):
-            at, of = ((part,), slice(None)) if axis == 0 else ((slice(None), part), part)
-            y, cache = yield from module.layer_norm_forward(x[at], gamma[of], beta[of], eps, **options)
-            return y, *(yield from module.layer_norm_backward(dy[at], cache))
-
-        parts = [program(part) for part in sharded.widths(n // 8, n // 2 - n // 8, n - n // 2)]
-        found = sharded.simulate(parts)
-        y, dx = (np.concatenate([r[k] for r in found], axis) for k in (0, 1))
-        return y, dx, *(found[0][2:] if axis == 0 else [np.concatenate([r[k] for r in found]) for k in (2, 3)])
-    return results
-
-
-def module_of(backend):
-    return lambda arrays, eps, **options: cases.run(backend, *arrays, eps, **options)
-
-
-BACKENDS = {"numpy": module_of(layernorm), "cpu": module_of(cpu), "gpu": module_of(gpu),
-            "rows": cut(sharded.rows, 0), "features": cut(sharded.features, 1)}
+BACKENDS = {**{name: partial(cases.run, module) for name, module in (("numpy", layernorm), ("cpu", cpu), ("gpu", gpu))},
+            "rows": partial(cases.cut_among_three, sharded.rows, 0),
+            "features": partial(cases.cut_among_three, sharded.features, 1)}
 
 
 def errors(results, truth, promised, compute):
@@ -208,7 +188,7 @@ def tried(case, backends=tuple(BACKENDS)):
                     continue
                 threads = cases.threads(drawn.threads) if backend == "cpu" and drawn.threads > 1 else None
                 with threads or contextlib.nullcontext():
-                    results = BACKENDS[backend](drawn.arrays, drawn.eps, **({"precise": True} if precise else {}))
+                    results = BACKENDS[backend](*drawn.arrays, drawn.eps, **({"precise": True} if precise else {}))
                 for name, pair in errors(results, truth, promised, compute).items():
                     found[backend, dtype + ", precise" * precise, name] = pair
     return found

@@ -33,8 +33,8 @@ LIMITS = {"y": 16, "dx": 32, "dgamma": 16, "dbeta": 16}
 #: Of each backend, dtype and tensor so many of the worst cases are kept, to be changed.
 KEPT = 6
 
-#: Most numbers in x, and for the interpreter of the GPU's kernels.
-SIZE, INTERPRETED = 12_000, 400
+#: Most numbers in several rows, in one, and for the interpreter of the GPU's kernels.
+SIZE, LONG, INTERPRETED = 12_000, 60_000, 400
 
 #: Both sides of what the backends count in: vectors, blocks of sums, chunks; and rows that are long.
 EDGES = np.array((8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192))
@@ -81,7 +81,7 @@ def farthest(dtype):
 
 def random_case(rng, dtype):
     edge = int(rng.choice(EDGES)) + int(rng.integers(-1, 2))
-    D = edge if rng.random() < 0.6 else int(10 ** rng.uniform(0.3, 3.9))
+    D = edge if rng.random() < 0.6 else int(10 ** rng.uniform(0.3, 4 if rng.random() < 0.95 else math.log10(LONG)))
     return {
         "dtype": dtype, "D": D, "count": int(rng.choice([1, 2, 3, 10 ** rng.uniform(0.5, 2)])),
         "seed": int(rng.integers(2**31)), "equal rows": bool(rng.random() < 0.2),
@@ -115,7 +115,7 @@ def changed(rng, case):
 def drawn_of(case):
     """The arrays of a case, as tests/random_cases.py has them."""
     rng = np.random.default_rng(case["seed"])
-    dtype, D = case["dtype"], max(1, min(int(case["D"]), SIZE))
+    dtype, D = case["dtype"], max(1, min(int(case["D"]), LONG))
     shape = max(1, min(case["count"], SIZE // D)), D
     narrow = dtype == "float16"
     z = np.stack([row_of(rng, case["rows"], D) for _ in range(shape[0])])

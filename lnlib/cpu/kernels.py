@@ -226,23 +226,26 @@ def _fetch(array, i, start, stop, line):
 def _long_moments(x, i, guess, chunk, asked):
     """_moments of a whole row. Meanwhile asks for the first half of row ``asked``, if that is not 0.
 
-    What float64 loses of squares of float64 numbers is added at the end. After the square of an outlier each addition
+    What float64 loses of sums of float64 numbers is added at the end. After the square of an outlier each addition
     would swallow up to u of it, with one sign: over D numbers, in chunks of 128, D / 128 u of the squares and half of
-    that of rstd, and so in the whole row of y and dx. Of float32 that is nothing.
+    that of rstd, and so in the whole row of y and dx. So would the sum of d, where a row of few steps begins with one
+    that is half a standard deviation away. Of float32 that is nothing.
     """
-    total = squares = lost = 0.0
+    total = squares = total_lost = squares_lost = 0.0
     start = 0
     while start < x.shape[1]:  # a range would divide, in every row, to know its length
         stop = min(start + chunk, x.shape[1])
         if asked:
             _fetch(x, asked, start // 2, stop // 2, LINE // x.itemsize)
         d, dd = _moments(x, i, start, stop, guess)
+        total_before, squares_before = total, squares
         total += d
-        before, squares = squares, squares + dd
+        squares += dd
         if x.itemsize == 8:
-            lost += _lost(before, squares, dd)
+            total_lost += _lost(total_before, total, d)
+            squares_lost += _lost(squares_before, squares, dd)
         start = stop
-    return total, squares + lost
+    return total + total_lost, squares + squares_lost
 
 
 @_allocating
@@ -498,7 +501,7 @@ def _forward_part(x, beta, eps, y, statistics, gamma, begin, end):
 
 @_row_loop
 def _is_poor(first, w_sum, D):
-    """Whether w = g - first is larger than g itself, as root mean square: mean(w^2) = mean(g^2) - first (first + 2 w)."""
+    """Whether w = g - first is larger than g: mean(w^2) is mean(g^2) - first (first + 2 mean(w))."""
     guess = np.float64(first)
     return guess * (guess * D + 2 * w_sum) < 0
 

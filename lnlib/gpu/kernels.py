@@ -91,9 +91,6 @@ def times64(a, b):
 
 TIMES = {float32: times32, float64: times64}
 
-#: Nearly the largest number. Times 0 it is 0, as no infinite number is.
-MOST = {float32: float32(3.4e38), float64: float64(1.7e308)}
-
 
 @device
 def warp_sums(a, b):
@@ -153,7 +150,7 @@ def row_statistics(threads, sums, real):
     ends = contract.RANGE["float32" if real is float32 else "float64"]
     smallest, largest, hardly = real(ends[0]), real(ends[1]), real(0.25 * DOWN**2 * ends[1])
     down, back, up, quarter = real(DOWN), real(1 / DOWN), real(UP), real(0.25)
-    most = MOST[real]  # 3.4e38 in float32: times 0 it is 0
+    most = real(3.4e38 if real is float32 else 1.7e308)  # times 0 it is 0
 
     @device
     def find(x, base, v, thread, D, shared, eps, eps_down, eps_up):
@@ -214,7 +211,8 @@ def y_of_chunk(W, storage):
 def chunks_of_backward(W, real, storage):
     """Make the device functions that read xhat and dy, add up g and g * xhat, and write dx, of the chunk at k."""
     fetch, put = ACCESS[W]
-    times, most = TIMES[real], MOST[real]
+    times = TIMES[real]
+    most = real(3.4e38 if real is float32 else 1.7e308)  # as in row_statistics
 
     @device
     def read(x, dy, i, xhat, upstream, k, statistics):

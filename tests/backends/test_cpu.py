@@ -878,8 +878,8 @@ def test_the_promise_that_arrays_do_not_overlap(compiled, tmp_path):
 # fastmath, forceinline, _nrt, and whether NoAlias compiles it.
 FLAGS = {
     ((), True, False, False): "_backward_rows _ends_of_lines _fetch _guess_of_g _guess_of_mean _harmless _is_plain "
-                              "_is_poor _lost _means_of_g _moments_of_row _of_sums _plan _rounding_of_a_mean _row_to_ask_for "
-                              "_rstd _store _sums_of_chunks times",
+                              "_is_poor _lost _means_of_g _moments_of_row _of_sums _plan _rounding_of_a_mean "
+                              "_row_to_ask_for _rstd _store _sums_of_chunks times",
     (("contract",), True, False, False): "_gradient _xhat",
     (("contract",), True, False, True): "_fold _overflown _take_roots _two_sum _upstream_sums write_gradients",
     (("contract", "nsz", "reassoc"), True, False, False): "_add",
@@ -1175,7 +1175,7 @@ def test_an_outlier_that_comes_first_is_in_no_other_element():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("D", [250, 3000])  # in blocks, and row by row
 def test_outliers_of_one_kind_that_come_first_are_no_guess_at_the_mean_of_g(D, dtype):
-    """Three features of every row are alike and 18 standard deviations away (55 where rows are long), as in transformers.
+    """Three features of every row are alike and 9 standard deviations away (30 in long rows), as in transformers.
 
     dy has a part along xhat, and so g begins with three numbers that agree. Subtracted from all others, they would make
     each sum so many times as large, and dx as many times as wrong. Bounds are those of every row: 12 kappa u.
@@ -1191,19 +1191,35 @@ def test_outliers_of_one_kind_that_come_first_are_no_guess_at_the_mean_of_g(D, d
     assert (wrong / sizes).max() <= 12 * cases.U[dtype]
 
 
-def test_sums_of_chunks_in_backward_keep_what_they_lose():
-    """The sum of the first chunk is 2^53, and after it each chunk adds 1 or 3, of which it has room for none.
-
-    Along xhat, g is 2^53 in two columns of the first chunk and 0 elsewhere, or a number that makes a chunk's sum odd.
-    """
+def test_sums_of_chunks_keep_what_they_lose():
+    """Of float64. That of the first chunk is 2^53, and the 40 chunks after it have a sum of 1, for which is no room."""
     chunk = kernels.BACKWARD_CHUNK // 8
-    dy = np.zeros((1, 40 * chunk))
-    dy[0, 0] = 2.0**53
-    dy[0, chunk::chunk] = 1.0
-    x = np.ones_like(dy)
-    x[:, 1::2] = -1
-    sums = kernels._sums_of_chunks.py_func(dy, x, 0, np.ones(dy.shape[1]), 0.0, 0.0, 1.0, 0.0, chunk, 0)
+    row = np.zeros((1, 41 * chunk))
+    row[0, 0], row[0, chunk::chunk] = 2.0**53, 1
+    signs = np.resize([1.0, -1.0], row.shape)
+    sums = kernels._sums_of_chunks.py_func(row, signs, 0, np.ones(row.shape[1]), 0.0, 0.0, 1.0, 0.0, chunk, 0)
     assert sums == (0.0, 2.0**53 + 40, 2.0**53 + 40, 0.0)
+    one = np.ones(row.shape[1])
+    sums = kernels._sums_of_chunks.py_func(one[None], row, 0, one, 0.0, 0.0, 1.0, 0.0, chunk, 0)
+    assert sums[1:] == (row.size, 2.0**53 + 40, 2.0**53 + 40)
+    total, _ = kernels._long_moments.py_func(row, 0, 0.0, chunk, 0)
+    assert total == 2.0**53 + 40
+
+
+def test_the_mean_of_a_row_of_steps_is_that_of_all_of_them():
+    """Sums of 1000 chunks, of which each loses up to u / 2 of a sum that is 0.4 sigma D for long, with one sign.
+
+    y owes what a row of any length does: its chunks have 14 additions, after that nothing is lost, and its own
+    roundings are 5.
+    """
+    D = 1000 * (kernels.CHUNK // 8)
+    x = np.repeat([[0.4, 0.4, 0.4, -1.2]], D // 4, axis=1) * np.pi
+    one, zero = np.ones(D), np.zeros(D)
+    y = cpu.layer_norm_forward(x, one, zero)[0]
+    wide = x.astype(np.longdouble)  # four values: exact enough where it is float64, too
+    values, mean = wide[0, ::D // 4], wide[0, ::D // 4].mean()
+    exact = (wide - mean) / np.sqrt(((values - mean) ** 2).mean() + np.longdouble(1e-5))
+    assert np.linalg.norm((y - exact).astype(float)) <= 20 * cases.U["float64"] * np.linalg.norm(y)
 
 
 def test_the_squares_of_an_outlier_swallow_no_others():

@@ -12,7 +12,7 @@ import ctypes
 import numpy as np
 
 from .. import contract
-from .cases import UNWRITTEN
+from .cases import UNWRITTEN, WRITTEN_OVER
 from .layouts import LAYOUTS
 from .targets import Outcome, TargetError, arguments, changes, eps_of, of_target, parts_of
 
@@ -26,8 +26,8 @@ except (AttributeError, OSError, TypeError):
 class NumPyPair:
     """``forward(x, gamma, beta, eps) -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma, dbeta)``."""
 
-    layouts = tuple(LAYOUTS)
-    able = (UNWRITTEN,) * (_mallopt is not None)
+    layouts, view = tuple(LAYOUTS), None
+    able = WRITTEN_OVER, *(UNWRITTEN,) * (_mallopt is not None)
     lacks = ("one gradient alone, gradients that add up, a second derivative: a pair of functions has none",)
 
     def __init__(self, target, settings):
@@ -46,8 +46,17 @@ class NumPyPair:
             self._forward(cases[0])  # may write over what the backwards returned
         return [self._outcome(*call[:2], y, result) for call, y, result in zip(started, copies, found)]
 
-    def _forward(self, case):
-        arrays = arguments(case, self.settings, lambda a: self.put(a, case.dtype))
+    def written_over(self, case, other):
+        """The outcome of a second call with the same arrays, in which the numbers of another case are by then."""
+        arrays, _, _, saved = self._forward(case)
+        self._backward(arrays, saved)
+        for name, a in arguments(other, self.settings, lambda a: self.put(a, other.dtype)).items():
+            arrays[name][...] = a
+        arrays, seen, y, saved = self._forward(other, arrays)
+        return self._outcome(arrays, seen, self.get("y", y), self._backward(arrays, saved))
+
+    def _forward(self, case, arrays=None):
+        arrays = arrays or arguments(case, self.settings, lambda a: self.put(a, case.dtype), self.view)
         before = self._bytes(arrays)
         result = of_target(self.forward, *(a for name, a in arrays.items() if name != "dy"),
                            *eps_of(case, self.settings))

@@ -23,6 +23,9 @@ SHAPES = (*QUICK_SHAPES, (1, 1, 9), (2, 0, 7), (64, 64), (1, 96), (3, 1, 33))
 #: mean / sigma; from the first above :data:`lnlib.validate.tolerance.FREE` on, what is lost are digits.
 NEAR, FAR = (0.5, 10, 100), (1e3, 1e4, 1e5, 1e6)
 
+#: The property of results that hang on the numbers in the arguments, and not on which arrays they are.
+WRITTEN_OVER = "numbers written over"
+
 #: The property of results that hang on nothing but the arguments: numbers of memory that nobody wrote are others.
 UNWRITTEN = "memory that nobody wrote"
 
@@ -128,6 +131,18 @@ def signs_and_zeros(x, gamma, beta, dy):
     beta[1::2] = 0
 
 
+def large_parameters(x, gamma, beta, dy):
+    """gamma and beta are thousands, and dy what is left of a loss after many layers."""
+    gamma *= 1e4
+    beta *= 1e4
+    dy *= 1e-10
+
+
+def large_gradients(x, gamma, beta, dy):
+    """A loss that is scaled up."""
+    dy *= 1e8
+
+
 def no_parameters(x, gamma, beta, dy):
     """gamma = 1 and beta = 0, as at initialisation."""
     gamma[:], beta[:] = 1, 0
@@ -168,6 +183,8 @@ def numbers(dtype, settings, draw):
     for sigma in (0.05, 20.0) if half else (1e-12, 1e-6, 1e-4, 1e4, 1e6, 1e12):
         yield draw("large and small numbers", (4, 8), dtype, offset=0.0, sigma=sigma,
                    change=no_parameters if sigma == 1e-12 else None)  # beside a beta nothing would be seen of x
+    yield from (draw("large and small numbers", (4, 8), dtype, change=change) for change in (
+        large_parameters, large_gradients) if not half)
     if not half and not quick:
         yield from (draw("rows far from zero", FAR_SHAPE, dtype, offset=offset, sigma=1.0)
                     for offset in far(settings, dtype))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .cases import UNWRITTEN, draw, drawer
+from .cases import UNWRITTEN, WRITTEN_OVER, draw, drawer
 from .judge import BY_ROW, Verdict, judge, second_derivative, third_derivative, truth
 from .targets import Outcome, Raised, TargetError
 
@@ -171,6 +171,18 @@ def all_written(target, case):
     return [f._replace(sentence=f"where fresh memory is not 0 but filled, {f.sentence}") for f in found]
 
 
+def written_over(target, case):
+    """The case whose numbers are in the arrays of this one when they are handed over again."""
+    return drawer(target.settings)("written over", case.x.shape, case.dtype, case.eps, offset=-2.5)
+
+
+def numbers_written_over(target, case):
+    """Parameters change in place, and nothing that was kept of the arrays is right any more."""
+    other = written_over(target, case)
+    found = compare(target.written_over(case, other), other, target.settings)
+    return [f._replace(sentence=f"where a second call has other numbers in the same arrays, {f.sentence}") for f in found]
+
+
 def no_gradient_wanted(target, case):
     """y where nothing is differentiated: a target may have a way of its own for that."""
     return compare(Outcome({"y": target.only_y(case)}, {}), case, target.settings, names=("y",))
@@ -229,14 +241,15 @@ def right_nested_derivatives(target, case):
 #: The check of a property; of all others it is :func:`right_numbers`.
 CHECKS = {"NaN stays in its row": rows_apart, "shapes and dtypes of results": results_alike,
           "arguments unchanged": arguments_kept, "the same answer twice": repeatable, "calls in any order": any_order,
-          UNWRITTEN: all_written, "y without gradients": no_gradient_wanted,
+          UNWRITTEN: all_written, WRITTEN_OVER: numbers_written_over,
+          "y without gradients": no_gradient_wanted,
           "one gradient alone": one_gradient_alone, "gradients add up": gradients_add_up,
           "the second derivative": right_second_derivative, "nested derivatives": right_nested_derivatives,
           "the gradient of a JVP": right_forward_mode}
 
 
 #: Properties that say nothing where the numbers are wrong in the plainest way of asking for them.
-ON_TOP = ("memory in any order", "NaN stays in its row", "calls in any order", UNWRITTEN, "y without gradients",
+ON_TOP = ("memory in any order", "NaN stays in its row", "calls in any order", UNWRITTEN, WRITTEN_OVER, "y without gradients",
           "one gradient alone", "gradients add up", "the second derivative", "nested derivatives", "the gradient of a JVP")
 
 

@@ -5,18 +5,31 @@ Importing this module loads neither: :class:`DevicePair` does.
 
 import importlib
 
+import numpy as np
+
 from .adapters import NumPyPair
-from .layouts import FURTHER, SECOND, SLICE
+from .layouts import FURTHER, LAYOUTS, REVERSED, SECOND, SLICE
 from .targets import Raised, TargetError
 
 #: framework -> its module, and the names of the functions that put an array on the device and wrap what lies there.
 LIBRARIES = {"cupy": ("cupy", "asarray", "asarray"), "numba": ("numba.cuda", "to_device", "as_cuda_array")}
 
 
+class Part:
+    """Some of the memory of a device array, as strides see it."""
+
+    def __init__(self, of, seen):
+        whole = np.empty(of.shape, of.dtype)
+        part, interface = seen(whole), of.__cuda_array_interface__
+        start = interface["data"][0] + part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+        self.of = of  # owns the memory
+        self.__cuda_array_interface__ = {**interface, "data": (start, False), "shape": part.shape, "strides": part.strides}
+
+
 class DevicePair(NumPyPair):
     """``forward(x, gamma, beta, eps) -> (y, saved)`` and ``backward(dy, saved) -> (dx, dgamma, dbeta)`` on a device."""
 
-    layouts = SECOND, SLICE, FURTHER  # what slices and reshapes make
+    layouts = SECOND, SLICE, FURTHER  # what slices and reshapes make, for Numba's simulator
     able = ()
 
     def __init__(self, target, settings):
@@ -27,6 +40,10 @@ class DevicePair(NumPyPair):
         library = importlib.import_module(module)
         self._put = getattr(library, put)
         self._wrap = lambda array: getattr(library, wrap)(array)  # Numba's simulator has none, and needs none
+
+        if hasattr(self._put(np.zeros(1)), "__cuda_array_interface__"):
+            self.layouts = tuple(layout for layout in LAYOUTS if layout != REVERSED)  # Numba copies no negative strides
+            self.view = lambda a, seen: self._wrap(Part(a, seen))
 
     def put(self, array, dtype):
         return self._put(super().put(array, dtype))

@@ -51,10 +51,14 @@ LAYOUTS = {
 }
 
 
-def laid_out(array, layout, put):
-    """These numbers in the layout of this name; ``put(a)`` is a new array of the target's library."""
+def laid_out(array, layout, put, view=None):
+    """These numbers in the layout of this name; ``put(a)`` is a new array of the target's library.
+
+    ``view(a, seen)`` is what is seen of it, where the library has not the methods that ``seen(a)`` calls.
+    """
     whole, seen, _ = LAYOUTS[layout]
-    return seen(put(np.array(whole(array), order="C")), array.shape)
+    made = put(np.array(whole(array), order="C"))
+    return view(made, lambda a: seen(a, array.shape)) if view else seen(made, array.shape)
 
 
 def in_words(layouts):

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..rounding import find
-from .cases import UNWRITTEN, Case, stored
-from .checks import TIMES, in_order, random_like
+from .cases import UNWRITTEN, WRITTEN_OVER, Case, stored
+from .checks import TIMES, in_order, random_like, written_over
 from .judge import BY_ROW, second_derivative, third_derivative, truth
 from .layouts import LAYOUTS, as_code, laid_out
 
@@ -116,8 +116,9 @@ class Writer:
             name for name in ("x", "gamma", "beta", "dy") if name != "beta" or self.settings.beta]
 
     def lines(self):
-        body = list({"calls in any order": self.in_order, "y without gradients": self.without_gradients, "one gradient alone": self.alone, "gradients add up": self.added,
-                     "the second derivative": self.derivatives, "nested derivatives": self.derivatives,
+        body = list({"calls in any order": self.in_order, WRITTEN_OVER: self.written_over,
+                     "y without gradients": self.without_gradients, "one gradient alone": self.alone,
+                     "gradients add up": self.added, "the second derivative": self.derivatives, "nested derivatives": self.derivatives,
                      "the gradient of a JVP": self.derivatives}.get(
                          self.case.property, self.once)())
         if not self.steady or self.case.property == "the same answer twice":
@@ -285,6 +286,23 @@ class Writer:
         for case, suffix in cases:
             late = self.finding.tensor == "y" and self.framework not in ("numpy", "jax")
             yield from self.judged(case, suffix, f"y{suffix}_" if late and self.framework == "torch" else None)
+
+    def written_over(self):
+        """Two calls with the same arrays, in which other numbers are by the second."""
+        other, tensor = written_over(self.target, self.case), self.finding.tensor
+        for case, suffix in (self.case, ""), (other, "2"):
+            yield from self.arrays(case, suffix)
+            yield from self.put(suffix)
+        yield from self.call(self.case)
+        pairs = f"zip(({', '.join(self.names)}), ({', '.join(name + '2' for name in self.names)}))"
+        if self.framework == "torch":
+            yield from ("with torch.no_grad():", f"    for a, b in {pairs}:", "        a.copy_(b)")
+        else:
+            yield from (f"for a, b in {pairs}:", "    a[...] = b")
+        yield from self.call(other)
+        if tensor in self.settings.tensors:
+            yield f"{tensor}2 = {tensor}"
+            yield from self.judged(other, "2")
 
     def without_gradients(self):
         yield from self.arrays(self.case)

@@ -50,10 +50,11 @@ def parts_of(where, result, names):
     return result
 
 
-def arguments(case, settings, put):
-    """The arrays of a case that the target takes, and dy, by name and laid out: ``put(a)`` is one of its library."""
+def arguments(case, settings, put, view=None):
+    """The arrays of a case that the target takes, and dy, by name; of ``put`` and ``view`` see :func:`laid_out`."""
     found = {name: getattr(case, name) for name in ("x", "gamma", "beta", "dy") if name != "beta" or settings.beta}
-    return {name: laid_out(a, case.layouts[name], put) if name in case.layouts else put(a) for name, a in found.items()}
+    return {name: laid_out(a, case.layouts[name], put, view) if name in case.layouts else put(a)
+            for name, a in found.items()}
 
 
 def changes(before, after, known=()):

@@ -16,7 +16,7 @@ import warnings
 import torch
 
 from .. import contract
-from .cases import UNWRITTEN
+from .cases import UNWRITTEN, WRITTEN_OVER
 from .layouts import LAYOUTS, REVERSED
 from .targets import Outcome, Raised, TargetError, arguments, changes, eps_of, of_target
 
@@ -29,7 +29,7 @@ class TorchFunction:
     """See the module."""
 
     layouts = tuple(layout for layout in LAYOUTS if layout != REVERSED)
-    able = UNWRITTEN, "y without gradients", "one gradient alone", "gradients add up"
+    able = WRITTEN_OVER, UNWRITTEN, "y without gradients", "one gradient alone", "gradients add up"
     lacks = ()
 
     def __init__(self, target, settings):
@@ -99,6 +99,16 @@ class TorchFunction:
             self.forward(cases[0], self.tensors(cases[0]))  # may write over what the backwards returned
         return [_outcome({"y": y} | gradients, changes(before, _bytes(tensors), changed))
                 for (tensors, before, _, changed), y, gradients in zip(started, copies, found)]
+
+    def written_over(self, case, other):
+        """The outcome of a second call with the same tensors, in which the numbers of another case are by then."""
+        tensors = self.tensors(case)
+        self._backward(tensors, self.forward(case, tensors))
+        with torch.no_grad():
+            for name, t in self.tensors(other).items():
+                tensors[name].copy_(t)  # as optimizers do
+        y = self.forward(other, tensors)
+        return _outcome({"y": y} | self._backward(tensors, y))
 
     def _backward(self, tensors, y):
         """The gradients as they are handed on: .grad would keep a copy of what the target keeps."""

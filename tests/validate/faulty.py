@@ -188,6 +188,16 @@ def puts_it_right(dy, saved):
     return right_backward(dy, cache)
 
 
+def gamma_by_its_array():
+    """A copy of gamma for each array that it was in, as autocast keeps one in another dtype."""
+    kept = {}
+
+    def forward(x, gamma, beta, eps):
+        _, copy = kept.setdefault(id(gamma), (gamma, gamma.copy()))
+        return right_forward(x, copy, beta, eps)
+    return forward, right_backward
+
+
 #: name -> (forward, backward), for float32 and what else a case asks for.
 FAULTY = {
     "a tail": (right_forward, tail), "rows lost": (right_forward, rows_lost),
@@ -211,7 +221,7 @@ FAULTY = {
     "many rows raise": (many_rows_raise, right_backward),
     "the first gamma": first_gamma(), "one state": one_state(False), "a state for a shape": one_state(True),
     **{f"one buffer for {name}": one_buffer(name) for name in ("y", "dx", "dgamma")},
-    "unwritten": (right_forward, unwritten),
+    "unwritten": (right_forward, unwritten), "gamma by its array": gamma_by_its_array(),
     **{f"every {count} calls": (right_forward, every(count)) for count in (2, 3, 7)},
     **{f"blind to strides of {name}": blind_to_strides(name) for name in ("x", "gamma", "beta", "dy")},
     "dx of NaN": (right_forward, lambda dy, cache: right_backward(np.nan_to_num(dy), cache)),

@@ -114,7 +114,8 @@ def test_a_backward_that_cannot_walk_dy_is_told_by_layout(backward, some):
     assert some <= set(found) and not any(layouts.startswith(("gamma", "beta")) for layouts in found)
     assert not failures(keeping_x, lambda dy, saved: layer_norm_backward(dy, saved[1]))
     case = next(case for case in layout_cases() if in_words(case.layouts) in some)
-    test = as_test(case, "dx", Settings())
+    target = NumPyPair((keeping_x, backward), Settings())
+    test = as_test(case, check(target, case)[0], target)
     exec(test, {"np": np, "forward": keeping_x, "backward": lambda dy, saved: layer_norm_backward(dy, saved[1])})
     with pytest.raises((AssertionError, RuntimeError)):
         exec(test, {"np": np, "forward": keeping_x, "backward": backward})

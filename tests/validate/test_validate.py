@@ -15,7 +15,7 @@ from lnlib.mistakes import HARMLESS, MUTANTS
 from lnlib.mistakes.catalogue import forward_keeping_x
 from lnlib.mistakes.wild import WILD
 from lnlib.validate import TargetError, assert_valid, validate
-from lnlib.validate.cases import UNWRITTEN, all_cases, draw
+from lnlib.validate.cases import UNWRITTEN, WRITTEN_OVER, all_cases, draw
 from lnlib.validate.checks import numbers_in_words
 from lnlib.validate.judge import judge, second_derivative, third_derivative, truth
 from lnlib.validate.layouts import LAYOUTS
@@ -87,7 +87,7 @@ def test_what_has_right_numbers_has_no_name():
 def test_the_page_says_what_each_property_is_for():
     table = [row for row in (BOOK / "validate-your-own.md").read_text(encoding="utf-8").splitlines() if row.startswith("| ")]
     told = ", ".join(row.split("|")[1].strip() for row in table[1:])
-    able = UNWRITTEN, "y without gradients", "one gradient alone", "gradients add up", *Settings(
+    able = WRITTEN_OVER, UNWRITTEN, "y without gradients", "one gradient alone", "gradients add up", *Settings(
         double_backward=True, nested=True, forward_mode=True).derivatives
     tried = {case.property for case in all_cases(Settings(quick=True), LAYOUTS, able)} | {"rows far from zero"}
     left = sorted(tried, key=len, reverse=True)

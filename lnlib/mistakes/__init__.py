@@ -6,7 +6,8 @@ In the order in which to read it:
   the solution.
 - :mod:`~lnlib.mistakes.catalogue`: wrong backwards of layer norm, each with one mistake.
 - :mod:`~lnlib.mistakes.wild`: bugs that shipped, with the public threads that report them;
-  :mod:`~lnlib.mistakes.habits`: what tests do out of habit, and which of these bugs pass.
+  :mod:`~lnlib.mistakes.habits`: what tests do out of habit, and which of these bugs pass;
+  :mod:`~lnlib.mistakes.later`: bugs read after that; :mod:`~lnlib.mistakes.conventions`: other norms that people mean.
 - :mod:`~lnlib.mistakes.gradient_tests`, :mod:`~lnlib.mistakes.recipes`: tests of a backward, the book's and
   published ones, and which mistakes each kills.
 - :mod:`~lnlib.mistakes.families`, :mod:`~lnlib.mistakes.fit`: a wrong backward is told by its terms, also where

@@ -89,17 +89,17 @@ _bugs = []
 _MUTANT = {mutant.name: mutant.backward for mutant in MUTANTS}
 
 
-def _wide(a):
+def in_float(a):
     """``a`` in the dtype of the arithmetic: half formats in float32."""
     return np.asarray(a, np.result_type(a, np.float32))
 
 
-def _forward(kind, formula):
+def forward_of(kind, formula):
     """A forward of the contract from ``formula(x, gamma, beta, eps) -> y, xhat, rstd``; the library's, if None."""
     make = LayerNormCache if kind == "layer_norm" else RMSNormCache
 
     def run(x, gamma, beta, eps):
-        wide, scale, shift = _wide(x), _wide(gamma), None if beta is None else _wide(beta)
+        wide, scale, shift = in_float(x), in_float(gamma), None if beta is None else in_float(beta)
         with np.errstate(all="ignore"):
             if formula is None and shift is None:
                 y, cache = rms_norm_forward(wide, scale, eps)
@@ -115,13 +115,13 @@ def _forward(kind, formula):
     return lambda x, gamma, beta, eps=1e-5: run(x, gamma, beta, eps)
 
 
-def _backward(kind, formula):
+def backward_of(kind, formula):
     """A backward of the contract from ``formula(dy, saved, right) -> gradients``; ``right`` are those of the library."""
     library = layer_norm_backward if kind == "layer_norm" else rms_norm_backward
 
     def run(dy, saved):
         dtype = saved.cache.dtype
-        cache, dy = saved.cache._replace(dtype=saved.x.dtype), _wide(dy)
+        cache, dy = saved.cache._replace(dtype=saved.x.dtype), in_float(dy)
         right = library(dy, cache)
         with np.errstate(all="ignore"):
             found = right if formula is None else formula(dy, saved._replace(cache=cache), right)
@@ -135,34 +135,34 @@ def _bug(name, threads, kind, where, cause, hidden_by, hid, kills, status, *, fo
         def backward(dy, saved, right):
             return _MUTANT[mistake](dy, saved.cache)
     _bugs.append(Bug(name, tuple(threads.split()), kind, where, cause, hidden_by, hid, kills, status,
-                     _forward(kind, forward), _backward(kind, backward), mistake))
+                     forward_of(kind, forward), backward_of(kind, backward), mistake))
 
 
-def _parts(dy, saved):
+def g_xhat_r(dy, saved):
     """g, xhat and r."""
     return dy * saved.gamma, saved.cache.xhat, saved.cache.rstd
 
 
-def _rows(a):
+def as_rows(a):
     return a.reshape(-1, a.shape[-1])
 
 
 # ---- The formula of dx ------------------------------------------------------------------------------
 
 def _gamma_twice(dy, saved, right):
-    g, xhat, r = _parts(dy, saved)
+    g, xhat, r = g_xhat_r(dy, saved)
     return r * (g - saved.gamma * xhat * row_mean(g * xhat)), right[1]
 
 
 def _last_block(dy, saved, right, width=32):
-    (g, xhat, r), D = _parts(dy, saved), dy.shape[-1]
+    (g, xhat, r), D = g_xhat_r(dy, saved), dy.shape[-1]
     start = (D - 1) // width * width if D else 0
     last = (g * xhat)[..., start:].sum(axis=-1, keepdims=True) / max(D, 1)
     return r * (g - row_mean(g) - xhat * last), *right[1:]
 
 
 def _output_for_input(dy, saved, right):
-    g, xhat, r = _parts(dy, saved)
+    g, xhat, r = g_xhat_r(dy, saved)
     c = saved.y - row_mean(saved.x)
     along = row_mean(g * c)
     return r * (g - row_mean(g)) - r**3 * along * (c - row_mean(c)), *right[1:]
@@ -172,7 +172,7 @@ def _two_d(dy, saved, right):
     """B rows of T * D numbers, with the first B of the B * T means and rstds; gamma repeats."""
     if dy.ndim < 3 or not dy.size:
         return right
-    (g, _, r), (B, D) = _parts(dy, saved), (dy.shape[0], dy.shape[-1])
+    (g, _, r), (B, D) = g_xhat_r(dy, saved), (dy.shape[0], dy.shape[-1])
     mean, r = row_mean(saved.x).reshape(-1, 1)[:B], r.reshape(-1, 1)[:B]
     xhat, g, dy_rows = (saved.x.reshape(B, -1) - mean) * r, g.reshape(B, -1), dy.reshape(B, -1)
     dx = r * (g - row_mean(g) - xhat * row_mean(g * xhat))
@@ -181,7 +181,7 @@ def _two_d(dy, saved, right):
 
 def _one_row(dy, saved, right):
     """Statistics read at the column's index; what lies behind arrays of length 1 is taken to be 0."""
-    (g, xhat, r), D = _parts(dy, saved), dy.shape[-1]
+    (g, xhat, r), D = g_xhat_r(dy, saved), dy.shape[-1]
     if dy.size != D or not D:
         return right
     r_read = np.where(np.arange(D) == 0, r, 1 / np.sqrt(np.maximum(saved.eps, np.finfo(r.dtype).tiny)))
@@ -237,15 +237,15 @@ _bug("paddle-one-row", "PaddlePaddle/Paddle#35498 PaddlePaddle/Paddle#35480", "l
 
 def _row_index(dy, saved, right, tile=32):
     """xhat rebuilt from y, with beta and gamma of the row's index within a tile of columns."""
-    n, D = _rows(dy).shape
+    n, D = as_rows(dy).shape
     k = np.arange(D) // tile * tile + np.arange(n)[:, None] % tile
     k = np.minimum(k, D - 1)
-    xhat = (_rows(saved.y) - saved.beta[k]) / saved.gamma[k]
-    return right[0], (_rows(dy) * xhat).sum(axis=0), right[2]
+    xhat = (as_rows(saved.y) - saved.beta[k]) / saved.gamma[k]
+    return right[0], (as_rows(dy) * xhat).sum(axis=0), right[2]
 
 
 def _in_bfloat16(dy, saved, right, per_partial=8):
-    products = _rows(dy * saved.cache.xhat)
+    products = as_rows(dy * saved.cache.xhat)
     total = np.zeros(dy.shape[-1], dy.dtype)
     for start in range(0, len(products), per_partial):
         partial = round_to(products[start:start + per_partial].sum(axis=0), "bfloat16")
@@ -255,7 +255,7 @@ def _in_bfloat16(dy, saved, right, per_partial=8):
 
 def _last_half(dy, saved, right):
     """Two micro-batches, of which the second overwrites what the first has left."""
-    products, dy_rows = _rows(dy * saved.cache.xhat), _rows(dy)
+    products, dy_rows = as_rows(dy * saved.cache.xhat), as_rows(dy)
     start = len(dy_rows) // 2
     return right[0], products[start:].sum(axis=0), dy_rows[start:].sum(axis=0)
 
@@ -305,7 +305,7 @@ _bug("pytorch-half-of-a-warp", "pytorch/pytorch#183861 pytorch/pytorch#183864", 
 
 # ---- Statistics and forward -------------------------------------------------------------------------
 
-def _with(mean_and_var):
+def with_statistics(mean_and_var):
     """Layer norm with these statistics, a function (x, eps) -> mean, var + eps."""
     def formula(x, gamma, beta, eps):
         mean, var_eps = mean_and_var(x, eps)
@@ -315,7 +315,7 @@ def _with(mean_and_var):
     return formula
 
 
-def _rms_with(mean_square, output=lambda xhat, gamma: gamma * xhat):
+def rms_with(mean_square, output=lambda xhat, gamma: gamma * xhat):
     """RMS norm with this mean square + eps, a function (x, eps), and this output."""
     def formula(x, gamma, beta, eps):
         rstd = 1 / np.sqrt(mean_square(x, eps))
@@ -323,7 +323,7 @@ def _rms_with(mean_square, output=lambda xhat, gamma: gamma * xhat):
     return formula
 
 
-def _var(x):
+def variance(x):
     return row_mean((x - row_mean(x)) ** 2)
 
 
@@ -336,7 +336,7 @@ def _padded_width(x, eps, tile=32):
 def _sample(x, gamma, beta, eps):
     y, cache = layer_norm_forward(x, gamma, beta, eps)
     c, D = x - row_mean(x), np.asarray(x.shape[-1], x.dtype)  # an array: at D = 1 it divides by 0, and says NaN
-    return gamma * c / np.sqrt(_var(x) * D / (D - 1) + eps) + beta, cache.xhat, cache.rstd
+    return gamma * c / np.sqrt(variance(x) * D / (D - 1) + eps) + beta, cache.xhat, cache.rstd
 
 
 def _sample_backward(dy, saved, right):
@@ -347,13 +347,13 @@ def _sample_backward(dy, saved, right):
 
 def _outside_root(x, gamma, beta, eps):
     c = x - row_mean(x)
-    s = np.sqrt(_var(x)) + eps
+    s = np.sqrt(variance(x)) + eps
     return gamma * c / s + beta, c / s, 1 / s
 
 
-def _distributed(x, gamma, beta, eps):
+def distributed(x, gamma, beta, eps):
     """xhat as r x - r m, a fused multiply-add: r m is rounded before, r x is not."""
-    mean, rstd = row_mean(x), 1 / np.sqrt(_var(x) + eps)
+    mean, rstd = row_mean(x), 1 / np.sqrt(variance(x) + eps)
     wide = np.float64 if x.dtype == np.float32 else np.longdouble
     xhat = (rstd.astype(wide) * x - rstd * mean).astype(x.dtype)
     return gamma * xhat + beta, xhat, rstd
@@ -389,21 +389,21 @@ _bug("liger-padded-lanes", "linkedin/Liger-Kernel#518 unslothai/unsloth#1867", "
      "lanes beyond the row's end hold 0 - mean, and their squares count in the variance",
      "shape", "D was a power of two in the tests, so that there are no such lanes; in the test added first the mean is 0",
      "D = 2^k + 1 and a mean", "fixed in early 2025; in the code since August 2024",
-     forward=_with(lambda x, eps: (row_mean(x), _var(x) + padding(x.shape[-1]) * row_mean(x) ** 2 + eps)),
+     forward=with_statistics(lambda x, eps: (row_mean(x), variance(x) + padding(x.shape[-1]) * row_mean(x) ** 2 + eps)),
      mistake="padded-lanes")
 _bug("tt-metal-padded-width", "tenstorrent/tt-metal#42801", "layer_norm", "statistics",
      "sums are divided by the width of the padded row",
      "shape", "at multiples of the tile, 32, both widths are the same", "D not a multiple of 32",
-     "read in " + READ, forward=_with(_padded_width))
+     "read in " + READ, forward=with_statistics(_padded_width))
 _bug("onnxruntime-one-pass", "microsoft/onnxruntime#21935 microsoft/onnxruntime#28463 tracel-ai/burn#5607", "layer_norm",
      "statistics", "the variance is the mean of squares less the square of the mean",
      "mean 0, sigma 1", "digits are lost only where the mean is large against sigma", "mean / sigma of 1e4; constant rows",
      "fixed in #28463; open elsewhere",
-     forward=_with(lambda x, eps: (row_mean(x), row_mean(x * x) - row_mean(x) ** 2 + eps)))
+     forward=with_statistics(lambda x, eps: (row_mean(x), row_mean(x * x) - row_mean(x) ** 2 + eps)))
 _bug("pytorch-distributed", "pytorch/pytorch#188372 pytorch/pytorch#188375", "layer_norm", "statistics",
      "xhat is computed as r x - r mean, two large numbers of which one is rounded before",
      "mean 0, sigma 1", "digits are lost only where the mean is large against sigma", "D = 1 and x = 1e6",
-     "open", forward=_distributed)
+     "open", forward=distributed)
 _bug("flux-eps-outside-root", "FluxML/Flux.jl#2096 pyg-team/pytorch_geometric#2917 tracel-ai/burn#2185", "layer_norm",
      "statistics", "eps is added to sigma, not to the variance under the root",
      "mean 0, sigma 1", "at sigma = 1 the output moves by half of eps", "a constant row; sigma near the root of eps",
@@ -412,21 +412,21 @@ _bug("flux-eps-outside-root", "FluxML/Flux.jl#2096 pyg-team/pytorch_geometric#29
 _bug("coreml-scaled-eps", "apple/coremltools#2821", "rms_norm", "statistics",
      "the row is divided by its largest element m before eps is added, so that eps counts as eps m^2",
      "mean 0, sigma 1", "on ordinary rows eps is nothing either way", "a spike in a quiet row; a row of zeros",
-     "open", forward=_rms_with(_scaled_eps))
+     "open", forward=rms_with(_scaled_eps))
 _bug("tt-mlir-sum-for-mean", "tenstorrent/tt-mlir#8798", "rms_norm", "statistics",
      "the sum of squares stands where their mean belongs", "tolerance",
      "outputs were compared by correlation, which a factor leaves at 1", "norms", "fixed",
-     forward=_rms_with(lambda x, eps: (x * x).sum(axis=-1, keepdims=True) + eps))
+     forward=rms_with(lambda x, eps: (x * x).sum(axis=-1, keepdims=True) + eps))
 _bug("mlir-air-bfloat16-squares", "Xilinx/mlir-air#1679", "rms_norm", "statistics",
      "squares are added up in bfloat16", "tolerance", "a correlation of 0.99 was asked for", "norms, and a wide row",
-     "fixed", forward=_rms_with(_squares_in("bfloat16")))
+     "fixed", forward=rms_with(_squares_in("bfloat16")))
 _bug("onnxruntime-float16-squares", "microsoft/onnxruntime#29034 openvinotoolkit/openvino#35942", "rms_norm", "statistics",
      "squares are added up in float16; where they overflow, y is 0",
      "mean 0, sigma 1", "ordinary rows do not overflow", "large rows: their squares beyond 65504", "closed",
-     forward=_rms_with(_squares_in("float16")))
+     forward=rms_with(_squares_in("float16")))
 _bug("torchtune-gamma-twice", "meta-pytorch/torchtune#11", "rms_norm", "statistics",
      "the output is multiplied by gamma twice", "gamma = 1", "tests ran with gamma at its initial 1", "random gamma",
-     "fixed in 2023", forward=_rms_with(lambda x, eps: row_mean(x * x) + eps, lambda xhat, gamma: gamma**2 * xhat),
+     "fixed in 2023", forward=rms_with(lambda x, eps: row_mean(x * x) + eps, lambda xhat, gamma: gamma**2 * xhat),
      backward=_gamma_squared)
 _bug("llm-foundry-rsqrt", "mosaicml/llm-foundry#371 mosaicml/llm-foundry#372", "rms_norm", "statistics",
      "x is divided by 1/s, not multiplied", "not told", "the fix's review says that it had hardly been used",

@@ -103,7 +103,7 @@ def announcing(target, watch):
     def calls(cases):
         watch(cases[0])
         return target.calls(cases)
-    return SimpleNamespace(settings=target.settings, calls=calls)
+    return SimpleNamespace(settings=target.settings, layouts=target.layouts, calls=calls)
 
 
 def ordinary_digits(target, watch):

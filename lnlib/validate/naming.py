@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..layernorm import rms_norm_forward
+from ..layernorm import layer_norm_backward, rms_norm_backward, rms_norm_forward
 from ..mistakes import LAYER_NORM, MUTANTS, RMS_NORM, Diagnosis, diagnose
 from ..mistakes.catalogue import forward_keeping_x
 from ..mistakes.compare import TOLERANCE
@@ -78,7 +78,7 @@ def candidates(settings):
     """The bugs from the wild, and the catalogue's mutants behind the library's forward."""
     found = []
     entries = {mutant.name: mutant for mutant in MUTANTS}
-    settings = dataclasses.replace(settings, framework="numpy", eps=None, beta=not settings.rms, device=None)
+    settings = of_candidates_own(settings)
     for bug in (*WILD, *LATER):
         if bug.kind == settings.kind:
             question = f" {entries[bug.mistake].question}" if bug.mistake in entries else ""
@@ -116,14 +116,22 @@ def of_numbers(case):
 
 
 def where_wrong(target, failed):
-    """:class:`Shown` of failures in which numbers are wrong, or shapes: nothing else can have a mistake's name."""
+    """:class:`Shown` of failures in which numbers are wrong: nothing else can have a mistake's name.
+
+    Or the shapes of parameters' gradients: there are mistakes that are told by them.
+    """
     for cases in failed.values():
         for case in some([case for case in cases if of_numbers(case)]):
             if (tensors := results(target, case)) is not None:
                 with np.errstate(all="ignore"):
-                    wrong = {f.tensor for f in compare(Outcome(tensors, {}), case, target.settings)}
+                    wrong = {finding.tensor for finding in compare(Outcome(tensors, {}), case, target.settings)
+                             if finding.verdict or finding.tensor not in BY_ROW and is_float(tensors[finding.tensor])}
                 if wrong:
                     yield Shown(case, tensors, frozenset(wrong))
+
+
+def is_float(array):
+    return array is not None and (array.dtype.kind == "f" or array.dtype.name == "bfloat16")
 
 
 @functools.lru_cache(maxsize=8)
@@ -163,7 +171,7 @@ def same(a, b, case, settings, names=None):
         if "c" in (one.dtype.kind, other.dtype.kind):  # complex numbers, of which float64 would take a part
             return False
         slack = truth(case, settings).slack[name]
-        if any(v.dtype.kind not in "fiu" and v.dtype.name != "bfloat16" for v in (one, other)):
+        if not is_float(one) or not is_float(other):
             return False
         one, other = (v.astype(np.float64).reshape(len(slack), -1) for v in (one, other))
         if not np.array_equal(np.isfinite(one), np.isfinite(other)):
@@ -203,10 +211,23 @@ def explained(found, shown, settings, names, gives=same):
     """Those of the candidates ``found`` that explain this failure, in these tensors."""
     case, known = shown.case, functools.cache(lambda target: results(target, case))
     wrong = [name for name in names if name in shown.wrong]
-    return list(explaining(
-        found, Candidate((), "", Exact(settings)),
-        lambda one: gives(shown.tensors, known(one.target), case, settings, names),
-        lambda one: known(one.target) is not None and wrong_in(known(one.target), case, settings, wrong)))
+    # A candidate is the library's layer norm with a change: what that fails in this dtype, it fails without the change.
+    for right in (Candidate((), "", Exact(settings)), Candidate((), "", the_library(settings))):
+        found = list(explaining(
+            found, right, lambda one: gives(shown.tensors, known(one.target), case, settings, names),
+            lambda one: known(one.target) is not None and wrong_in(known(one.target), case, settings, wrong)))
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def the_library(settings):
+    pair = (rms_norm_forward, rms_norm_backward) if settings.rms else (forward_keeping_x, layer_norm_backward)
+    return NumPyPair(pair, of_candidates_own(settings))
+
+
+def of_candidates_own(settings):
+    """The settings of a candidate, which takes eps and beta whatever the target does."""
+    return dataclasses.replace(settings, framework="numpy", eps=None, beta=not settings.rms, device=None)
 
 
 class Explained(NamedTuple):

@@ -1,10 +1,12 @@
 """Layer norms with right numbers and one other fault: none is told that it has a bug which it has not.
 
 Targets are made from tables: what they overwrite, return, keep between calls and raise, and in which of the rarer cases
-they are wrong at all. All of them, some minutes: ``PYTHONPATH=.:tests .venv/bin/python tests/validate/one_fault.py``.
+they are wrong at all. All of them, some minutes: ``PYTHONPATH=.:tests .venv/bin/python tests/validate/one_fault.py``,
+or those of the groups that are named behind it.
 """
 
 import itertools
+import sys
 
 import numpy as np
 from right import pairs
@@ -18,6 +20,13 @@ LAYER_NORMS = dict(list(pairs())[::5])
 
 def no_beta(forward, backward):
     return (lambda x, gamma, eps: forward(x, gamma, 0 * gamma, eps)), lambda dy, saved: backward(dy, saved)[:2]
+
+
+def in_float32(forward, backward):
+    def wide_forward(x, gamma, beta, eps):
+        y, saved = forward(*(a.astype(np.float32) for a in (x, gamma, beta)), eps)
+        return y.astype(x.dtype), (saved, x.dtype)
+    return wide_forward, lambda dy, saved: [a.astype(saved[1]) for a in backward(dy.astype(np.float32), saved[0])]
 
 
 def changing(pair, change):
@@ -188,7 +197,8 @@ def faults():
             "0": lambda a: 0, "twice": lambda a: 2 * a, "reversed": lambda a: a[..., ::-1].copy()}.items()):
         yield "overwrites", f"{name}: {how}", overwrites(name, value)
     for name, (how, value) in itertools.product(TENSORS, RETURNED.items()):
-        yield "returns", f"{name}: {how}", returns(name, value)
+        if how != "an axis more" or name in ("y", "dx"):  # of parameters that is a mistake of the catalogue
+            yield "returns", f"{name}: {how}", returns(name, value)
     yield "keeps", "one state", one_state
     yield "keeps", "a state for each shape", state_by(lambda x: x.shape)
     yield "keeps", "a state for each width", state_by(lambda x: x.shape[-1])
@@ -214,7 +224,7 @@ def targets():
     right = [(name, pair, {}) for name, pair in LAYER_NORMS.items()]
     right += [("rms norm", (rms_norm_forward, rms_norm_backward), {"kind": "rms_norm"}),
               ("no beta", no_beta(*right[1][1]), {"beta": False}),
-              ("in half precision", right[0][1], {"dtypes": ("float16",)})]
+              ("in half precision", in_float32(*right[0][1]), {"dtypes": ("float16",)})]
     for k, (group, name, fault) in enumerate(FAULTS):
         norm, pair, options = right[(k * 7 + k // len(right)) % len(right)]
         if "dbeta" in name and (options.get("kind") or options.get("beta") is False):
@@ -250,8 +260,9 @@ def reports(targets):
 
 if __name__ == "__main__":
     run.shrink = lambda case, *_: case  # the smallest case is another matter, and takes longest
-    found = [(group, name, report, wrongly_told(group, report)) for group, name, report in reports(TARGETS)]
-    print(f"{len(TARGETS)} targets, {sum(not report.held for _, _, report, _ in found)} of them failed")
+    targets = [one for one in TARGETS if len(sys.argv) == 1 or one[0] in sys.argv[1:]]
+    found = [(group, name, report, wrongly_told(group, report)) for group, name, report in reports(targets)]
+    print(f"{len(targets)} targets, {sum(not report.held for _, _, report, _ in found)} of them failed")
     for group, name, report, told in found:
         if told:
             print(f"{group}: {name}: {told}")

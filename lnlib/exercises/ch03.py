@@ -26,7 +26,7 @@ def backward_parameters_solution(dy, xhat):
 
 
 _PARAMETERS = Backward(("dgamma", "dbeta"), lambda dy, cache: {"dy": dy, "xhat": cache.xhat},
-                       lambda found: (None, *expect_parts(found, 2)), LAYER)
+                       lambda found: (None, *expect_parts(found, 2)), LAYER, ((2, 3, 7), (7,), (3, 1)))
 
 
 def _no_rows(result, **_):
@@ -145,9 +145,16 @@ _RESIDUAL = Backward(("dx", "dgamma", "dbeta"),
 EXERCISES = (
     Exercise("backward-dx", 10, "implement", backward_dx_solution,
              (*_DX.layers(), _DX.exactly("shape (2, 3, 7)", (2, 3, 7)),
-              _DX.exactly("a single row, shape (7,)", (7,)), _DX.stress()), _DX.diagnose),
+              _DX.exactly("a single row, shape (7,)", (7,)), _DX.stress()), _DX.diagnose, mistakes=changes(
+        ("return rstd * (g - mean_g - xhat * mean_gx)", "return (gamma != 0) * rstd * (g - mean_g - xhat * mean_gx)",
+         "Your dx is 0 where gamma is 0. Which other features of y does such an x move?",
+         "return (dy != 0) * rstd * (g - mean_g - xhat * mean_gx)",
+         "Your dx is 0 where dy is 0. Which other features of y does such an x move?"))),
     Exercise("backward-parameters", 5, "implement", backward_parameters_solution,
              (*_PARAMETERS.layers(), *(_PARAMETERS.exactly(f"shape {shape}", shape) for shape in ((4, 7), (2, 3, 7))),
+              # No block of up to 128 rows divides them. In any order, 131 terms and their sum of random signs err by
+              # 131 u sqrt(131) at most, 2e-13 of it.
+              _PARAMETERS.exactly("131 rows", (131, 7)),
               _PARAMETERS.exactly("a single row, shape (7,)", (7,)),
               each("no rows, shape (0, 7)",
                    lambda rng: Call({"dy": np.zeros((0, 7)), "xhat": np.zeros((0, 7))}), _no_rows),

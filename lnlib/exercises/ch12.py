@@ -68,14 +68,17 @@ def _is_whole(found, x, merges=1, **_):
 
 
 def _pair(title, offset, *counts, outlier=None, apart=0):
-    """A check of two groups of normal numbers. ``outlier``: the index of a number 3e4 away, alone in its group;
-    ``apart``: how far the second group lies from the first."""
+    """A check of two groups of normal numbers. ``outlier``: the index of a number 3e4 away, on either side and at 0, alone
+    in its group: so no order of the means tells which group is the larger one; ``apart``: how far the second group lies
+    from the first."""
     def ask(rng):
-        x = (offset + rng.standard_normal(sum(counts))).astype(np.float32)
-        x[counts[0]:] += apart
-        if outlier is not None:
-            x[outlier] = offset + 3e4
-        return Call({"a": _group(x[:counts[0]]), "b": _group(x[counts[0]:])}, x=x)
+        for around, place in [(offset, offset)] if outlier is None else [
+                (offset, offset + 3e4), (offset, offset - 3e4), (3e4, 0), (-3e4, 0)]:
+            x = (around + rng.standard_normal(sum(counts))).astype(np.float32)
+            x[counts[0]:] += apart
+            if outlier is not None:
+                x[outlier] = place
+            yield Call({"a": _group(x[:counts[0]]), "b": _group(x[counts[0]:])}, x=x)
 
     return each(title, ask, _is_whole)
 
@@ -496,6 +499,12 @@ EXERCISES = (
              _of_a_merge, changes(
         ("a[0] < b[0]", "a[0] > b[0]",
          "The pivot is the smaller of these two groups. How far from it may the mean of all lie, in sigma?",
+         "a[1] > b[1]",
+         "The group with the smaller mean is the pivot. How far from it may the mean of all lie, in sigma?",
+         "a[1] < b[1]",
+         "The group with the larger mean is the pivot. How far from it may the mean of all lie, in sigma?",
+         "abs(a[1]) > abs(b[1])",
+         "The group whose mean is nearer to 0 is the pivot. How far from it may the mean of all lie, in sigma?",
          "a[3] < b[3]", "The group with the larger squares is the pivot. Is it the one with more numbers?",
          "False", "The first group is always the pivot. What if it is one outlier, and the second has all the rest?"),
         ("(mean_b - mean) + (residual_b - residual_a)", "(mean_b - mean)",

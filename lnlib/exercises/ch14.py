@@ -265,8 +265,9 @@ def _sums(ran, parts, G, D, **_):
 def _in_order(ran, parts, G, D, **_):
     expect(not any(a.kind == "atomic" for a in ran.log.accesses), "your kernel uses atomics, which come in any order")
     off = np.abs(ran.results[0] - np.cumsum(parts.reshape(G, D), axis=0)[-1]).max()
-    expect(off == 0, f"{G} rows: right to rounding, but in other bits (a sum is off by {off:.1e}); expected the "
-                     "bits of row 0 + row 1 + row 2 + ...: another order of additions; in which order do you add?")
+    expect(off == 0, f"{G} rows: right to rounding, but in other bits (a sum is off by {off:.1e}); expected the bits of row 0 "
+                     "+ row 1 + row 2 + ..., rounded after each; is that another order of additions, or a sum that keeps "
+                     "more digits than a float32 has?")
 
 
 def _side_by_side(ran, G, D, **_):
@@ -315,9 +316,9 @@ EXERCISES = (
               # has to fail on short rows, where it is no larger than that: with one number for a thread it is 256.
               # With <= for < a row of 4096 takes 1024 threads: no check of long rows has one.
               _partials("many rows", _many_rows, (8192, 252, 132), (10**6, 256, 132), (65536, 64, 40),
-                        (135168, 128, 132)),
+                        (135168, 128, 132), (135169, 128, 132)),
               _partials("many long rows", _many_rows, (8192, 768, 132), (10**6, 512, 132), (65536, 260, 108),
-                        (16896, 2048, 132), (10**5, 4092, 40), (300000, 2052, 108)),
+                        (16896, 2048, 132), (16897, 2048, 132), (10**5, 4092, 40), (300000, 2052, 108)),
               _partials("their share of the bytes", _share, (10**6, 512, 132), (8192, 2048, 132), (100, 128, 40))),
              mistakes=changes(
         ("8 * threads < D", "8 * threads <= D",
@@ -327,7 +328,8 @@ EXERCISES = (
         ("512 // threads", "1024 // threads",
          "You count twice as many groups at once, for such rows. How many threads does a multiprocessor run?"),
         ("64 * G < N", "32 * G < N", "Your sums have 32 rows at most. How many may they have?",
-         "128 * G < N", "Your sums have 128 rows at most. How many may they have?"),
+         "128 * G < N", "Your sums have 128 rows at most. How many may they have?",
+         "G < N // 64", "The quotient of rows by 64 is rounded down. Where do the rest of them go?"),
         ("G < N", "G <= N", "Where each sum has just 64 rows, you make more sums. Is 64 too many?",
          "(G + groups) <= N", "The number of rounds is rounded down. How many rows has a sum then, at most?"),
         (" * (512 // threads)", " * 512", "A group is counted as one thread. How many has it?",

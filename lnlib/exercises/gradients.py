@@ -102,9 +102,11 @@ class Backward(NamedTuple):
                       self._scaled, self.call))
 
     def stress(self):
-        """The last check: rows on which eps, a large mean or a large scale counts."""
+        """The last check: rows on which eps, a large mean or a large scale counts; and dx is not 0 where gamma or dy is."""
         return self._each("rows that are hard", lambda rng: [
-            self._call(rng, (4, 7), change=change, what=what) for what, change in self.norm.hard], self._stress)
+            *(self._call(rng, (4, 7), change=change, what=what) for what, change in self.norm.hard),
+            self._call(rng, (4, 7), zero=1, what="with a dy of 0"),
+            self._call(rng, (4, 7), zero=2, what="with a gamma of 0")], self._stress)
 
     def exactly(self, title, shape):
         """A check against the right gradients of ordinary rows; no argument may change."""
@@ -117,8 +119,10 @@ class Backward(NamedTuple):
     def _gradients(self, result):
         return {name: a for name, a in zip(_NAMES, self.outputs(result)) if name in self.names}
 
-    def _call(self, rng, shape, dtype=np.float64, /, change=lambda x: x, eps=1e-5, **about):
-        x, dy, gamma = _draw(rng, shape, dtype)
+    def _call(self, rng, shape, dtype=np.float64, /, change=lambda x: x, zero=None, eps=1e-5, **about):
+        x, dy, gamma = drawn = _draw(rng, shape, dtype)
+        if zero is not None:
+            drawn[zero][..., 2] = 0
         x = change(x)
         return Call(self.arguments(dy, self.norm.forward(x, gamma, gamma, eps)[1]), dy=dy, x=x, gamma=gamma, **about)
 

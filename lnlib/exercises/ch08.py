@@ -135,7 +135,7 @@ def _sum_of_squares(title, divide_first):
 def _other_format(found, D, largest):
     right = largest_sigmas_solution(D, largest)
     for number, expected, name in zip(expect_parts(found, 2, "numbers"), right, ("first", "second")):
-        expect_close(number, expected, 1e-12, f"for float32 the {name} number")  # a quotient and a root
+        expect_close(number, expected, 1e-12, f"for D = {D} and the largest number {largest:g} the {name} number")  # a quotient and a root
 
 
 def rescued_solution(row, eps=1e-5):
@@ -266,8 +266,8 @@ EXERCISES = (
          "np.finfo(dtype).tiny", "NumPy has no bfloat16, so np.finfo fails. FORMATS has all three formats."))),
     Exercise("largest-sigma", 10, "derive", largest_sigmas_solution,
              (_sum_of_squares("squares added first", False), _sum_of_squares("squares divided first", True),
-              each("another format", lambda rng: Call({"D": 768, "largest": FORMATS["float32"].largest}),
-                   _other_format)), mistakes=changes(
+              each("another format", lambda rng: [Call({"D": 768, "largest": FORMATS[dtype].largest})
+                                                  for dtype in ("float32", "float16")], _other_format)), mistakes=changes(
         ("np.sqrt(largest / D), np.sqrt(largest)", "np.sqrt(largest), np.sqrt(largest / D)",
          "The two numbers have changed places. Which order of work makes the larger intermediate number?",
          "largest / D, largest", "These are the largest squares. What was asked for is sigma.",
@@ -275,7 +275,8 @@ EXERCISES = (
          "Both numbers are sqrt(D) too large. Which number is the largest on each of the two ways?",
          "int(np.sqrt(largest / D)), int(np.sqrt(largest))",
          "Your sigmas are cut to whole numbers. Need a standard deviation be one?"),
-        ("sqrt(largest / D)", "sqrt(largest / (D - 1))", "D - 1 squares are added. How many has a row of D?",
+        ("sqrt(largest / D)", "sqrt(largest // D)", "Your quotient is rounded down to a whole number. Need a square be one?",
+         "sqrt(largest / (D - 1))", "D - 1 squares are added. How many has a row of D?",
          "sqrt(2 * largest / D)", "Half of the squares are counted. Which sign has the square of a negative number?",
          "sqrt(largest) / D", "D divides sigma itself. Of which sum is the largest number the limit?",
          "sqrt(largest)",

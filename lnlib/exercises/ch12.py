@@ -3,6 +3,7 @@
 import functools
 import math
 import types
+from typing import NamedTuple
 
 import numpy as np
 
@@ -253,15 +254,26 @@ def _named(name):
     return Check(title, lambda rng: [Call({"layer": one}, about=about) for about, one in LAYERS[name].items()], judge)
 
 
+class Seen(NamedTuple):
+    """One call of a layer by a test: how it cut, whether a result was wrong, and whether NaN went in or came out."""
+
+    cut_by: str
+    counts: list
+    wrong: bool
+    nan_given: bool
+    nan_returned: bool
+
+
 def _seen_by(answer, layer):
-    """What a test says of a layer, and what it saw: (cut_by, counts, whether a result was wrong) of each call."""
+    """What a test says of a layer, and what it saw."""
     seen = []
 
     def watched(x, gamma, beta, dy, cut_by, counts):
         found, right = (one(x, gamma, beta, dy, cut_by, counts) for one in (layer, _one_process))
         # A mistake of these layers is far larger than what float64 rounds.
         wrong = not all(np.linalg.norm(a - b) <= 1e-6 * np.linalg.norm(b) for a, b in zip(found, right))
-        seen.append((cut_by, [*counts], wrong))
+        given, returned = (any(np.isnan(a).any() for a in arrays) for arrays in ((x, gamma, beta, dy), found))
+        seen.append(Seen(cut_by, [*counts], wrong, given, returned))
         return found
 
     return reply(plainly, answer, {"layer": watched})[0], seen
@@ -282,8 +294,12 @@ _MISNAMED = {
 def _overlooked(name, seen):
     """Why a test says "nothing" of a layer that is ``name``."""
     by = "rows" if name == "mean" else "features"
-    shares = [counts for cut_by, counts, _ in seen if cut_by == by]
-    if any(wrong for *_, wrong in seen):
+    shares = [call.counts for call in seen if call.cut_by == by]
+    wrong = [call for call in seen if call.wrong]
+    if wrong and all(call.nan_returned for call in wrong):
+        return ("What this layer returns for your input has NaN in it, and your test says nothing of it. Is NaN larger than "
+                "your tolerance, or smaller?")
+    if wrong:
         return ("Your inputs show the mistake, and your test says nothing of it. Which of the four results does it "
                 "compare, and how closely?")
     if not shares:
@@ -302,7 +318,8 @@ def _of_a_test(answer):
         if not (isinstance(said, str) and said in LAYERS):
             return None
         if said != name:
-            says = (_overlooked(name, seen) if said == "nothing" else
+            says = ("Your test puts NaN into a layer. What should come out of it, and does NaN equal itself?"
+                    if any(call.nan_given for call in seen) else _overlooked(name, seen) if said == "nothing" else
                     _MISNAMED[name] if name in _MISNAMED else _MISNAMED[name, said])
             return Diagnosis("known", (), says, (f"says {said!r} of one that is {name!r}, after {len(seen)} calls",))
 
@@ -373,6 +390,8 @@ def _of_a_program(answer):
     elif operation is GATHER and 1 < len(array) < blocks:
         says = (f"A rank with {blocks} blocks of {BLOCK} rows brings {len(array)} sums. Which rows are in a sum when "
                 "there are more ranks?")
+    elif operation is GATHER and len(array) > blocks:
+        says = (f"A rank with {blocks} blocks of {BLOCK} rows brings {len(array)} sums. How many does the docstring ask for?")
     else:
         return None
     return Diagnosis("known", (), says, (f"brings {array.dtype} of shape {array.shape} last",))
@@ -400,11 +419,11 @@ def _same_everywhere(found, asked):
 
 
 def _sends_little(found, products, ranks, **_):
-    brought = max(map(sum, zip(*(message.sent for message in found.log))), default=0)
-    mine = -(-len(products) // BLOCK // ranks) if ranks else 0
-    allowed = 2 * 8 * products.shape[1] * (mine + 1) + 1024
-    expect(brought <= allowed, f"a rank brings {brought} bytes, expected about {8 * products.shape[1] * mine}: one number "
-                               "a feature for each of its blocks")
+    brought = max(map(sum, zip(*(message.sent for message in found.log))), default=0) // 8
+    blocks = -(-len(products) // BLOCK)
+    asked = products.shape[1] * -(-blocks // ranks)
+    expect(brought <= asked + 100, f"a rank brings as much as {brought} numbers, expected {asked}, and 100 more at most: one "
+                                   f"for each feature and block of {BLOCK} rows")
 
 
 # ---- Which cut wins ----------------------------------------------------------------------------------
@@ -558,6 +577,8 @@ EXERCISES = (
               each("one number a feature and block is sent", lambda rng: _asked(rng, 40, 16, (4,)), _sends_little,
                    call=_on_ranks)), _of_a_program, changes(
         ("np.reshape(blocks, (-1, D))", "products", "All rows travel. How many numbers a block would do?"),
+        (("k:k + 64", "k:k + 32"), ("len(products), 64", "len(products), 32"),
+         "Your blocks have 32 rows. How many rows has a block of the docstring?"),
         ("parts.sum", "parts.mean", "Blocks are averaged in your program. Does dgamma get smaller with more of them?"),
         (("parts = yield GATHER, np.reshape(blocks, (-1, D))", "yield SUM, products.sum(axis=0)"),
          ("parts.sum", "products.sum"), "A rank's own sum is returned. What does yield give back?"),

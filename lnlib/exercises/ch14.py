@@ -317,11 +317,12 @@ EXERCISES = (
               # With <= for < a row of 4096 takes 1024 threads: no check of long rows has one.
               _partials("many rows", _many_rows, (8192, 252, 132), (10**6, 256, 132), (65536, 64, 40),
                         (135168, 128, 132), (135169, 128, 132)),
-              _partials("many long rows", _many_rows, (8192, 768, 132), (10**6, 512, 132), (65536, 260, 108),
-                        (16896, 2048, 132), (16897, 2048, 132), (10**5, 4092, 40), (300000, 2052, 108)),
+              _partials("many long rows", _many_rows, (8192, 768, 132), (10**6, 512, 132), (50_000, 260, 108),
+                        (16896, 2048, 132), (16897, 2048, 132), (10**5, 4092, 40), (297_000, 2052, 108)),
               _partials("their share of the bytes", _share, (10**6, 512, 132), (8192, 2048, 132), (100, 128, 40))),
              mistakes=changes(
-        ("8 * threads < D", "8 * threads <= D",
+        ("8 * threads < D", "9 * threads < D", "Your threads take 9 numbers each, where that saves threads. How many may they take?",
+         "8 * threads <= D",
          "Your number of threads is wrong where D is 8 times a power of two. Are 8 numbers for a thread too many?"),
         ("*= 2", "+= 32", "Your number of threads need not be a power of two. Which does the docstring ask for?"),
         ("threads = 32", "threads = 1", "Your number of threads begins below a warp. Which is the least?"),

@@ -55,13 +55,13 @@ def matches(mine, right, wrong, replies, fails):
 
 
 def says_little(mine):
-    """Whether a wrong answer of another kind may well reply the same: True and False, zeros, or errors only."""
+    """Whether a wrong answer of another kind may well reply the same: True and False, zeros, NaN, or errors only."""
     def little(result):
         if isinstance(result, Failure):
             return not result.telling
         if isinstance(result, (tuple, list)):
             return all(map(little, result))
-        return isinstance(result, (bool, np.bool_)) or is_numbers(result) and not np.any(result)
+        return isinstance(result, (bool, np.bool_)) or is_numbers(result) and not np.any(np.nan_to_num(result, posinf=0, neginf=0))
     return all(little(result) for result, _ in mine)
 
 
@@ -76,9 +76,13 @@ def _is_count(result):
 def recognise(answer, message, solution, mistakes, replies, message_of, passes_before, everywhere):
     """The :class:`Diagnosis` of an answer, which fails a check that says ``message`` of it, or None.
 
-    ``replies`` as for :func:`matches`. ``message_of(function)`` is what the failed check says of a function, None if
-    it passes, ``passes_before(function)`` says whether it passes the checks before, as the answer did, and
-    ``everywhere(function)`` yields its replies to all checks that call it as this one does, in two draws.
+    ``replies`` as for :func:`matches`, to two draws of the failed check. ``message_of(function)`` is what that check says of
+    a function, None if it passes, ``passes_before(function)`` says whether it passes the checks before, as the answer did,
+    and ``everywhere(function)`` yields its replies to all checks that call it as this one does, in two draws.
+    ``verdicts(function)`` is what all checks say of a function, in two draws.
+
+    A mistake is named only if it has what the answer has: the same numbers, or where those say little the same verdicts of
+    all checks; and if it fails where the answer fails, and nowhere before.
     """
     mine, right = list(replies(answer)), list(replies(solution))
     wrong = {mistake: mistake.of(solution) for mistake in mistakes}
@@ -90,10 +94,9 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
         # A second slip may show in a tenth of the names, in a third of the counts.
         room = 1 / 10 if names else 1 / 3
         found = _nearly(mine_all(), {m: everywhere(wrong[m]) for m in found}, room)
-    if len(found) > 1 or little:
-        passing = [mistake for mistake in found if passes_before(wrong[mistake])]
-        because += [f"refuted by an earlier check: {_change(m)}" for m in found if m not in passing]
-        found = passing or ([] if little else found)
+    passing = [mistake for mistake in found if passes_before(wrong[mistake])]
+    because += [f"refuted by an earlier check: {_change(m)}" for m in found if m not in passing]
+    found = passing
     says = list(dict.fromkeys(mistake.says for mistake in found))
     if says and not little:
         together = "It is one of these, which give the same here: " + " Or: ".join(says)

@@ -69,6 +69,7 @@ def _kappa_of(kappa):
             return abs(found(dy, eps) - kappa) <= _KAPPA_RTOL * kappa
 
         dy = expect_array(dy, x.shape, name="dy")
+        expect(dy.any(), "your dy is 0, of which no kappa can be taken; is the part that should come through 0 here?")
         expect(right(dy) or not right(dy / gamma), "what you return is a good g; which dy has this g?")
         expect(found(dy) < 1e5 * kappa, f"kappa is {found(dy):.0e}: next to nothing of your g comes through. Which part of it "
                                         "should?")

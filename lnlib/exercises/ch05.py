@@ -182,25 +182,62 @@ def _says_of(title, backwards, right, words):
     return each(title, lambda rng: [Call({"backward": one}, name=name) for name, one in backwards.items()], judge)
 
 
+def _relative_errors(backward, calls):
+    """How far dx and dgamma of a backward are at most from right ones in these calls, relative and in norm: a dict, empty
+    where a shape is another one."""
+    errors = {}
+    for dy, cache in calls:
+        for name, a, b in zip(("dx", "dgamma"), backward(dy, cache), rms_norm_backward(dy, cache)):
+            if a.shape != b.shape:
+                return {}
+            error = np.linalg.norm(a - b) / max(np.linalg.norm(b), np.finfo(float).tiny)
+            errors[name] = max(error, errors.get(name, 0))
+    return errors
+
+
 def _what_it_lets_pass(answer):
-    """The :class:`Diagnosis` of a test that passes a gross error of one gradient, the other sign of both, or a dx
-    some per cent too large."""
-    def passes(of_dx, of_dgamma=1):
+    """The :class:`Diagnosis` of a test by the first mutant that it lets pass: it looks at no gradient that is wrong there, or
+    at no sign, or it also passes a right gradient times a factor that changes as much as the mutant does."""
+    calls = []
+
+    def passes(backward):
+        def watched(dy, cache):
+            calls.append((dy.copy(), cache))
+            return backward(dy, cache)
+        found, _ = reply(plainly, answer, {"backward": watched})
+        return isinstance(found, (bool, np.bool_)) and bool(found)
+
+    def times(of_dx, of_dgamma):
         def backward(dy, cache):
             dx, dgamma = rms_norm_backward(dy, cache)
             return of_dx * dx, of_dgamma * dgamma
-        found, _ = reply(plainly, answer, {"backward": backward})
-        return isinstance(found, (bool, np.bool_)) and found
+        return backward
 
-    blind = [name for name, factors in (("dx", (-7, 1)), ("dgamma", (1, -7))) if passes(*factors)]
-    if not passes(1) or len(blind) == 2:
-        return None  # it refuses what is right, or nothing at all
-    error = next((error for error in (0.1, 0.01) if passes(1 + error)), None)
-    says = (f"Your test does not look at {blind[0]}." if blind else
-            "Your test does not look at signs." if passes(-1, -1) else
-            f"Your test passes a dx that is {100 * error:.0f} % too large. How near do yours and the right slope come?" if error
-            else "")
-    return Diagnosis("known", (), says, ("asked of backwards that are right but for a factor",)) if says else None
+    if not all(map(passes, RMS_RIGHT.values())):
+        return None
+    calls.clear()
+    mutant = next((mutant for some in RMS_MUTANTS.values() for mutant in some.values() if passes(mutant)), None)
+    errors = _relative_errors(mutant, calls) if mutant else {}
+    wrong = [name for name, error in errors.items() if error > 1e-12]  # what is above rounding
+    blind = [name for name, factors in (("dx", (-7, 1)), ("dgamma", (1, -7))) if passes(times(*factors))]
+    if not wrong or len(blind) == 2:
+        return None
+    seen = [name for name in wrong if name not in blind]
+    if not seen:
+        says = f"Your test does not look at {blind[0]}."
+    elif mutant in RMS_MUTANTS["a dropped eps"].values() and errors["dx"] < 1e-2:
+        says = f"In your test sigma is much larger than the root of eps. Without eps its dx changes by {100 * errors['dx']:.1g} %."
+    elif errors[seen[0]] > 1 and passes(times(-1, -1)):
+        says = "Your test does not look at signs."
+    else:
+        name = seen[0]
+        error = next((error for error in (1, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001) if error >= errors[name] / 3 and passes(
+            times(*(1 + error * (name == one) for one in ("dx", "dgamma"))))), None)
+        if not error:
+            return None
+        says = (f"Your test passes a {name} that is {100 * error:g} % too large. At your D of {calls[0][0].shape[-1]} the {name} "
+                f"that it let pass is off by {100 * errors[name]:.2g} %. How near should the slopes come?")
+    return Diagnosis("known", (), says, ("asked of backwards that are right but for a factor",))
 
 
 def coefficients_solution(dx, dy, cache):

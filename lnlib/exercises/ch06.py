@@ -278,21 +278,59 @@ def _says_of(title, layers, right, words):
     return Check(title, lambda rng: [Call({"layer": one}, name=name) for name, one in layers.items()], judge)
 
 
+_OUTPUTS = "y", "dx", "dgamma", "dbeta"
+
+
 def _asks_again(answer):
-    """The :class:`Diagnosis` of a test whose calls differ in gamma, beta or eps alone; None of any other."""
-    seen = []
+    """The :class:`Diagnosis` of a test by its calls, by what it says of layers that change in a way it should or should not
+    mind, and by which of the first results it looks at again."""
+    calls = []
 
-    def layer(x, gamma, beta, dy, eps):
-        seen.append((x.copy(), dy.copy(), gamma.copy(), beta.copy(), eps))
-        return library(x, gamma, beta, dy, eps)
+    def passes(spoiled=(), constant=False):
+        """Whether it lets pass a layer whose every call spoils these of all earlier results, or one whose results are always
+        the first."""
+        calls.clear()
+        returned = []
 
-    reply(plainly, answer, {"layer": layer})
-    first, *others = seen or [()]
-    alike = [[np.array_equal(a, b) for a, b in zip(first, other)] for other in others]
-    if not alike or not all(x and dy for x, dy, *_ in alike) or all(map(all, alike)):
+        def layer(x, gamma, beta, dy, eps):
+            calls.append((x.copy(), dy.copy(), gamma.copy(), beta.copy(), eps))
+            for results in returned:
+                for k in spoiled:
+                    results[k][...] += 1
+            returned.append([a.copy() for a in (returned[0] if constant and returned else library(x, gamma, beta, dy, eps))])
+            return tuple(returned[-1])
+        return bool(reply(plainly, answer, {"layer": layer})[0])
+
+    blind = [name for k, name in enumerate(_OUTPUTS) if passes([k])]
+    right = passes()
+    if not calls:
+        return Diagnosis("known", (), "Your test calls no layer. Where does its True or False come from?", ("no call",))
+    if not right:
+        says = ("True and False have changed places in your answer. What does it say of a right layer?" if len(blind) == 4 else
+                "Your test wants the second call to return what the first did. Are their inputs the same? It is the first result "
+                "that must stay what it was." if passes(constant=True) else "")
+        return Diagnosis("known", (), says, ("asked of layers that change in one way each",)) if says else None
+    if len(calls) < 2 or not all(reply(plainly, answer, {"layer": one})[0] for one in RIGHT.values()):
         return None
-    return Diagnosis("known", (), "Every call of your test has the x and dy of the first. Do dgamma and dbeta change then?",
-                     (f"{len(seen)} calls were recorded",))
+    passes()
+    (x, dy, *parameters), *others = calls
+    alike = [[np.array_equal(a, b) for a, b in zip((x, dy, *parameters), other)] for other in others]
+    if blind == ["y", "dx"]:
+        says = "Your test looks at the gradients of the parameters only. What else does a layer return?"
+    elif 0 < len(blind) < 4:
+        says = f"Your test does not look at {' and '.join(blind)} again. What else does a layer return?"
+    elif blind:
+        says = ("Your test passes whatever becomes of the first results. Is there a second call? Does it keep copies, not names, "
+                "and compare all four?")
+    elif all(same[0] and same[1] for same in alike) and not all(map(all, alike)):
+        says = "Every call of your test has the x and dy of the first. Do dgamma and dbeta change then?"
+    elif all(other[0].shape[-1:] != x.shape[-1:] for other in others):
+        says = "Your second call has another D. Under which key does the layer find its buffer?"
+    elif all(other[0].shape != x.shape for other in others):
+        says = "No later call of your test has an x of the first one's shape. Under which key may a layer keep its y and its dx?"
+    else:
+        return None
+    return Diagnosis("known", (), says, (f"{len(others) + 1} calls were recorded",))
 
 
 EXERCISES = (
@@ -324,23 +362,9 @@ EXERCISES = (
     Exercise("test-buffers", 20, "test", keeps_solution,
              (_says_of("right layers pass", RIGHT, True, "your test refuses what is right"),
               _says_of("layer_f fails, and its like", BUFFERS, False, "your test lets pass")), _asks_again, mistakes=changes(
-        ("[a.copy() for a in first]", "list(first)",
-         "Your test passes whatever becomes of the first results. Is there a second call? Does it keep copies, "
-         "not names, and compare all four?"),
         ("layer(x[1], gamma, beta, dy[1], 1e-5)\n", "layer(x[0], gamma, beta, dy[0], 1e-5)\n",
          "Unless a layer adds up, nothing that your test compares changes. Are the second call's inputs others, and is it "
-         "the first result itself that you look at again?",
-         "layer(x[1, :, :6], gamma[:6], beta[:6], dy[1, :, :6], 1e-5)\n",
-         "Your second call has another D. Under which key does the layer find its buffer?"),
-        ("zip(first, before)", "zip(first[2:], before[2:])",
-         "Your test looks at the gradients of the parameters only. What else does a layer return?"),
-        ("    layer(x[1], gamma, beta, dy[1], 1e-5)\n    return all(np.array_equal(a, b) for a, b in zip(first, before))",
-         "    second = layer(x[1], gamma, beta, dy[1], 1e-5)\n"
-         "    return all(np.array_equal(a, b) for a, b in zip(first, second))",
-         "Your test wants the second call to return what the first did. Are their inputs the same? It is the first result "
-         "that must stay what it was."),
-        ("    return all(np", "    return not all(np",
-         "True and False have changed places in your answer. What does it say of a right layer?"),
+         "the first result itself that you look at again?"),
         ("    return all(np.array_equal(a, b) for a, b in zip(first, before))",
          "    return not any(np.shares_memory(a, b) for a, b in zip(first[2:3], first[3:]))"
          " and first[2].base is None and first[3].base is None",

@@ -99,7 +99,9 @@ def _of_a_merge(answer):
         means, squares = draws.astype(float).transpose(2, 1, 0)
         distance = means[1] - means[0]
         # Float32 keeps 1e-7 of what is drawn, and distances of 0.01 are drawn at least.
-        _, mean, residual, total = np.array([[float(n) for n in group] for group in found]).T
+        _, mean, residual, total = numbers = np.array([[float(n) for n in group] for group in found]).T
+        if not np.isfinite(numbers).all():
+            return None
         way = (mean + residual - means[0]) / distance
         held = np.round(np.linalg.lstsq(np.stack([*squares, distance**2], -1), total, rcond=None)[0], 4)
         start = f"Of groups of {counts[0]} and {counts[1]} numbers your"

@@ -73,7 +73,7 @@ def _is_count(result):
     return isinstance(result, (int, np.integer)) and not isinstance(result, bool)
 
 
-def recognise(answer, message, solution, mistakes, replies, message_of, passes_before, everywhere):
+def recognise(answer, message, solution, mistakes, replies, message_of, passes_before, everywhere, verdicts):
     """The :class:`Diagnosis` of an answer, which fails a check that says ``message`` of it, or None.
 
     ``replies`` as for :func:`matches`, to two draws of the failed check. ``message_of(function)`` is what that check says of
@@ -112,9 +112,9 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
         found = [m for m, function in wrong.items() if message_of(function) == message and passes_before(function)
                  and not _partly(mine, right, replies(function))]
         because += [f"the failed check says the same of {_change(mistake)}" for mistake in found]
-    if mine and all(isinstance(result, (bool, np.bool_)) for result, _ in mine):
-        # One verdict in four leaves room for another tolerance, or for a second mistake that no check has reached.
-        found = _nearly(mine_all(), {m: everywhere(wrong[m]) for m in found}, 1 / 4)
+    if found:  # by the little that was replied, or by what one check said
+        said = verdicts(answer)
+        found = [m for m in found if verdicts(wrong[m]) == said]
     says = list(dict.fromkeys(mistake.says for mistake in found))
     if says:
         return Diagnosis("may be", (), "It may be this: " + " Or: ".join(says), tuple(because))

@@ -10,6 +10,8 @@ import inspect
 import re
 import textwrap
 
+import numpy as np
+
 from .change import function_of
 
 #: What the words end with where a change is made in several places at once.
@@ -19,6 +21,13 @@ _TURNED = {ast.Gt: "<", ast.GtE: "<", ast.Lt: ">", ast.LtE: ">"}
 _EXCHANGED = {"mean": ("sum", "a sum where a mean belongs"), "sum": ("mean", "a mean where a sum belongs"),
               "std": ("var", "a variance where its root belongs"), "var": ("std", "a root too many")}
 _DROPPED = {"sqrt": "a root", "abs": "an absolute value", "log10": "a logarithm"}
+
+
+def _lstsq(columns, right, rcond=None):
+    """:func:`numpy.linalg.lstsq`, which for a slip that makes NaN of its columns would print a word of LAPACK's for each."""
+    if not (np.isfinite(columns).all() and np.isfinite(right).all()):
+        raise np.linalg.LinAlgError("NaN or Inf in least squares")
+    return np.linalg.lstsq(columns, right, rcond=rcond)
 
 
 @functools.cache
@@ -62,7 +71,8 @@ def slips(solution):
     for (old, new, words), places in found.items():
         several = [(places, words + EVERYWHERE)] if len(places) > 1 else []
         for some, said in [([one], words) for one in places] + several:
-            changed.append((said, function_of(_replaced(source, some, new), solution.__name__, solution.__globals__)))
+            wrong = _replaced(source, some, new).replace("np.linalg.lstsq(", "_lstsq(")
+            changed.append((said, function_of(wrong, solution.__name__, solution.__globals__ | {"_lstsq": _lstsq})))
     return changed
 
 

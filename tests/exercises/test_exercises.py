@@ -72,7 +72,7 @@ def test_a_mistake_is_told(exercise, mistake):
     report = with_mistake(exercise, mistake)
     assert report.failed, "it passes"
     # What a tolerance lets pass is told by a number.
-    assert mistake.says in str(report.diagnosis) or "% too large. How near" in str(report.diagnosis), report
+    assert mistake.says in str(report.diagnosis) or "% too large. At your D" in str(report.diagnosis), report
     assert report.explain().startswith(report.diagnosis.kind) and report.diagnosis.because
 
 

@@ -149,6 +149,9 @@ def _eps_outside(eps):
 _DX = Backward(("dx",), lambda dy, cache: {"dy": dy, "x": cache.x, "gamma": cache.gamma, "eps": cache.eps},
                lambda found: (found, None, None), outside(with_gamma=True))
 
+_MEAN_SQUARE, _SAMPLE = "(c * c).mean(axis=-1, keepdims=True)", "(c * c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)"
+_ESTIMATE = "Your variance divides by D - 1. Is it an estimate or a definition?"
+
 EXERCISES = (
     Exercise("jacobian-matrix", 10, "implement", jacobian_matrix_solution,
              tuple(_against(f"eps = {eps:g}", "J", np.asarray, 7, eps) for eps in (0.0, 1e-5, 2.0)), mistakes=changes(
@@ -180,7 +183,7 @@ EXERCISES = (
          ".mean()) + eps", "In your s eps is added after the root. What is its unit then?",
          ".mean() + 1e-5)", "Your eps is 1e-5, whatever the caller passes."),
         ("(c * c).mean()", "(c * c).sum() / (D - 1)",
-         "Your variance divides by D - 1. Is it an estimate or a definition?"),
+         _ESTIMATE),
         ("np.outer(xhat, xhat) / D", "np.outer(xhat, xhat) / (xhat @ xhat)",
          "Your J takes away all of the direction xhat. How long is xhat where eps > 0?"),
         ("xhat = c / s", "xhat = x", "The row itself stands where xhat belongs.",
@@ -272,5 +275,9 @@ EXERCISES = (
              _DX.diagnose, mistakes=changes(*(
         (*((f"{a}.mean(axis=-1", f"{a}.mean(axis={axis}") for a in ("x", "(c * c)", "g", "(g * xhat)")),
          f"Your means run over the {where}. Which numbers does layer norm show to a row?")
-        for axis, where in ((None, "whole array"), (0, "first axis"))))),
+        for axis, where in ((None, "whole array"), (0, "first axis"))),
+        (_MEAN_SQUARE, _SAMPLE, _ESTIMATE),
+        # The derivative of that, as it should be.
+        ((_MEAN_SQUARE, _SAMPLE), ("(g * xhat).mean(axis=-1, keepdims=True)", _SAMPLE.replace("c * c", "g * xhat")),
+         _ESTIMATE))),
 )

@@ -143,7 +143,8 @@ def _smallest(h, order, u, length):
 
 def _any_unit(found, asked):
     one, other = map(expect_number, found)
-    expect(abs(other / one - 1000) < 1e-9, "x in grams or kilograms: the step must grow as the length does")
+    # Each of the two may be off by 1 %, as above: that of a search is.
+    expect(abs(other / one - 1000) < 20, "x in grams or kilograms: the step must grow as the length does")
 
 
 def two_slopes_solution(f, args, dy, grads, rng):

@@ -213,7 +213,11 @@ def _what_it_lets_pass(answer):
             return of_dx * dx, of_dgamma * dgamma
         return backward
 
-    if not all(map(passes, RMS_RIGHT.values())):
+    accepted = list(map(passes, RMS_RIGHT.values()))
+    if not any(accepted) and passes(times(-7, -7)) and passes(times(2, 2)):
+        says = "True and False have changed places in your answer. What does it say of a right backward?"
+        return Diagnosis("known", (), says, ("refuses right ones, and takes -7 and 2 times the right gradients",))
+    if not all(accepted):
         return None
     calls.clear()
     mutant = next((mutant for some in RMS_MUTANTS.values() for mutant in some.values() if passes(mutant)), None)

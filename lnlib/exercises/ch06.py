@@ -299,7 +299,9 @@ def _asks_again(answer):
                     results[k][...] += 1
             returned.append([a.copy() for a in (returned[0] if constant and returned else library(x, gamma, beta, dy, eps))])
             return tuple(returned[-1])
-        return bool(reply(plainly, answer, {"layer": layer})[0])
+        said = reply(plainly, answer, {"layer": layer})[0]
+        expect(isinstance(said, (bool, np.bool_)), f"found {said!r}, expected True or False")
+        return bool(said)
 
     blind = [name for k, name in enumerate(_OUTPUTS) if passes([k])]
     right = passes()
@@ -321,7 +323,7 @@ def _asks_again(answer):
         says = f"Your test does not look at {' and '.join(blind)} again. What else does a layer return?"
     elif blind:
         says = ("Your test passes whatever becomes of the first results. Is there a second call? Does it keep copies, not names, "
-                "and compare all four?")
+                "of all four, and compare the first result itself?")
     elif all(same[0] and same[1] for same in alike) and not all(map(all, alike)):
         says = "Every call of your test has the x and dy of the first. Do dgamma and dbeta change then?"
     elif all(other[0].shape[-1:] != x.shape[-1:] for other in others):

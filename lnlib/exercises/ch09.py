@@ -239,6 +239,8 @@ EXERCISES = (
          "A constant row is divided by 1. What does the forward pass divide it by?"),
         (("s = sigma + eps", "s = np.sqrt(sigma**2 + eps**2)"), ("c / np.where(sigma > 0, sigma, 1)", "c / s"),
          "Your eps is squared under the root. What does the forward pass divide by?"),
+        ("(c * c).mean(axis=-1, keepdims=True)", "(c * c).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)",
+         "Your sigma divides by D - 1. Is it an estimate or a definition?"),
         (*((f"{a}.mean(axis=-1, keepdims=True)", f"{a}.mean()") for a in ("x", "(c * c)", "(g * c / s)", "g")),
          "Your means are taken over all rows together. Which numbers has the mean of a row?"))),
     Exercise("sum-in-pairs", 10, "implement", sum_in_pairs_solution,

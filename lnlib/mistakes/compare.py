@@ -9,13 +9,13 @@ import numpy as np
 TOLERANCE = {2: 1e-2, 4: 1e-5, 8: 1e-9}
 
 
-def agree(a, b, bits=False, tolerance=None):
-    """Whether two results are the same: to rounding (or to ``tolerance``), or to the last bit."""
+def agree(a, b, bits=False, tolerance=None, times=1):
+    """Whether two results are the same: to rounding (or to ``tolerance``), or to ``times`` that, or to the last bit."""
     pair = a, b
     if all(isinstance(v, (tuple, list)) for v in pair):
-        return len(a) == len(b) and all(agree(*both, bits, tolerance) for both in zip(*pair))
+        return len(a) == len(b) and all(agree(*both, bits, tolerance, times) for both in zip(*pair))
     if all(isinstance(v, dict) for v in pair):
-        return a.keys() == b.keys() and all(agree(a[key], b[key], bits, tolerance) for key in a)
+        return a.keys() == b.keys() and all(agree(a[key], b[key], bits, tolerance, times) for key in a)
     if any(hasattr(v, "free_symbols") for v in pair):
         return all(hasattr(v, "free_symbols") or is_numbers(v) for v in pair) and _same_expression(pair)
     if not all(map(is_numbers, pair)):
@@ -29,7 +29,7 @@ def agree(a, b, bits=False, tolerance=None):
         return False
     digits = min(v.real.dtype.itemsize for v in pair if v.dtype.kind in "fc")
     a, b = (np.where(np.isfinite(v), v, 0).astype(complex).ravel() for v in pair)
-    tolerance = tolerance or TOLERANCE.get(digits, TOLERANCE[8])
+    tolerance = times * (tolerance or TOLERANCE.get(digits, TOLERANCE[8]))
     # The squares of large numbers overflow.
     size = np.max(np.abs([a.real, a.imag, b.real, b.imag]), initial=np.finfo(float).tiny)
     return bool(np.linalg.norm(a / size - b / size) <= tolerance * np.linalg.norm(b / size))

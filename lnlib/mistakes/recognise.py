@@ -41,7 +41,8 @@ def matches(mine, right, wrong, replies, fails):
     ``right`` are the solution's replies, ``replies(function)`` yields a function's own, and ``fails(function)`` says
     whether it fails the check that the answer failed: what passes that check does not explain it.
     """
-    explains = {bits: [] for bits in (True, False) if not agree(mine, right, bits)}
+    # Of what is nearly right, other mistakes are as near.
+    explains = {bits: [] for bits in (True, False) if not agree(mine, right, bits, times=30)}
     for name, function in wrong.items() if explains else ():  # asked once each, and no more than it takes
         left = [*explains]
         for a, b in itertools.zip_longest(mine, replies(function)):
@@ -69,10 +70,6 @@ def _is_names(result):
     return isinstance(result, (list, tuple, set)) and all(isinstance(name, str) for name in result)
 
 
-def _is_count(result):
-    return isinstance(result, (int, np.integer)) and not isinstance(result, bool)
-
-
 def recognise(answer, message, solution, mistakes, replies, message_of, passes_before, everywhere, verdicts):
     """The :class:`Diagnosis` of an answer, which fails a check that says ``message`` of it, or None.
 
@@ -89,11 +86,9 @@ def recognise(answer, message, solution, mistakes, replies, message_of, passes_b
     found = matches(mine, right, wrong, replies, message_of)
     because = [f"replies as {_change(mistake)}, to all {len(mine)} calls" for mistake in found]
     mine_all = functools.cache(lambda: list(everywhere(answer)))  # asked where needed, and once
-    little, names, counts = says_little(mine), *(all(is_one(r) for r, _ in mine) for is_one in (_is_names, _is_count))
-    if found and (names or counts):  # few of them have many causes: one that gives them in one check alone is not it
-        # A second slip may show in a tenth of the names, in a third of the counts.
-        room = 1 / 10 if names else 1 / 3
-        found = _nearly(mine_all(), {m: everywhere(wrong[m]) for m in found}, room)
+    little, names = says_little(mine), all(_is_names(r) for r, _ in mine)
+    # What gives the same in one check alone, or nearly always, is another mistake.
+    found = [m for m in found if agree(mine_all(), list(everywhere(wrong[m])))]
     passing = [mistake for mistake in found if passes_before(wrong[mistake])]
     because += [f"refuted by an earlier check: {_change(m)}" for m in found if m not in passing]
     found = passing
@@ -148,13 +143,6 @@ def _partly(mine, right, known):
     same = [agree(a.result, c.result) for a, b, c in zip(mine, right, known)
             if is_numbers(a.result) and not says_little([a]) and not agree(a.result, b.result)]
     return any(same) and not all(same)
-
-
-def _nearly(mine, known, share):
-    """Those of ``known``, mistake -> replies, that reply as the answer does but for this share of the calls."""
-    other = {mistake: sum(not agree(a.result, b.result) for a, b in itertools.zip_longest(mine, replies))
-             for mistake, replies in known.items()}
-    return [mistake for mistake, n in other.items() if n == min(other.values()) and n <= share * len(mine)]
 
 
 def _change(mistake):

@@ -100,3 +100,39 @@ def test_what_the_answers_say(rng):
     assert np.abs(only_b.mean(axis=-1)).min() > 1e-3
     np.testing.assert_allclose(layer_norm_forward(after, one, zero)[0], layer_norm_forward(before, one, zero)[0],
                                rtol=1e-12)
+
+
+# ---- Answers of another kind ---------------------------------------------------------------------------
+
+def by_bisection(radius_of, tell):
+    """An eps that is looked for: ``radius_of(sigma, eps)`` is compared, and ``tell(low, high)`` is returned."""
+    def eps(sigma, radius):
+        low, high = 0.0, 1e9 * sigma**2
+        for _ in range(200):
+            middle = (low + high) / 2
+            low, high = (middle, high) if radius_of(sigma, middle) > radius else (low, middle)
+        return tell(low, high)
+    return eps
+
+
+def of_a_row(sigma, eps):
+    return np.linalg.norm(layer_norm_forward(sigma * np.array([1.0, -1, 1, -1]), np.ones(4), np.zeros(4), eps)[0]) / 2
+
+
+@pytest.mark.parametrize("radius_of", [lambda sigma, eps: sigma / np.sqrt(sigma**2 + eps), of_a_row])
+@pytest.mark.parametrize("tell", [min, max, lambda low, high: (low + high) / 2])
+def test_an_eps_found_by_bisection_is_right(radius_of, tell):
+    assert failed("eps-for-radius", by_bisection(radius_of, tell)) is None
+
+
+@pytest.mark.parametrize("more", [1e-10, 1e-5])
+def test_an_eps_that_leaves_the_sphere_is_refused(more):
+    eps = exercises()["eps-for-radius"].solution
+    assert failed("eps-for-radius", lambda sigma, radius: eps(sigma, radius) + more * (radius == 1),
+                  "is the sphere itself") == "radius 1 needs eps = 0"
+
+
+def test_a_mean_over_the_groups_is_no_exchange_of_their_number_and_size():
+    answer = solution_with("group-norm", *((f"{a}.mean(axis=-1", f"{a}.mean(axis=-2") for a in ("parts", "(c * c)")))
+    report = check("group-norm", answer)
+    assert report.failed and report.diagnosis is None, report

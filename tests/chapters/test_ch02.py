@@ -148,3 +148,16 @@ def test_what_the_answers_say(rng):
     assert norm(short) / norm(long) == pytest.approx(10)
     assert norm(short) / norm(x) / (norm(long) / norm(10 * x)) == pytest.approx(100)
     says("2.4", "a tenth", "a hundredth", "100 times as far")
+
+
+@pytest.mark.parametrize("of_sample", [False, True])
+def test_a_sample_variance_is_named_where_eps_is_outside(of_sample):
+    """In the forward pass alone, or in both."""
+    def answer(dy, x, gamma, eps):
+        D, c, g = x.shape[-1], x - x.mean(axis=-1, keepdims=True), gamma * dy
+        sigma = x.std(axis=-1, keepdims=True, ddof=1)
+        along = (g * c).sum(axis=-1, keepdims=True) / (D - of_sample) / sigma
+        return (g - g.mean(axis=-1, keepdims=True) - c * along / (sigma + eps)) / (sigma + eps)
+
+    report = check("eps-outside", answer)
+    assert report.failed and "divides by D - 1" in str(report.diagnosis), report

@@ -5,7 +5,7 @@ import pytest
 from attempts import solution_with
 from questions import backward, says
 
-from lnlib.exercises import check
+from lnlib.exercises import check, exercises
 
 
 def mean(a):
@@ -98,3 +98,40 @@ def test_what_the_answers_say(rng):
     says("3.4", r"small against its $\beta$")
     says("3.4", f"{numbers / 1e6:.1f} million", f"{4 * numbers / 1e6:.0f} MB", f"{64 * 4 * numbers / 1e9:.1f} GB",
          f"{64 * 4 * numbers / 4096 / 1e6:.0f} MB", "4096 times less")
+
+
+# ---- What is lost, or taken for 0 ----------------------------------------------------------------------
+
+@pytest.mark.parametrize("which, words", [("gamma", "Your dx is 0 where gamma is 0"), ("dy", "Your dx is 0 where dy is 0")])
+def test_a_feature_that_counts_for_nothing_in_y_still_has_a_gradient(which, words):
+    """What question 3.3 asks."""
+    solution = exercises()["backward-dx"].solution
+
+    def switched_off(dy, xhat, rstd, gamma):
+        return np.where({"gamma": gamma, "dy": dy}[which] == 0, 0, solution(dy, xhat, rstd, gamma))
+
+    report = check("backward-dx", switched_off)
+    assert report.failed and f"a {which} of 0" in report.failed[1] and words in str(report.diagnosis), report
+
+
+@pytest.mark.parametrize("block", [2, 8, 16, 32, 64, 128])
+@pytest.mark.parametrize("always", [False, True])
+def test_rows_after_the_last_whole_block_are_missed(block, always):
+    def sums(dy, xhat):
+        """Of whole blocks alone; where there are fewer rows than one, of all."""
+        dy, xhat = (a.reshape(-1, dy.shape[-1]) for a in (dy, xhat))
+        n = len(dy) // block * block if always or len(dy) > block else len(dy)
+        return (dy * xhat)[:n].sum(axis=0), dy[:n].sum(axis=0)
+
+    assert check("backward-parameters", sums).failed
+
+
+def test_a_single_feature_keeps_its_axis():
+    solution = exercises()["backward-parameters"].solution
+    report = check("backward-parameters", lambda dy, xhat: tuple(np.squeeze(a) for a in solution(dy, xhat)))
+    assert report.failed and "has shape ()" in report.failed[1], report
+
+
+def test_a_dy_of_zeros_is_told_to_have_no_kappa():
+    report = check("dy-with-kappa", lambda kappa, xhat, gamma: 0 * gamma)
+    assert "your dy is 0" in report.failed[1] and "nan" not in report.failed[1], report

@@ -245,3 +245,38 @@ def test_what_the_answers_say(rng):
     flat = 1e-5**0.5
     assert flat / (flat + 1e-5) > 0.99
     says("5.4", f"{(3 / 4) ** 0.5:.2f}", f"{flat / (flat**2 + 1e-5) ** 0.5:.2f}", r"$5 \cdot 10^{-6}$")
+
+
+def slopes_nearly_agree(tolerance, sigma, D=768, seed=2):
+    """A test by a difference quotient, as wide rows are often tested."""
+    def is_right(backward):
+        rng = np.random.default_rng(seed)
+        x, u, dy = rng.standard_normal((3, 3, 4, D))
+        gamma, v = rng.standard_normal((2, D))
+        x, u, h = sigma * x, sigma * u, 1e-6
+        dx, dgamma = backward(dy, rms_norm_forward(x, gamma)[1])
+        if (dx.shape, dgamma.shape) != (x.shape, gamma.shape):
+            return False
+        above, below = (rms_norm_forward(x + k * u, gamma + k * v)[0] for k in (h, -h))
+        slope, predicted = (dy * (above - below)).sum() / (2 * h), (dx * u).sum() + (dgamma * v).sum()
+        return bool(abs(slope - predicted) <= tolerance * abs(slope))
+    return is_right
+
+
+@pytest.mark.parametrize("tolerance, sigma, words", [
+    (1e-2, 0.01, "passes a dx that is 1 % too large. At your D of 768 the dx that it let pass is off by 0.8"),
+    (1e-2, 1.0, "passes a dx that is 1 % too large. At your D of 768"),
+    (1e-3, 1.0, "In your test sigma is much larger than the root of eps. Without eps its dx changes by 0.0005 %")])
+def test_a_wide_tolerance_is_told_beside_what_it_lets_pass(tolerance, sigma, words):
+    report = check("write-the-test", slopes_nearly_agree(tolerance, sigma))
+    assert report.failed and words in str(report.diagnosis), report
+
+
+def test_a_test_that_lets_nothing_pass_is_not_said_to_be_too_wide():
+    report = check("write-the-test", of_my_own)
+    assert report.failed and report.diagnosis is None, report
+
+
+def test_no_word_of_lapack_is_printed(capfd):
+    assert check("read-the-mistake", lambda dx, dy, cache: np.linalg.lstsq(np.ones((dx.size, 3)), dx.ravel())).failed
+    assert capfd.readouterr() == ("", "")

@@ -109,6 +109,16 @@ def against_a_third_call(layer):
     return all(np.array_equal(a, b) for a, b in zip(copy, layer(x, gamma, beta, dy, eps)))
 
 
+def against_another_shape(shape):
+    """Wrong: it looks at all four results again, but the second call has an x of another shape."""
+    def keeps(layer):
+        first = layer(*drawn((4, 7))(None))
+        before = [a.copy() for a in first]
+        layer(*drawn(shape, seed=2)(None))
+        return all(map(np.array_equal, first, before))
+    return keeps
+
+
 _COMPARED = "zip(first, before)"
 
 
@@ -121,7 +131,18 @@ _COMPARED = "zip(first, before)"
      "your test lets pass: one that keeps dbeta"),
     (solution_with("test-buffers", (_COMPARED, "zip((*first[:2], first[3]), (*before[:2], before[3]))")),
      "layer_f fails, and its like", "your test lets pass: one that keeps dgamma"),
-    (lambda layer: False, "right layers pass", "refuses what is right"),
+    (against_another_shape((2, 7)), "layer_f fails, and its like", "No later call of your test has an x of the first one's shape"),
+    (against_another_shape((4, 5)), "layer_f fails, and its like", "Your second call has another D"),
+    (solution_with("test-buffers", (_COMPARED, "zip(first[2:], before[2:])")), "layer_f fails, and its like",
+     "looks at the gradients of the parameters only"),
+    (solution_with("test-buffers", (_COMPARED, "zip(first[1:2], before[1:2])")), "layer_f fails, and its like",
+     "does not look at y and dgamma and dbeta again"),
+    (solution_with("test-buffers", ("[a.copy() for a in first]", "list(first)")), "layer_f fails, and its like",
+     "passes whatever becomes of the first results"),
+    (lambda layer: not exercises()["test-buffers"].solution(layer), "right layers pass", "changed places"),
+    (solution_with("test-buffers", ("    layer(x[1]", "    second = layer(x[1]"), ("zip(first, before)", "zip(first, second)")),
+     "right layers pass", "wants the second call to return what the first did"),
+    (lambda layer: False, "right layers pass", "Your test calls no layer"),
     (lambda layer: True, "layer_f fails, and its like", "layer_f; one that adds"),
     (lambda layer: 1, "right layers pass", "found int"),
     (solution_with("test-buffers", ("zip(first, before)", "zip(first[:2], before)")), "layer_f fails, and its like", ""),

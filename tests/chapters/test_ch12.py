@@ -10,6 +10,7 @@ from questions import says
 
 from lnlib import layer_norm_backward, layer_norm_forward, reference
 from lnlib.exercises import ch12, check, exercises
+from lnlib.mistakes.change import function_with
 from lnlib.sharded import GATHER, SUM, cut, simulate, traffic
 from lnlib.sharded.groups import merge
 
@@ -124,8 +125,12 @@ MERGES = [
     (lambda a, b: (lambda n, m, r, s: (n, m, np.float64(r), s))(*ch12.merged_solution(a, b)),
      "two equal groups near zero", "residual has dtype float64, expected float32"),
     (lambda a, b: (1000, *ch12.merged_solution(a, b)[1:]), "a small and a large group", "the count is 1000"),
-    # Groups of which the smaller has the larger mean.
-    (changed("a[0] < b[0]", "a[1] < b[1]"), "an outlier alone in its group", "The pivot is the smaller of these"),
+    # The smaller group has the larger mean, or the smaller one, or that nearer to 0.
+    (changed("a[0] < b[0]", "a[0] > b[0]"), "an outlier alone in its group", "The pivot is the smaller of these"),
+    *((changed("a[0] < b[0]", new), "an outlier alone in its group", words) for new, words in (
+        ("a[1] < b[1]", "The group with the larger mean is the pivot"),
+        ("a[1] > b[1]", "The group with the smaller mean is the pivot"),
+        ("abs(a[1]) > abs(b[1])", "nearer to 0 is the pivot"), ("abs(a[1]) < abs(b[1])", "None"), ("a[2] < b[2]", "None"))),
     (lambda a, b: (float(a[0] + b[0]), *ch12.merged_solution(a, b)[1:]), "two equal groups near zero",
      "the count has dtype"),
     (changed("distance * moved * count_a", "distance * distance * count_a * count_b / count"), None, ""),
@@ -368,7 +373,7 @@ def one_rank_answers(products):
 
 
 def halves_of_a_block(products):
-    """Right: smaller blocks within the blocks."""
+    """Wrong: smaller blocks within the blocks have the same bits, but bring twice as many numbers as were asked for."""
     mine = [part.sum(axis=0) for part in blocks_of(products, 32)]
     return (yield GATHER, np.reshape(mine, (-1, products.shape[1]))).sum(axis=0)
 
@@ -390,7 +395,7 @@ def rounded_sums(products):
 ANYWHERE = "the same bits for any number of ranks"
 PROGRAMS = [
     (in_a_loop, None, ""), (by_halves, None, ""), (exactly, None, ""), (in_whole_numbers, None, ""),
-    (with_spare_message, None, ""), (halves_of_a_block, None, ""),
+    (with_spare_message, None, ""), (halves_of_a_block, "one number a feature and block is sent", "320 numbers, expected 160"),
     (fsum_of_shards, ANYWHERE, "other bits on 2 ranks"),
     (wide_blocks, ANYWHERE, "other bits"),
     (one_rank_answers, "the sum over all rows", "off by"),
@@ -566,3 +571,14 @@ def test_a_mean_of_own_losses_needs_equal_counts(rng):
         weighted = sum(n / 12 * a for n, a in zip(counts, own))
         assert reference.relative_error(weighted, right) < 1e-14
         assert (reference.relative_error(sum(own) / 2, right) < 1e-14) == (counts == (6, 6))
+
+
+def test_nan_is_named_where_a_test_is_misled_by_it():
+    solution = exercises()["planted-mistakes"].solution
+    closely = "all(np.allclose(a, b) for a, b in zip(found, right))"
+    # The largest difference is NaN, which is not above the tolerance.
+    by_maximum = solution_with("planted-mistakes", (closely, "not max(abs(a - b).max() for a, b in zip(found, right)) > 1e-6"))
+    assert failed("planted-mistakes", by_maximum, "has NaN in it, and your test says nothing") == '"cut" is found'
+    draws = "rng.standard_normal((2, 3000, 10))"
+    with_nan = function_with(solution, ((draws, f"{draws}\n    x[0, 0] = np.nan"),))
+    assert failed("planted-mistakes", with_nan, "Your test puts NaN into a layer") == "right layers have nothing"

@@ -217,6 +217,20 @@ def test_second_stage_refuses(old, new, check, words):
     assert failed("second-stage", solution_with("second-stage", (old, new)), words) == check
 
 
+def test_a_compensated_sum_in_order_is_not_said_to_be_in_another_order():
+    def compensated(parts, total, G, D):
+        c, value, lost = cuda.grid(1), float32(0), float32(0)
+        if c < D:
+            for part in range(G):
+                term = parts[part * D + c] - lost
+                grown = value + term
+                lost = (grown - value) - term
+                value = grown
+            total[c] = value
+
+    assert failed("second-stage", compensated, "or a sum that keeps more digits than a float32 has?") == "in order"
+
+
 def block_for_a_column(parts, total, G, D):
     shared, t = cuda.shared.array(32, float32), cuda.threadIdx.x
     for c in range(cuda.blockIdx.x, D, cuda.gridDim.x):

@@ -210,7 +210,7 @@ def choose_partials_solution(N, D, multiprocessors):
     return G, 16 * G / (12 * N + 16 * G)
 
 
-def _partials(title, judge, *cases):
+def _partials(title, judge, *cases, alone=False):
     """A check on cases (N, D, multiprocessors)."""
     def judge_case(found, N, D, multiprocessors):
         case = f"N = {N}, D = {D}, {multiprocessors} multiprocessors"
@@ -218,7 +218,8 @@ def _partials(title, judge, *cases):
         G = int(expect_number(G, f"{case}: G", "iu", "a whole number"))
         judge(case, G, share, *choose_partials_solution(N, D, multiprocessors), N, D, multiprocessors)
 
-    return each(title, lambda rng: [Call(dict(zip(("N", "D", "multiprocessors"), case))) for case in cases], judge_case)
+    return each(title, lambda rng: [Call(dict(zip(("N", "D", "multiprocessors"), case))) for case in cases], judge_case,
+                alone=alone)
 
 
 def _few_rows(case, G, share, right, right_share, N, *_):
@@ -318,8 +319,9 @@ EXERCISES = (
               _partials("many rows", _many_rows, (8192, 252, 132), (10**6, 256, 132), (65536, 64, 40),
                         (135168, 128, 132), (135169, 128, 132)),
               _partials("many long rows", _many_rows, (8192, 768, 132), (10**6, 512, 132), (50_000, 260, 108),
-                        (16896, 2048, 132), (16897, 2048, 132), (10**5, 4092, 40), (297_000, 2052, 108)),
-              _partials("their share of the bytes", _share, (10**6, 512, 132), (8192, 2048, 132), (100, 128, 40))),
+                        (16896, 2048, 132), (16897, 2048, 132), (10**5, 4092, 40), (297_000, 2052, 108), alone=True),
+              _partials("their share of the bytes", _share, (10**6, 512, 132), (8192, 2048, 132), (100, 128, 40),
+                        alone=True)),
              mistakes=changes(
         ("8 * threads < D", "9 * threads < D", "Your threads take 9 numbers each, where that saves threads. How many may they take?",
          "8 * threads <= D",

@@ -64,6 +64,7 @@ class Check(NamedTuple):
     * ``call``: function (answer, arguments) -> result; it works on copies.
     * ``replay``: the same while known mistakes are looked for, where ``call`` would be slow.
     * ``unchanged``: whether the arguments must come back as they were.
+    * ``alone``: whether its calls are only for answers that pass the checks before: others may not come back from them.
     """
 
     title: str
@@ -72,6 +73,7 @@ class Check(NamedTuple):
     call: Callable = plainly
     replay: Callable | None = None
     unchanged: bool = False
+    alone: bool = False
 
 
 def each(title, ask, judge, **options):

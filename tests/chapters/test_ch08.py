@@ -62,7 +62,7 @@ def rescue(scale=lambda row: 2.0 ** -max(int(np.frexp(np.abs(row).max())[1]), 0)
 
 @pytest.mark.parametrize("id, answer, check, words", [
     ("survivors", survivors(), None, ""),
-    ("survivors", survivors("sequential"), "rows far from zero", "is one running sum"),
+    ("survivors", survivors("sequential"), "rows far from zero", "found ['recentred'], expected"),
     ("survivors", lambda row, digits, eps=1e-5: ["recentred"], "an ordinary row", ""),
     ("survivors", lambda row, digits, eps=1e-5: "naive", "an ordinary row", "found 'naive', expected a list"),
     # What few names have in common in one check is no cause.

@@ -17,6 +17,9 @@ from .tolerance import distance_loss, plain
 WIDTHS = (1, 2, 3, 7, 97, *(2**k + d for k in range(4, 13) for d in (-1, 0, 1)), 8193)
 QUICK_WIDTHS = (1, 2, 3, 7, 16, 33, 64, 129, 257, 513, 1000)
 
+#: The most rows: a grid of CUDA has at most 65535 blocks along y and z.
+MANY_ROWS = 65537
+
 QUICK_SHAPES = ((7,), (1, 7), (5, 7), (0, 7), (2, 3, 4, 5))
 SHAPES = (*QUICK_SHAPES, (1, 1, 9), (2, 0, 7), (64, 64), (1, 96), (3, 1, 33))
 
@@ -164,7 +167,7 @@ def numbers(dtype, settings, draw):
         yield draw("many rows", (rows, 3), dtype)
     yield draw("many rows", (97, 129), dtype)
     if not quick and dtype == settings.dtypes[0]:
-        yield draw("many rows", (65537, 3), dtype)  # a grid of CUDA has at most 65535 blocks along y and z
+        yield draw("many rows", (MANY_ROWS, 3), dtype)
     for offset in NEAR if not half else NEAR[:2]:
         yield draw("rows away from zero", (4, 64), dtype, offset=offset, sigma=1.0)
         yield draw("rows away from zero", (3, 7), dtype, offset=-offset, sigma=1.0)

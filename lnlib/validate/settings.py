@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import prod
 
 from .. import contract
+from .cases import MANY_ROWS, WIDTHS
 
 KINDS = "layer_norm", "rms_norm"
 FRAMEWORKS = "numpy", "torch", "jax", "cupy", "numba"
@@ -118,8 +119,8 @@ class Settings:
             (self.eps is not None, f"any eps but {self.eps or 0:g}"),
             (not self.beta and not self.rms, "beta and dbeta"),
             (self.multiple_of > 1, f"D that is no multiple of {self.multiple_of}"),
-            (self.most_features, f"D above {self.most_features}"),
-            (self.most_rows, f"more than {self.most_rows} rows"),
+            (self.most_features or not self.quick, f"D above {self.most_features or WIDTHS[-1]}"),
+            (self.most_rows or not self.quick, f"more than {self.most_rows or MANY_ROWS} rows"),
             (self.contiguous, "arrays with strides" + ", but for dy" * self.autograd),
             (not differentiated, "a third derivative" if self.double_backward else "a second and a third derivative"),
             (self.framework in ("torch", "jax") and not self.forward_mode, "a JVP and its gradient"),

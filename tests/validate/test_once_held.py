@@ -198,6 +198,12 @@ def test_a_width_in_the_place_of_another_is_one_that_the_target_takes():
     assert Settings(most_features=4).width(7) == 4
 
 
+def test_what_is_wider_or_has_more_rows_is_not_tested():
+    assert {"D above 8193", "more than 65537 rows"} <= set(Settings().not_tested())
+    assert {"D above 40", "more than 9 rows"} <= set(Settings(most_features=40, most_rows=9, quick=True).not_tested())
+    assert not any(said.startswith("D above") for said in Settings(quick=True).not_tested())
+
+
 @pytest.mark.parametrize("D, at", [(1, 0), (2, 1), (3, 2), (7, 2)])
 def test_one_number_of_one_row_is_not_finite(D, at):
     found = [case for case in all_cases(Settings(most_features=D)) if case.property == "NaN stays in its row"]

@@ -22,6 +22,7 @@ class Failure:
     * ``failed``, ``tried``: in how many of the cases tried it failed.
     * ``kind``: "wrong numbers", "no finite numbers", or the sentence without its numbers; ``alike``: in how many of the
       cases tried the same tensor was wrong in this way.
+    * ``cases``: all that failed, in words; ``where``: what they have and the others have not, or empty if all failed.
     """
 
     property: str
@@ -35,13 +36,15 @@ class Failure:
     test: str = ""
     kind: str = ""
     alike: int = 0
+    where: str = ""
+    cases: tuple = ()
 
     def record(self):
         """What goes into JSON."""
         arrays = {name: _numbers(a) for name, a in zip(("x", "gamma", "beta", "dy"), self.case.arrays)}
         return {"property": self.property, "tensor": self.tensor, "error": _finite(self.error),
                 "share": _finite(self.share), "sentence": self.sentence,
-                "kind": self.kind, "alike": self.alike, "failed": self.failed, "tried": self.tried, "test": self.test,
+                "kind": self.kind, "alike": self.alike, "where": self.where, "cases": self.cases, "failed": self.failed, "tried": self.tried, "test": self.test,
                 "case": {"shape": self.case.x.shape, "dtype": self.case.dtype, "eps": self.case.eps,
                          "layouts": self.case.layouts, **arrays}}
 
@@ -105,7 +108,7 @@ class Report:
         """The report as a page."""
         held = "no failure so far" if self.ended else "held"
         rows = "".join(f"<tr><td>{name}</td><td>{held}</td><td></td></tr>" for name in self.kept)
-        failed = "".join(f"<tr><td>{escape(f.property)}</td><td>failed</td><td>{escape(f.sentence)}; smallest case: "
+        failed = "".join(f"<tr><td>{escape(f.property)}</td><td>failed</td><td>{_in(f)}{escape(f.sentence)}; smallest case: "
                          f"{escape(str(f.case))}<pre>{escape(f.test)}</pre></td></tr>" for f in self.failures)
         rest = [f"<p>Which mistake: {escape(self.mistake.sentence)}</p>"] if self.mistake else []
         rest += [f"<p>{escape(note)}</p>" for note in self.notes]
@@ -113,6 +116,11 @@ class Report:
         return (f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(self.target)}</title>'
                 f"<h1>{escape(_headline(self))}</h1><table><tr><th>property</th><th></th><th></th></tr>{failed}{rows}"
                 f"</table>{''.join(rest)}</html>")
+
+
+def _in(failure):
+    count = f"{failure.failed} of {failure.tried} cases{f', {failure.where}' if failure.where else ''}"
+    return f"<p>{escape(count)}</p>"
 
 
 def _headline(report):
@@ -144,6 +152,8 @@ def _lines(report):
         other = failure.failed - failure.alike
         yield (f"\nFAILED  {failure.property} ({failure.failed} of {failure.tried} cases"
                f"{f', {other} of them in another way' if other else ''})")
+        if failure.where:
+            yield _wrapped(f"    {failure.where}")
         yield _wrapped(f"    {failure.sentence}; smallest case: {failure.case}")
     if alike:
         yield "\n" + _wrapped(f"FAILED  likewise, {alike[0].tensor} being wrong in every case: "

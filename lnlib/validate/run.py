@@ -1,12 +1,13 @@
 """The run: every case through the target, the failures shrunk, the report."""
 
 import time
+from functools import partial
 from types import SimpleNamespace
 
 from ..contract import require_kind
 from .adapters import adapt
 from .cases import FAR_SHAPE, NEAR, all_cases, drawer, far
-from .checks import ON_TOP, TIMES, call, check, misshapen, of_two_axes, plain
+from .checks import CHECKS, ON_TOP, TIMES, call, check, misshapen, of_two_axes, plain
 from .judge import BY_ROW, judge
 from .naming import name
 from .paste import MOST, as_test, seeded
@@ -14,6 +15,7 @@ from .report import Failure, Report
 from .settings import Settings
 from .shrink import shrink, starting_at
 from .targets import Raised, TargetError
+from .where import where
 
 def progress(cases):
     """The cases, with a progress bar after a second where tqdm is installed and somebody looks."""
@@ -71,15 +73,25 @@ def validate(target, kind="layer_norm", framework="numpy", dtypes=("float32",), 
             if case.property in ON_TOP and check(adapted, plain(case)):
                 unjudged[case.property] = f"{case.property}: the numbers are wrong as they are"
                 continue
-            tried[case.property] = tried.get(case.property, 0) + 1
-            if found := check(adapted, case):
+            found = check(adapted, case)
+            tried.setdefault(case.property, []).append((case, bool(found)))
+            if found:
                 failed.setdefault(case.property, []).append((case, found))
         mistake = name(announcing(adapted, watch), {property: [case for case, _ in cases]
                                                     for property, cases in failed.items()}) if failed else None
         # Where the first call of all was right, what is wrong with others may be what the target keeps of it.
         first_is_wrong = any(case is cases[0] for case, _ in failed.get(cases[0].property, ()))
         before = not first_is_wrong and "calls in any order" in (*failed, *unjudged)
-        failures = [explain(adapted, property, cases, tried[property], watch, before)
+        wrong = [case for property, several in failed.items() if property not in CHECKS for case, _ in several]
+
+        def probe(property, n):
+            """Whether another width, or number of rows, fails; None if the target does not take it."""
+            shape = (2, n) if property == "any width" else (n, 3)
+            case = drawer(settings)(property, shape, failed[property][0][0].dtype)
+            watch(case)
+            return bool(check(adapted, case)) if case.x.shape == shape and settings.takes(shape) else None
+        failures = [explain(adapted, property, cases, tried[property], watch, before,
+                            where(property, tried[property], wrong, partial(probe, property)))
                     for property, cases in failed.items()]
         notes = () if quick else tuple(losses(adapted, watch))
     except KeyboardInterrupt as error:
@@ -151,7 +163,7 @@ def telling(failure):
     return failure.case.x.shape[-1] < 3, -failure.failed / failure.tried
 
 
-def explain(target, property, failed, tried, watch, before=False):
+def explain(target, property, failed, tried, watch, before=False, place=""):
     """The failure of one property: a case that showed it, made as small as can be while the same is wrong.
 
     It is the first of three features or more, if there is one. A smaller case may fail in another way: a simpler number may
@@ -168,15 +180,15 @@ def explain(target, property, failed, tried, watch, before=False):
     if case.x.size > MOST:
         case = next(filter(alike, seeded(case)), case)
     shown = [alike(case) for _ in range(TIMES)]
-    return failure_of(property, case, [next(filter(None, shown), finding)], failed, tried, target, all(shown), before)
+    return failure_of(property, case, [next(filter(None, shown), finding)], failed, tried, target, all(shown), before, place)
 
 
-def failure_of(property, case, found, failed, tried, target, steady=True, before=False):
+def failure_of(property, case, found, failed, tried, target, steady=True, before=False, place=""):
     finding, verdict = found[0], found[0].verdict
     numbers = (verdict.part, verdict.share) if verdict else (None, None)
-    return Failure(property, finding.tensor, *numbers, case, finding.sentence, len(failed), tried,
+    return Failure(property, finding.tensor, *numbers, case, finding.sentence, len(failed), len(tried),
                    as_test(case, finding, target, steady, before), finding.kind,
-                   sum(any(map(finding.like, others)) for _, others in failed))
+                   sum(any(map(finding.like, others)) for _, others in failed), place, tuple(str(one) for one, _ in failed))
 
 
 def assert_valid(target, **options):

@@ -472,7 +472,7 @@ FREE = {"same-output", "null-direction", "dy-with-kappa", "one-direction", "surv
     e.id for e in ALL if e.id.startswith("input-"))}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("exercise", [e for e in ALL if e.id not in FREE], ids=lambda exercise: exercise.id)
 def test_no_slip_in_a_solution_passes_unless_it_changes_nothing(exercise):
     """Of up to 25, drawn; what passes gives the solution's numbers in all calls."""

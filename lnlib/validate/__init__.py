@@ -14,6 +14,7 @@ In the order in which to read it:
   result.
 - :mod:`~lnlib.validate.checks`: what is asked of a target in a case.
 - :mod:`~lnlib.validate.shrink`, :mod:`~lnlib.validate.paste`: the smallest case that shows a failure, as a test.
+- :mod:`~lnlib.validate.where`: which widths, rows, layouts or dtypes failed.
 - :mod:`~lnlib.validate.naming`: which known mistake it is.
 - :mod:`~lnlib.validate.run`, :mod:`~lnlib.validate.report`: the run, and what is said of it.
 - :mod:`~lnlib.validate.isolate`: a target that crashes or hangs, watched from outside. The command line is __main__.

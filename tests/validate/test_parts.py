@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from right import pairs
 
-from lnlib import cpu, layer_norm_backward, layer_norm_forward
+from lnlib import cpu, layer_norm_backward, layer_norm_forward, reference
 from lnlib.rounding import find
 from lnlib.validate import naming, validate
 from lnlib.validate.adapters import NumPyPair
-from lnlib.validate.cases import draw, spike
+from lnlib.validate.cases import all_cases, draw, spike
 from lnlib.validate.checks import Finding, check
 from lnlib.validate.judge import BY_ROW, judge, truth
 from lnlib.validate.paste import as_test
 from lnlib.validate.report import Failure
 from lnlib.validate.run import losses, ordinary_digits, telling
 from lnlib.validate.settings import Settings
-from lnlib.validate.tolerance import distance_loss
+from lnlib.validate.tolerance import BAR, allowed, distance_loss, owed
 
 PAIR = layer_norm_forward, layer_norm_backward
 
@@ -162,3 +162,38 @@ def test_roundings_to_subnormal_numbers_are_told_from_mistakes():
     for name in ("dx", "dgamma", "dbeta"):
         assert judge(name, exact[name] + 5 * tiny, case, settings).share < 1
         assert judge(name, exact[name] + 100 * tiny, case, settings).share > 1
+
+
+def test_what_sums_over_rows_may_lose():
+    """Four terms of 1 err by 4 u each and are added one after the other, in steps of u; the sum is rounded as they are."""
+    ones, u = np.ones((4, 1)), 2.0**-24
+    exact = {"xhat": 0 * ones, "rstd": ones, "y": 0 * ones, "dx": 0 * ones, "dgamma": np.zeros(1), "dbeta": np.array([4.0])}
+    slack = allowed(exact, 0 * ones, np.ones(1), np.zeros(1), ones, "float32", "float32")
+    assert slack["dbeta"] == pytest.approx([8 * u + 8 * u + 16 * u])
+
+
+def test_parameters_may_be_stored_in_another_dtype():
+    """Those of dtype float32 are not rounded to the half precision of x."""
+    case = draw("digits", (3, 5), "float16")
+    exact, kappa = reference.layer_norm(*case.arrays, case.eps), dict.fromkeys(("y", "dx", "dgamma", "dbeta"), 1.0)
+    alike, apart = owed(exact, kappa, "float16"), owed(exact, kappa, "float16", "float32")
+    for name in kappa:
+        kept = name in ("dgamma", "dbeta")
+        assert (apart[name] == BAR["float32"] or apart[name] == 4 * 2.0**-24) == kept
+        assert alike[name] > 1e-4 and (apart[name] == alike[name]) != kept
+
+
+@pytest.mark.parametrize("options, widths", [
+    ({"multiple_of": 8, "most_features": 20}, {3: 8, 9: 16, 16: 16, 33: 16}), ({"multiple_of": 8}, {9: 16, 16: 16}),
+    ({"most_features": 20}, {3: 3, 33: 20})])
+def test_the_nearest_width_that_is_taken(options, widths):
+    settings = Settings(**options)
+    assert {D: settings.width(D) for D in widths} == widths
+
+
+@pytest.mark.parametrize("most, at", [(1, 0), (2, 1), (3, 2), (9, 2)])
+def test_one_number_of_one_row_is_nan(most, at):
+    found = [case for case in all_cases(Settings(most_features=most)) if not case.finite]
+    assert len(found) == 4
+    for case in found:
+        assert [place.tolist() for place in np.nonzero(~np.isfinite(case.x) | ~np.isfinite(case.dy))] == [[1], [at]]

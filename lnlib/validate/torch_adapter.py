@@ -18,7 +18,7 @@ import torch
 from .. import contract
 from .cases import UNWRITTEN, WRITTEN_OVER
 from .layouts import LAYOUTS, REVERSED
-from .targets import Outcome, Raised, TargetError, arguments, changes, eps_of, of_target
+from .targets import Outcome, Raised, TargetError, arguments, changes, eps_of, in_one_line, of_target
 
 
 #: How eps is called, in attributes and arguments, and the parameters that are gamma and beta.
@@ -34,6 +34,7 @@ class TorchFunction:
 
     def __init__(self, target, settings):
         self.target = target
+        _require_device(settings.device)
         self.function, self.settings = contract.require_callable("target", target), settings
         if inspect.isclass(target) and issubclass(target, torch.autograd.Function):
             self.function = target.apply
@@ -184,6 +185,14 @@ class TorchFunction:
         product = (torch.tensor(v, dtype=y.dtype, device=y.device) * dx).sum()
         return torch.autograd.grad(product, [tensors[name] for name in ("x", "gamma", "dy")],
                                    create_graph=create_graph), tensors["x"]
+
+
+def _require_device(device):
+    """Refuse a device that is not there, or keeps no numbers."""
+    try:
+        torch.zeros(1, device=device).cpu()
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        raise TargetError(f"device: found {device!r}, expected one that PyTorch has here ({in_one_line(error)})") from error
 
 
 def _as_it_is_called(kind, eps):

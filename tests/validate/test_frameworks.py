@@ -29,6 +29,13 @@ def test_pytorch():
         validate(lambda x, *_: (x, x), framework="torch")
 
 
+def test_devices_that_are_not_there():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    for device in ["meta", "nowhere"] + ["cuda"] * (not torch.cuda.is_available()):
+        with pytest.raises(TargetError, match=f"^device: found '{device}', expected one that PyTorch has here "):
+            validate(torch.nn.LayerNorm, framework="torch", device=device)
+
+
 def failed(target, framework="torch", **options):
     report = validate(target, framework=framework, quick=True, **options)
     return {failure.property: failure.sentence for failure in report.failures}

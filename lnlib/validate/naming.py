@@ -255,6 +255,12 @@ def explain(found, wrong, held, settings, names):
     return Explained(best, tuple(covered[best[0]]), left) if best and 2 * len(judged) <= most else Explained((), (), ())
 
 
+def of_tensor(name, wrong, held):
+    """The failures of one tensor, and the cases in which it held."""
+    return ([shown._replace(wrong=frozenset((name,))) for shown in wrong if name in shown.wrong],
+            [*held, *(shown.case for shown in wrong if name not in shown.wrong)])
+
+
 # Saying it
 
 
@@ -281,7 +287,7 @@ def together(parts):
     if len(parts) < 2:
         return parts[0] if parts else None
     return Diagnosis("combination", tuple(dict.fromkeys(itertools.chain(*(p.names for p in parts)))),
-                     " ".join(p.sentence for p in parts), tuple(itertools.chain(*(p.because for p in parts))))
+                     " ".join(p.sentence + "." * (p.sentence[-1] not in ".?") for p in parts), tuple(itertools.chain(*(p.because for p in parts))))
 
 
 def listed(names):
@@ -314,8 +320,15 @@ def of_numbers_alone(target, wrong, held, names):
         return whole
     if of.found:
         return and_not(of_candidates(of.found), of)
-    if {shown.case.property for shown in wrong} == {FAR}:
+    near, far = ([shown for shown in wrong if (shown.case.property == FAR) == is_far] for is_far in (False, True))
+    if not near:
         return of_lost_digits(wrong, held, settings, names)
+    more = frozenset().union(*(shown.wrong for shown in near))
+    if everywhere - more:  # what is wrong far from zero alone has a reason of its own
+        rest = tuple(name for name in names if name not in more)
+        far = [shown._replace(wrong=shown.wrong - more) for shown in far if shown.wrong - more]
+        right = [*held, *(shown.case for shown in near)]
+        return together([of_numbers_alone(target, near, held, names), of_lost_digits(far, right, settings, rest)])
     if "y" in everywhere:
         return (of_conventions(wrong, held, settings) or of_y(wrong, held, settings) or of_places(
             wrong, held, settings, ("y",)) or of_rounding(wrong, held, settings) or of_any_y(wrong, held))
@@ -409,32 +422,31 @@ def of_places(wrong, held, settings, names):
 
 
 def of_rounding(wrong, held, settings):
-    """Whether the digits are those of half precision throughout: no more, and not many less."""
-    cases = [shown for shown in wrong if shown.case.dtype in ("float32", "float64") and shown.case.property
-             in ("ordinary rows", "any width", "any shape", "gamma of either sign, and 0")]
-    told = {}
-    for name in sorted(frozenset().union(*(shown.wrong for shown in wrong))):
-        looked = [shown for shown in cases if not misshapen(name, shown.tensors.get(name), shown.case)
-                  and shown.case.x.shape[-1] > 2 and shown.case.x.size]
-        verdicts = [judge(name, shown.tensors[name], shown.case, settings) for shown in looked]
-        if len(verdicts) < 4 or not np.isfinite([v.error for v in verdicts]).all():
+    """Whether the digits of all that is wrong are those of a narrower dtype throughout: no more, and not many less."""
+    cases = [shown for shown in wrong if shown.case.dtype in ("float32", "float64") and shown.case.x.shape[-1] > 2 and (
+        shown.case.property in ("ordinary rows", "any width", "any shape", "gamma of either sign, and 0"))]
+    names, stored, errors = sorted(frozenset().union(*(shown.wrong for shown in wrong))), {}, {}
+    for name in names:
+        looked = [shown for shown in cases if not misshapen(name, shown.tensors.get(name), shown.case)]
+        errors[name] = np.array([judge(name, shown.tensors[name], shown.case, settings).error for shown in looked])
+        if len(looked) < 4 or not np.isfinite(errors[name]).all():
             return None
-        for form in ("float16", "bfloat16"):
-            u = FORMATS[form].u
-            stored = all(np.array_equal(round_to(shown.tensors[name].astype(np.float64), form), shown.tensors[name])
-                         for shown in looked)
-            errors = np.array([v.error for v in verdicts])
-            if stored and errors.max() < 8 * u:
-                told.setdefault(f"are numbers of {form}: it is stored in that, or rounded to it", []).append(name)
-                break
-            if not stored and u / 64 < np.median(errors) and errors.max() < 3 * u:
-                told.setdefault(f"have the digits of {form} and no more: something, such as a sum, is kept in it",
-                                []).append(name)
-                break
-        else:
+        narrower = [form for form in ("float16", "bfloat16", "float32") if all(
+            form != shown.case.dtype and np.array_equal(shown.tensors[name], round_to(
+                shown.tensors[name].astype(np.float64), form)) for shown in looked)]
+        stored[name] = next((form for form in narrower if errors[name].max() < 8 * FORMATS[form].u), None)
+    said = [f"The numbers of your {listed(some)} are numbers of {form}: it is stored in that, or rounded to it."
+            for form in ("float32", "float16", "bfloat16") if (some := [n for n in names if stored[n] == form])]
+    if rest := [name for name in names if not stored[name]]:
+        # The most digits that one of them has: others may lose more in a sum or a difference.
+        most = min(np.median(errors[name]) for name in rest)
+        form = next((form for form in ("float32", "float16", "bfloat16") if FORMATS[form].u / 64 < most < 3 * FORMATS[
+            form].u and form != cases[0].case.dtype), None)
+        if form is None or any(errors[name].max() > 64 * FORMATS[form].u for name in rest):
             return None
-    return Diagnosis("precision", (), " ".join(f"The numbers of your {listed(names)} {words}."
-                                               for words, names in told.items()))
+        said.append(f"Your {listed(rest)} {'has' if len(rest) == 1 else 'have'} about the digits of {form}: something, "
+                    "such as a sum, may be kept in it.")
+    return Diagnosis("precision", (), " ".join(said))
 
 
 # By its terms
@@ -505,7 +517,7 @@ def by_terms(target, wrong, names):
 
 def of_conventions(wrong, held, settings, partly=True):
     """Which other norm has this y: one choice made differently, or two; at last one that has it ``partly``."""
-    wrong = [shown._replace(wrong=frozenset(("y",))) for shown in wrong if "y" in shown.wrong]
+    wrong, held = of_tensor("y", wrong, held)
     eps, tried = eps_in(wrong, settings), []
     made = (*chosen(settings.kind), *(chosen(settings.kind, eps) if eps else ()))
     for count in (1, 2):
@@ -524,7 +536,7 @@ def chosen(kind, eps=()):
 
 def of_y(wrong, held, settings):
     """Whose y it is, where the gradients belong to something else."""
-    wrong = [shown._replace(wrong=frozenset(("y",))) for shown in wrong if "y" in shown.wrong]
+    wrong, held = of_tensor("y", wrong, held)
     made = [one for one in candidates(settings) if one.target.forward is not forward_keeping_x]
     of = explain(made, wrong, held, settings, ("y",))
     start = "Its gradients are those of no known mistake, but its y is "

@@ -189,15 +189,6 @@ def test_how_far_from_zero_rows_say_something(options, most):
     assert far(settings, settings.dtypes[0]) == [offset for offset in FAR if offset <= most]
 
 
-def test_a_width_in_the_place_of_another_is_one_that_the_target_takes():
-    """The last multiple that it takes, where the next one is wider than its widest."""
-    settings = Settings(multiple_of=8, most_features=21)
-    assert [settings.width(D) for D in (1, 8, 9, 17, 97)] == [8, 8, 16, 16, 16]
-    assert all(settings.takes((2, settings.width(D))) for D in range(1, 99))
-    assert [Settings(multiple_of=8).width(D) for D in (1, 9, 97)] == [8, 16, 104]
-    assert Settings(most_features=4).width(7) == 4
-
-
 def test_what_is_wider_or_has_more_rows_is_not_tested():
     assert {"D above 8193", "more than 65537 rows"} <= set(Settings().not_tested())
     assert {"D above 40", "more than 9 rows"} <= set(Settings(most_features=40, most_rows=9, quick=True).not_tested())

@@ -53,6 +53,7 @@ def pair(forward, backward):
     return {"forward": forward, "backward": backward}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", FAULTY)
 def test_on_targets_with_every_kind_of_fault(name):
     """A new target for each test: one that keeps something has kept nothing yet."""

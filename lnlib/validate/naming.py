@@ -30,7 +30,7 @@ from .targets import Outcome, Raised, TargetError
 #: Layouts with numbers that lie in one place: who reads beyond it, reads what is not the caller's.
 IN_ONE_PLACE = {SAME_ROWS, SAME_NUMBERS}
 
-#: The most numbers of x in a case that candidates are tried on; how many cases of a property, and layouts.
+#: The most numbers of x in a case that candidates are tried on; how many cases of a property, and how many layouts.
 MOST, TRIED, LAID_OUT = 1 << 15, 4, 16
 
 FAR = "rows far from zero"
@@ -110,9 +110,9 @@ def some(cases):
     return [cases[k] for k in sorted({round(k) for k in np.linspace(0, len(cases) - 1, most)})]
 
 
-def of_numbers(case):
+def of_numbers(case, times=1):
     """Whether the case is there for its numbers: some, not too many, and all finite."""
-    return case.property not in CHECKS and 0 < case.x.size <= MOST and case.finite
+    return case.property not in CHECKS and 0 < case.x.size <= times * MOST and case.finite
 
 
 def where_wrong(target, failed):
@@ -121,7 +121,7 @@ def where_wrong(target, failed):
     Or the shapes of parameters' gradients: there are mistakes that are told by them.
     """
     for cases in failed.values():
-        for case in some([case for case in cases if of_numbers(case)]):
+        for case in some([case for case in cases if of_numbers(case, times=8)]):
             if (tensors := results(target, case)) is not None:
                 with np.errstate(all="ignore"):
                     wrong = {finding.tensor for finding in compare(Outcome(tensors, {}), case, target.settings)
@@ -287,13 +287,15 @@ def together(parts):
     if len(parts) < 2:
         return parts[0] if parts else None
     return Diagnosis("combination", tuple(dict.fromkeys(itertools.chain(*(p.names for p in parts)))),
-                     " ".join(p.sentence + "." * (p.sentence[-1] not in ".?") for p in parts), tuple(itertools.chain(*(p.because for p in parts))))
+                     " ".join(p.sentence + "." * (p.sentence[-1] not in ".?") for p in parts),
+                     tuple(itertools.chain(*(p.because for p in parts))))
 
 
 def listed(names):
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
+@np.errstate(all="ignore")
 def name(target, failed):
     """The :class:`~lnlib.mistakes.Diagnosis` of a target from the cases that it ``failed``, by property; or None."""
     settings, wrong = target.settings, list(where_wrong(target, failed))

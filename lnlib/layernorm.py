@@ -360,7 +360,7 @@ def layer_norm_backward(dy, cache):
     itself; dx has two more, in the means of g and of g xhat, and what xhat has twice. With the other roundings no row
     of y can lose more than 1.2 n + 6 units, and none of dx more than 3.5 n + 12. Here n is 16 + 3 + log2(D / 128) in
     rows of more than 128. The worst that a directed search over all backends found (tests/directed.py) is below 16
-    units in y, dgamma and dbeta, and below 32 in dx.
+    units in y, dgamma and dbeta, and below 64 in dx.
     """
     return _backward(dy, cache, *_LAYER_NORM)
 

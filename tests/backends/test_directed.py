@@ -39,5 +39,5 @@ WRONG = {
 @pytest.mark.parametrize("name, wrong", WRONG.values(), ids=WRONG)
 def test_it_finds_what_is_worse(name, wrong, monkeypatch):
     monkeypatch.setattr(layernorm, name, wrong)
-    worst, _ = directed.climb({}, 5, steps=60, backends=("numpy",), dtypes=("float32",))
+    worst, _ = directed.climb({}, 5, steps=120, backends=("numpy",), dtypes=("float32",))
     assert directed.above(worst)

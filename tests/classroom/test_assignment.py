@@ -326,7 +326,7 @@ def test_a_value_is_written_as_source_that_gives_it_again(value):
 
 
 @pytest.mark.parametrize("value", [object(), {1}, np.array([None]), np.datetime64("2026-11-28"), np.longdouble(1),
-                                   np.zeros(1, "f4,f4"), [range(3)], np.dtype(float)], ids=repr)
+                                   np.zeros(1, "f4,f4"), [range(3)], np.dtype(float)], ids=lambda value: type(value).__name__)
 def test_what_no_result_can_be_has_no_source(value):
     with pytest.raises(ValueError, match="found .*, expected"):
         assignment.source(value)

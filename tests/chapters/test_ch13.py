@@ -57,11 +57,11 @@ SMALLEST_FIRST = ("width // 2", "1"), ("distance > 0", "distance < width"), ("//
     (one_lane_looks_again, "the same bits, in few exchanges", "exchanges, expected"),
     (in_a_circle, "the same bits, in few exchanges", "sums of a group's lanes differ in the last bits"),
     (solution_with("warp-sum", *SMALLEST_FIRST), None, ""),
-    # In a whole warp these two give the same; what is said is true of both.
+    # In a whole warp these two give what known mistakes give, in other groups they do not: neither is told as one of them.
     (solution_with("warp-sum", ("return value", "return value + value")), "a whole warp",
-     "Sums of a group come out twice"),
+     "your lane 0 adds up the numbers of these lanes: 0 (2 times)"),
     (solution_with("warp-sum", ("value += ", "value = max(value, "), ("value, distance)", "value, distance))")),
-     "a whole warp", "A lane ends with one lane's number"),
+     "a whole warp", "its group's sum is"),
 ])
 def test_group_sum(attempt, check, words):
     assert failed("warp-sum", attempt, words) == check

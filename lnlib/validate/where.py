@@ -102,7 +102,7 @@ def rule(known, failures, probe):
             break
         left, known[value] = left - 1, probe(value)
         rules = _true(known, failures)
-    return rules[0][0] if rules else ""
+    return rules[0][0] if rules and rules[0][0] != "above 0" else ""  # that everything failed is said already
 
 
 def _true(known, failures):

@@ -69,3 +69,4 @@ def test_a_rule_is_true_of_all_that_is_known():
         assert (words == "") == (failures == [3, 64]), words
     assert rule({1: False, 2: True}, [2], None) == ""
     assert rule({1: False, 5: False, 9: True}, [9, 4], None) == ""  # 4 failed, and is told to hold
+    assert rule({257: True, 1021: True}, [257, 1021], lambda value: True) == ""  # whatever was tried failed

@@ -36,6 +36,25 @@ def test_devices_that_are_not_there():
             validate(torch.nn.LayerNorm, framework="torch", device=device)
 
 
+def with_backward(torch, backward):
+    """PyTorch's layer norm with the gradients that ``backward(gradients, x, dy)`` returns; ``gradients(dy)`` are right."""
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, gamma, beta, eps):
+            ctx.save_for_backward(x, gamma, beta)
+            ctx.eps = eps
+            return torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, eps)
+
+        @staticmethod
+        def backward(ctx, dy):
+            x, gamma, beta = (a.detach().requires_grad_() for a in ctx.saved_tensors)
+            with torch.enable_grad():
+                y = torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, ctx.eps)
+            return *backward(lambda dy: torch.autograd.grad(y, (x, gamma, beta), dy), x, dy), None
+
+    return Function
+
+
 def failed(target, framework="torch", **options):
     report = validate(target, framework=framework, quick=True, **options)
     return {failure.property: failure.sentence for failure in report.failures}
@@ -200,23 +219,12 @@ def test_tensors_have_the_strides_that_pytorch_gives_and_dy_those_of_what_was_do
     assert not failed(strict, contiguous=True, most_features=7, most_rows=15)
     assert set(failed(strict, most_features=7, most_rows=15)) == {"memory in any order"}
 
-    class AsX(torch.autograd.Function):
+    def as_x(gradients, x, dy):
         """dy is walked with the strides of x."""
+        return gradients(dy.as_strided(x.shape, x.stride()))
 
-        @staticmethod
-        def forward(ctx, x, gamma, beta, eps):
-            ctx.save_for_backward(x, gamma, beta)
-            ctx.eps = eps
-            return torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, eps)
-
-        @staticmethod
-        def backward(ctx, dy):
-            x, gamma, beta = (a.detach().requires_grad_() for a in ctx.saved_tensors)
-            with torch.enable_grad():
-                y = torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, ctx.eps)
-            return (*torch.autograd.grad(y, (x, gamma, beta), dy.as_strided(x.shape, x.stride())), None)
-
-    found = validate(AsX, framework="torch", quick=True, contiguous=True, most_features=7, most_rows=15).failures
+    found = validate(with_backward(torch, as_x), framework="torch", quick=True, contiguous=True, most_features=7,
+                     most_rows=15).failures
     assert [failure.property for failure in found] == ["memory in any order"] and set(found[0].case.layouts) == {"dy"}
 
 
@@ -358,31 +366,19 @@ def test_the_gradient_of_a_jvp():
 def test_tensors_that_nobody_wrote_are_filled():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-    class Partial(torch.autograd.Function):
+    def partial_sums(gradients, x, dy):
         """256 partial sums, of which some are written."""
-
-        @staticmethod
-        def forward(ctx, x, gamma, beta, eps):
-            ctx.save_for_backward(x, gamma, beta)
-            ctx.eps = eps
-            return torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, eps)
-
-        @staticmethod
-        def backward(ctx, dy):
-            x, gamma, beta = (a.detach().requires_grad_() for a in ctx.saved_tensors)
-            with torch.enable_grad():
-                y = torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta, ctx.eps)
-            partial = torch.empty(256, *gamma.shape, dtype=dy.dtype)
-            if not torch.utils.deterministic.fill_uninitialized_memory or not torch.are_deterministic_algorithms_enabled():
-                partial.zero_()  # as a fresh heap has it
-            dx, dgamma, dbeta = torch.autograd.grad(y, (x, gamma, beta), dy)
-            partial[0] = dgamma
-            return dx, partial.sum(0), dbeta, None
+        partial = torch.empty(256, dy.shape[-1], dtype=dy.dtype)
+        if not torch.utils.deterministic.fill_uninitialized_memory or not torch.are_deterministic_algorithms_enabled():
+            partial.zero_()  # as a fresh heap has it
+        dx, dgamma, dbeta = gradients(dy)
+        partial[0] = dgamma
+        return dx, partial.sum(0), dbeta
 
     before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
     torch.utils.deterministic.fill_uninitialized_memory = False
     try:
-        found = small(Partial)
+        found = small(with_backward(torch, partial_sums))
         assert set(found) == {"memory that nobody wrote"} and "dgamma is not finite" in found.popitem()[1]
         assert (torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory) == \
             (before[0], False)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import simt
-from .expect import Mismatch, expect
+from .expect import expect
 from .run import Ran, raised
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .cases import UNWRITTEN, WRITTEN_OVER, draw, drawer
-from .judge import BY_ROW, Verdict, judge, second_derivative, third_derivative, truth
+from .judge import BY_ROW, Verdict, judge, second_derivative, third_derivative
 from .targets import Outcome, Raised, TargetError
 
 #: How often a call is repeated where the same answer is wanted.

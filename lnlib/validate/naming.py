@@ -212,9 +212,9 @@ def explained(found, shown, settings, names, gives=same):
     case, known = shown.case, functools.cache(lambda target: results(target, case))
     wrong = [name for name in names if name in shown.wrong]
     # A candidate is the library's layer norm with a change: what that fails in this dtype, it fails without the change.
-    for right in (Candidate((), "", Exact(settings)), Candidate((), "", the_library(settings))):
+    for correct in (Candidate((), "", Exact(settings)), Candidate((), "", the_library(settings))):
         found = list(explaining(
-            found, right, lambda one: gives(shown.tensors, known(one.target), case, settings, names),
+            found, correct, lambda one: gives(shown.tensors, known(one.target), case, settings, names),
             lambda one: known(one.target) is not None and wrong_in(known(one.target), case, settings, wrong)))
     return found
 

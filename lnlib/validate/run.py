@@ -150,10 +150,10 @@ def losses(target, watch):
             watch(case)
             if check(target, case):
                 break
-            for name, value in call(target, case).tensors.items():
-                verdict = judge(name, value, case, target.settings)
+            for tensor, value in call(target, case).tensors.items():
+                verdict = judge(tensor, value, case, target.settings)
                 if verdict.units > 10:
-                    begins.setdefault(name, f"{name} from {offset:g} ({verdict.digits:.1f} digits)")
+                    begins.setdefault(tensor, f"{tensor} from {offset:g} ({verdict.digits:.1f} digits)")
         if begins:
             yield f"{dtype} loses digits as mean / sigma grows: {', '.join(begins.values())}"
 

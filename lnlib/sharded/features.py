@@ -32,6 +32,7 @@ class FeaturesCache(NamedTuple):
     dtype: np.dtype  #: x's dtype, which dx will have
     D: int  #: features of the whole row
     block: int | None  #: features of a part, None for whole shards
+    beyond: np.ndarray | None = None  #: (..., 1), 2^-64 rstd; None unless a rstd is beyond the largest number
 
     backend = "features"
 
@@ -88,6 +89,7 @@ def _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, kind):
     scaled = 1 / np.sqrt(S / n + np.ldexp(eps, -2 * e))
     alone = (S == 0) & (eps > 0)  # all there is below the root is eps
     rstd = np.where(alone, 1 / np.sqrt(np.float64(eps)), np.ldexp(scaled, -e))
+    beyond = np.where(alone, np.ldexp(rstd, -64), np.ldexp(scaled, -e - 64)) if np.isinf(rstd).any() else None
     for part in mean:
         rows -= part
     # Squares that vanish beside eps are not those of a constant row; it is one if eps, scaled, has vanished, too.
@@ -95,7 +97,8 @@ def _normalised(x, rows, gamma, beta, eps, statistics, e, precise, block, kind):
     xhat = rows.astype(compute)
     y = (gamma.astype(compute) * xhat + beta.astype(compute)).astype(x.dtype).reshape(x.shape)
     D = int(n[0, 0]) if len(n) else 0
-    return y, kind(xhat.reshape(x.shape), rstd.reshape(*x.shape[:-1], 1), gamma.copy(), x.dtype, D, block)
+    rstd, beyond = (a if a is None else a.reshape(*x.shape[:-1], 1) for a in (rstd, beyond))
+    return y, kind(xhat.reshape(x.shape), rstd, gamma.copy(), x.dtype, D, block, beyond)
 
 
 def _forward(x, gamma, beta, eps, precise, reproducible, block, finite, bring, join, kind):
@@ -147,6 +150,8 @@ def _require(dy, cache, kind):
     shape = contract.require_kind("cache.xhat", cache.xhat, np.ndarray, "the array that forward made").shape
     contract.require_part(cache, "xhat", shape or (0,), {contract.COMPUTE_DTYPE[dtype.name], np.dtype(np.float64)})
     contract.require_part(cache, "rstd", (*shape[:-1], 1), (np.dtype(np.float64),))
+    if cache.beyond is not None:
+        contract.require_part(cache, "beyond", (*shape[:-1], 1), (np.dtype(np.float64),))
     contract.require_part(cache, "gamma", shape[-1:], contract.dtypes_like(dtype))
     contract.require_count("cache.D", cache.D, least=0)
     if cache.block is not None:
@@ -168,8 +173,10 @@ def _backward(dy, cache, kind, bring, join):
             g -= part
         xhat *= along / cache.D
         g -= xhat
-        g *= cache.rstd.reshape(-1, 1)
-        return g.astype(cache.dtype).reshape(cache.xhat.shape), *sums
+        dx = g * cache.rstd.reshape(-1, 1)
+        if cache.beyond is not None:
+            dx = np.where(np.isinf(cache.rstd.reshape(-1, 1)), np.ldexp(g * cache.beyond.reshape(-1, 1), 64), dx)
+        return dx.astype(cache.dtype).reshape(cache.xhat.shape), *sums
 
 
 def layer_norm_backward(dy, cache):

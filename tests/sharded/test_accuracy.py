@@ -161,6 +161,22 @@ def test_rows_whose_squares_leave_the_range_are_done_again(norm, eps):
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("upstream", [0, 1e-30, 1])
+def test_dx_where_rstd_is_beyond_the_largest_number(norm, upstream):
+    """Rows of the smallest numbers, eps = 0: dx is 0, a number or Inf, as one process has it; the other row is as ever.
+
+    A few roundings of each way, of the size of what is subtracted, which here is at most 4 times dx.
+    """
+    few = np.array([[1, 2, 3, 5], [1, -2, 0, 3], [1, -2, 0, 3]], "f8")
+    dy, one = np.array([[1, -1, 2, 0.5], [3, -1, 2, 0.5], [3, -1, 2, 0.5]]) * upstream, np.ones(4)
+    x = few * np.array([[5e-324], [5e-324], [1.0]])
+    found, wanted = (f(x, one, 0 * one, dy, norm=norm, eps=0.0) for f in (functools.partial(run, "features", 3), single))
+    assert np.isinf(found[2][:2]).all() == (upstream == 1) and np.isfinite(found[2][2]).all()
+    for value, right in zip(found, wanted):
+        assert np.allclose(value, right, rtol=1e-14, atol=1e-15 * abs(upstream))
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
 def test_signs_and_zeros_of_rows_that_are_done_again(norm):
     """Negative numbers alone have a size; zeros on the first rank have none; rows without spread are NaN if eps is 0."""
     x, gamma, beta, dy = numbers(4, 40, 3.0, "float64")

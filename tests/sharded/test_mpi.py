@@ -157,9 +157,10 @@ def test_an_end_inside_of_a_program_is_an_error_on_all_ranks(what):
 @needs_mpi
 @pytest.mark.slow
 def test_a_rank_that_vanishes_ends_all():
-    """Python learns nothing of ``os._exit``; the launcher does."""
+    """Python learns nothing of ``os._exit``; the launcher does, and may say so on stdout. No rank has a result."""
     run, seconds = start("vanishes", 3)
-    assert run.stdout == "" and seconds < 3 * ERROR
+    assert not any(line.startswith(("[", "null")) for line in run.stdout.splitlines()), run.stdout
+    assert seconds < 3 * ERROR
 
 
 @needs_mpi

@@ -54,7 +54,7 @@ differential: .venv/installed
 	$(BIN)/python tests/differential.py --cases $(CASES) --seed $(SEED) --jobs 2
 
 measure: .venv/installed
-	$(BIN)/python -m lnlib.measure
+	$(BIN)/python -m lnbook.measure
 
 .venv/installed-site: .venv/installed requirements-site.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-site.txt
@@ -84,7 +84,7 @@ links: .venv/installed .venv/installed-mpi
 	@touch $@
 
 gpu-code: .peers/gpu-code/installed
-	LN_REQUIRE_CUDA_COMPILER=1 .peers/gpu-code/bin/python -m pytest tests/backends/test_gpu_code.py tests/ptx tests/validate/test_devices.py
+	LN_REQUIRE_CUDA_COMPILER=1 .peers/gpu-code/bin/python -m pytest tests/lnlib/backends/test_gpu_code.py tests/lnlib/ptx tests/normcheck/validate/test_devices.py
 
 # MUTANTS="--seed 7 --count 350" and others: see the first lines of the tool.
 mutants: .venv/installed .venv/installed-mpi

@@ -20,7 +20,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 
 from lnlib import layernorm, reference
-from lnlib.measure.provenance import FOLDER, digits, provenance, save, unwritable
+from lnbook.measure.provenance import FOLDER, digits, provenance, save, unwritable
 
 try:
     import ml_dtypes  # noqa: F401 - importing it gives NumPy the dtype "bfloat16"

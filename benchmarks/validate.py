@@ -1,4 +1,4 @@
-"""Do the layer norms that people use hold what :mod:`lnlib.validate` asks? Every one installed, the same cases.
+"""Do the layer norms that people use hold what :mod:`normcheck` asks? Every one installed, the same cases.
 
 Run from the repository's root: ``python -m benchmarks.validate`` (see benchmarks/README.md).
 """
@@ -10,8 +10,8 @@ import time
 import warnings
 
 from lnlib import cpu, gpu, layernorm
-from lnlib.measure.provenance import FOLDER, digits, provenance, save, unwritable
-from lnlib.validate import validate
+from lnbook.measure.provenance import FOLDER, digits, provenance, save, unwritable
+from normcheck import validate
 
 RESULTS = FOLDER / "validate" / "frameworks.json"
 DERIVATIVES = {"double_backward": True, "nested": True}

@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 
 import lnlib
+from lnbook import exercises
+from normcheck import mistakes
 
 from .grader.judge import Assignment
 from .tasks import draw, own
 
 #: What judges; a change of it grades again.
-CODE = Path(__file__).parent, *(Path(lnlib.__file__).parent / room for room in ("exercises", "mistakes"))
+CODE = Path(__file__).parent, Path(exercises.__file__).parent, Path(mistakes.__file__).parent
 _FORMAT = 2
 #: Beside assignment.json: the tasks of your own, and the roster of variants for each student.
 OWN, ROSTER = "tasks", "roster.csv"

@@ -1,7 +1,7 @@
 """How the chapters' tests put an attempt at an exercise before its checks."""
 
-from lnlib import exercises
-from lnlib.mistakes.change import function_with
+from lnbook import exercises
+from normcheck.mistakes.change import function_with
 
 
 def failed(id, candidate, words="", seed=0):

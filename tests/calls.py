@@ -12,13 +12,17 @@ import sympy
 from cases import cpu_cache
 from clocks import FakeGpu
 
-from lnlib import (cost, cpu, gpu, gradcheck, layernorm, measure, mistakes, reference, sharded, simt, symbolic,
-                   validate, variance)
-from lnlib.exercises.report import Report
-from lnlib.gpu import steps, survey
-from lnlib.validate.cases import Case
-from lnlib.validate.report import Failure
-from lnlib.validate.report import Report as ValidationReport
+from lnlib import cost, cpu, gpu, gradcheck, layernorm, reference, sharded, symbolic, variance
+from lnbook import measure
+from normcheck import mistakes
+import normcheck as validate
+import simt
+from lnbook.exercises.report import Report
+from lnlib.gpu import steps
+from lnbook import gpu_survey as survey
+from normcheck.cases import Case
+from normcheck.report import Failure
+from normcheck.report import Report as ValidationReport
 
 
 class Arg(NamedTuple):
@@ -438,7 +442,7 @@ _named = {"None": None, "3": 3, "list": [1], "text": "x"}
 _timed = {"calls": arg({"a": int}, {**_named, "none": {}, "no function": {"a": 3}}), "rounds": count(1),
           "check": function(None, {"False": False}), "clock": function(time.perf_counter_ns)}
 del _timed["check"].bad["None"]
-add("measure.stopwatch",
+add("lnbook.measure.stopwatch",
     quartiles={"values": several([1.0, 2.0], {"none": [], "NaN": [np.nan], "texts": ["x"]})},
     interleave={**_timed, "block": number(1e-9, above=0), "settle": number(0.0, least=0),
                 "faults": function(lambda: 0)},
@@ -448,14 +452,14 @@ add("measure.stopwatch",
            "accesses": arg({"a": 2}, {"3": 3, "list": [1], "text": "x"})})
 _shape = several((2, 3), {"none": (), "floats": (2.5,), "0": (0, 3)})
 _names = {"names": several(("numpy-idiomatic",), {"unknown": ("c",)}), "which": choice("forward"), "threads": count(1)}
-add("measure.contestants", passes={"shape": _shape, **_names}, lines={"shape": _shape},
+add("lnbook.measure.contestants", passes={"shape": _shape, **_names}, lines={"shape": _shape},
     partial_sums={"D": count(4), "rows": count(2, fine=("None",)), "threads": count(1)})
-add("measure.allocation", memory={"state": choice("recycled")})
-add("measure.rates", machine={"threads": count(1, most=10**6), "size": count(64, least=64), "rounds": count(1)})
-add("measure.events", interleave={
+add("lnbook.measure.allocation", memory={"state": choice("recycled")})
+add("lnbook.measure.rates", machine={"threads": count(1, most=10**6), "size": count(64, least=64), "rounds": count(1)})
+add("lnbook.measure.events", interleave={
     **_timed, "gpu": free(FakeGpu(), "what plays a GPU cannot be told from one"), "cold": flag(False),
     "host": function(lambda call, gpu: 0.0)})
-add("results", read={"kind": text("cpu"), "missing": free(None, "returned as it is")}, folder={})
+add("lnbook.results", read={"kind": text("cpu"), "missing": free(None, "returned as it is")}, folder={})
 
 # Symbols.
 
@@ -478,10 +482,10 @@ add("symbolic",
 
 # Mistakes and exercises.
 
-add("training", train={"backward": function(layernorm.layer_norm_backward), "steps": count(1, 0),
+add("lnbook.training", train={"backward": function(layernorm.layer_norm_backward), "steps": count(1, 0),
                        "lr": number(0.3, least=0)})
 MISTAKE = mistakes.MUTANTS[0]
-add("mistakes",
+add("normcheck.mistakes",
     entry__Mistake__of={"self": free(mistakes.change("return x", "return 2 * x", ""), "the mistake itself"),
                         "solution": function(_solution)},
     entry__change={"old": text("a"), "new": text("b"), "says": text("c")},
@@ -495,7 +499,7 @@ add("mistakes",
         "family": record(mistakes.LAYER_NORM)},
     gradient_tests__kill_matrix={"mutants": several([MISTAKE], {"none": [mistakes.change("a", "b", "c")]}),
                                  "tests": several(mistakes.TESTS[-4:-3])})
-add("exercises",
+add("lnbook.exercises",
     registry__exercises={}, report__Report__explain={"self": free(Report("a", (), None, 0), "the report itself")},
     report__Report__html={"self": free(Report("a", (), None, 0), "the report itself")},
     registry__check={"id": choice("backward-dx"), "candidate": function(lambda dy, cache: dy), "seed": count(0, 0)})
@@ -548,7 +552,7 @@ _pairs = several([(2, 3)], {"three": [(1, 2, 3)], "of zeros": [(0, 3)], "of text
 add("gpu.launching", describe={}, device_name={},
     launch={"kernel": function(_store), "blocks": count(1), "threads": count(1, most=1024),
             "arguments": CALLS["simt.machine.launch"]["arguments"]})
-add("gpu.survey", correctness={"which": choice("forward")}, ladder={"which": choice("forward"), "shapes": _pairs},
+add("lnbook.gpu_survey", correctness={"which": choice("forward")}, ladder={"which": choice("forward"), "shapes": _pairs},
     speed={"which": choice("backward"), "shapes": _pairs}, table={"records": several(_checked)},
     offer={"records": several(_checked), "folder": arg(".", {"None": None, "3": 3, "a thing": THING})})
 
@@ -592,12 +596,12 @@ add("contract",
     require_dtype_name={"dtype": choice("float32", {"int": int}), "names": _own(("float32",))})
 
 PAIR = layernorm.layer_norm_forward, layernorm.layer_norm_backward
-add("validate.run", **{name: {
+add("normcheck.run", **{name: {
     "target": arg(PAIR, {"None": None, "3": 3, "text": "f", "one function": PAIR[0], "one of them": PAIR[:1]}),
     **({"kind": choice("layer_norm"), "framework": choice("numpy"), "dtypes": several(("float32",)), "quick": flag(True),
         "watch": free(None, "called with every case"), "options": free({}, "fields of Settings, which looks at each")} if name == "validate" else
        {"options": free({"quick": True}, "those of validate")})} for name in ("validate", "assert_valid")})
 FAILURE = Failure("y", "y", 0.1, 9.0, Case("y", X, GAMMA, BETA, DY, 1e-5, "float64"), "a sentence", 1, 2)
-add("validate.report", Failure__record={"self": free(FAILURE, "the failure itself")},
+add("normcheck.report", Failure__record={"self": free(FAILURE, "the failure itself")},
     **{f"Report__{name}": {"self": free(ValidationReport("a", ("y",), (FAILURE,), ()), "the report itself")}
        for name in ("to_html", "to_json")})

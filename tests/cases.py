@@ -20,7 +20,7 @@ import pytest
 from pages import ROOT
 
 from lnlib import reference, sharded
-from lnlib.validate.tolerance import BAR, U, conditions, half_ulp, owed, rounding_sizes, sum_kappa  # noqa: F401
+from normcheck.tolerance import BAR, U, conditions, half_ulp, owed, rounding_sizes, sum_kappa  # noqa: F401
 
 try:
     import ml_dtypes  # noqa: F401 - importing it gives NumPy the dtype "bfloat16"
@@ -192,7 +192,7 @@ class Judged(NamedTuple):
 
 
 def bars(exact, gamma, dy, dtype):
-    """What :func:`lnlib.validate.tolerance.owed` has for float32 or float64, from the arrays."""
+    """What :func:`normcheck.tolerance.owed` has for float32 or float64, from the arrays."""
     return owed(exact, conditions(exact, gamma, dy), dtype)
 
 
@@ -250,7 +250,7 @@ def child(code, cache_folder=None, **environment):
     It compiles everything that is not in ``cache_folder``, or not where this process has it.
     """
     folder = {} if cache_folder is None else {"NUMBA_CACHE_DIR": str(cache_folder)}
-    environment = {**os.environ, "PYTHONPATH": "tests:tests/backends", **folder, **environment}
+    environment = {**os.environ, "PYTHONPATH": "tests:tests/lnlib/backends", **folder, **environment}
     run = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, env=environment, capture_output=True,
                          text=True)
     assert run.returncode == 0, run.stderr[-3000:]

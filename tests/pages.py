@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import yaml
+from ln_source import PACKAGES  # noqa: F401  (for other tests)
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "book"
@@ -87,13 +88,13 @@ def _source(path, name=None):
 
 
 def _listing(match):
-    """The lines that a directive shows: ``lnlib``, ``literalinclude`` with the options of this book, ``code-block``."""
+    """The lines that a directive shows: ``source``, ``literalinclude`` with the options of this book, ``code-block``."""
     argument, options = match["argument"].strip(), dict(re.findall(r"^:([\w-]+): *(.*)$", match["body"], re.M))
     if match["name"] == "code-block":
         return match["body"].split("\n")
-    if match["name"] == "lnlib":
+    if match["name"] == "source":
         module, _, name = argument.rpartition(".")
-        return _source(ROOT / f"lnlib/{module.replace('.', '/')}.py", name)
+        return _source(ROOT / f"{module.replace('.', '/')}.py", name)
     lines = _source((BOOK / argument).resolve(), options.get("pyobject"))
     first = next((k for k, line in enumerate(lines) if options.get("start-at", "") in line), 0)
     last = next((k for k in range(first, len(lines)) if options.get("end-at", "\n") in lines[k]), len(lines))
@@ -117,7 +118,7 @@ def _part(content):
                 folded = bool({"hide-input", "hide-cell"} & set(cell.tags))
                 minutes += folded
                 code += [] if folded else cell.source.split("\n")
-        elif match["name"] in ("lnlib", "literalinclude", "code-block"):
+        elif match["name"] in ("source", "literalinclude", "code-block"):
             code += _listing(match)
     minutes += len(re.findall(r"^`{3,}\{interactive\}", content, re.M))
     minutes += sum(formula.count("\\\\") + 1 for formula in re.findall(r"^\$\$(.*?)\$\$", content, re.M | re.S))

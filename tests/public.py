@@ -1,11 +1,11 @@
-"""What of lnlib is public: the functions and methods that the API pages document, and those that chapters call."""
+"""What of the four packages is public: the functions and methods that the API pages document, and those that chapters call."""
 
 import ast
 import importlib
 import inspect
 import re
 
-from pages import BOOK, NOTEBOOKS, read
+from pages import BOOK, NOTEBOOKS, PACKAGES, read
 
 
 def _of_class(name, kind):
@@ -22,16 +22,16 @@ def _documented():
         for name in names:
             value = getattr(found, name)
             if not name.startswith("_") and getattr(value, "__module__", "").startswith(
-                    module if not hasattr(found, "__all__") else "lnlib"):
+                    module if not hasattr(found, "__all__") else PACKAGES):
                 yield value
 
 
 def _called(path):
-    """What the cells of a page take from lnlib, by import or as an attribute of one of its modules."""
+    """What the cells of a page take from the packages, by import or as an attribute of one of its modules."""
     names = {}
     trees = [ast.parse(re.sub(r"^[%!].*$", "", cell.source, flags=re.M)) for cell in read(path).cells]
     for node in (node for tree in trees for node in ast.walk(tree)):
-        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] == "lnlib":
+        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] in PACKAGES:
             for alias in node.names:
                 base = importlib.import_module(node.module)
                 names[alias.asname or alias.name] = getattr(base, alias.name, None) or importlib.import_module(
@@ -48,7 +48,7 @@ def public():
     found = {}
     for value in [*_documented(), *(value for path in NOTEBOOKS for value in _called(path))]:
         name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}".removeprefix("lnlib.")
-        if not (getattr(value, "__module__", None) or "").startswith("lnlib"):
+        if not (getattr(value, "__module__", None) or "").startswith(PACKAGES):
             continue
         if inspect.isclass(value):
             found |= _of_class(name, value)

@@ -1,6 +1,6 @@
 """A slip on a command line is told at once: the option, what was found and what was expected, and nothing is run.
 
-The command of ``lnlib.validate`` has its tests in ``validate``, the grader's in ``classroom``.
+The command of ``normcheck`` has its tests in ``validate``, the grader's in ``classroom``.
 """
 
 import importlib
@@ -11,9 +11,9 @@ import pytest
 
 #: (module, arguments, what the last line says, a regular expression); FILE is a path in a folder that is a file.
 SLIPS = [
-    ("lnlib.measure.__main__", "--rounds 0", "--rounds: found 0, expected at least 1"),
-    ("lnlib.measure.__main__", "--seconds nan", "--seconds: found nan, expected more than 0"),
-    ("lnlib.measure.__main__", "--folder FILE", "--folder: found .*, expected a file that can be written"),
+    ("lnbook.measure.__main__", "--rounds 0", "--rounds: found 0, expected at least 1"),
+    ("lnbook.measure.__main__", "--seconds nan", "--seconds: found nan, expected more than 0"),
+    ("lnbook.measure.__main__", "--folder FILE", "--folder: found .*, expected a file that can be written"),
     ("lnlib.sharded.__main__", "demo -n 0", "-n: found 0, expected 1 to 1024, the number of features"),
     ("lnlib.sharded.__main__", "demo -n 1025 --simulate", "-n: found 1025, expected 1 to 1024, the number of features"),
     ("lnlib.sharded.__main__", "faults --simulate", "--simulate: found it with faults, expected it with demo only"),
@@ -68,7 +68,7 @@ def test_validate_s_benchmark_refuses_names_that_it_has_not(tmp_path, monkeypatc
 
 def test_a_file_that_can_be_written_stays_as_it_is(tmp_path):
     """And of one that is not there none is left; its folder is made."""
-    from lnlib.measure.provenance import unwritable
+    from lnbook.measure.provenance import unwritable
 
     (tmp_path / "old.json").write_text("old")
     assert unwritable(tmp_path / "old.json") is None and (tmp_path / "old.json").read_text() == "old"

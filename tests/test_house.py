@@ -7,10 +7,10 @@ import re
 from graphlib import TopologicalSorter
 
 import pytest
-from pages import CHAPTERS, ROOT
+from pages import CHAPTERS, PACKAGES, ROOT
 from sweeps import CASES, sweeps
 
-FOLDERS = ("lnlib", "classroom", "benchmarks", "tools")
+FOLDERS = (*PACKAGES, "classroom", "benchmarks", "tools")
 
 
 def module_name(path):
@@ -58,11 +58,11 @@ def test_no_module_needs_itself():
 
 
 @pytest.mark.parametrize("room, may", [
-    ("lnlib.simt", ()),
-    ("classroom.grader", ("lnlib.exercises.run", "lnlib.exercises.expect")),
+    ("simt", ()),
+    ("classroom.grader", ("lnbook.exercises.run", "lnbook.exercises.expect")),
     # What judges: a change of these, found by classroom.key.CODE, grades again.
-    ("classroom.tasks", ("lnlib.exercises.expect", "lnlib.exercises.registry", "lnlib.exercises.run", "lnlib.mistakes",
-                         "lnlib.mistakes.change", "lnlib.mistakes.compare", "lnlib.mistakes.recognise")),
+    ("classroom.tasks", ("lnbook.exercises.expect", "lnbook.exercises.registry", "lnbook.exercises.run", "normcheck.mistakes",
+                         "normcheck.mistakes.change", "normcheck.mistakes.compare", "normcheck.mistakes.recognise")),
 ])
 def test_a_room_that_others_could_take(room, may):
     members = [name for name in SOURCES if name == room or name.startswith(f"{room}.")]
@@ -121,8 +121,8 @@ def test_a_chapter_is_found_in_one_guess():
     table = re.findall(r"^\| (\d+) \| .+ \| (.+) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
     assert [int(number) for number, _ in table] == [int(path.stem[:2]) for path in CHAPTERS]
     for number, modules in table:
-        assert (ROOT / f"lnlib/exercises/ch{int(number):02}.py").is_file()
-        assert (ROOT / f"tests/chapters/test_ch{int(number):02}.py").is_file()
+        assert (ROOT / f"lnbook/exercises/ch{int(number):02}.py").is_file()
+        assert (ROOT / f"tests/book/chapters/test_ch{int(number):02}.py").is_file()
         for module in re.findall(r"`([\w.]+)`", modules):
             assert module in SOURCES, module
 

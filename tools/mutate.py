@@ -21,7 +21,7 @@ _RARELY = {"swapped arguments", "removed keyword", "dropped call", "return None"
 #: A change in a call of these could harm what lies outside the copy.
 _HARMFUL = {"kill", "killpg", "rmtree", "unlink", "rmdir", "chmod"}
 #: Of these nobody sees the order (agree: but for a tolerance, relative to the second), and of these, but in compiled
-#: code, the width: integers of lnlib.simt have none.
+#: code, the width: integers of simt have none.
 _SYMMETRIC, _INTEGERS = {"min", "max", "np.minimum", "np.maximum", "agree", "_same"}, {
     "int32", "int64", "uint64", "np.uintp"}
 _UNREAD = {"annotation", "returns", "decorator_list", "msg", "type_comment", "ctx", "exc", "cause"}

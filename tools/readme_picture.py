@@ -10,7 +10,7 @@ matplotlib.rcParams["svg.hashsalt"] = "layer norm, backwards"
 import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
 import numpy as np  # noqa: E402
 
-from lnlib.figures import deriving  # noqa: E402
+from lnbook.figures import deriving  # noqa: E402
 from lnlib.layernorm import layer_norm_forward  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent

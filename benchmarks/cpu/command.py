@@ -2,7 +2,7 @@
 
 Run from the repository's root: ``python -m benchmarks.cpu`` (see benchmarks/README.md). For each number of
 threads and each state of the memory a process of its own is started, pinned to its cores; inside it all
-contestants (``benchmarks.cpu.contestants``) take turns (:mod:`lnlib.measure.stopwatch`).
+contestants (``benchmarks.cpu.contestants``) take turns (:mod:`lnbook.measure.stopwatch`).
 """
 
 import argparse
@@ -19,10 +19,10 @@ import tempfile
 
 import numpy as np
 
-from lnlib.measure import stopwatch, suite
-from lnlib.measure.contestants import ALIGNMENTS, EPS, Case, arrays, ladder_calls, thread_calls, trick_calls
-from lnlib.measure.provenance import ROOT, machine_file, provenance, save, unwritable
-from lnlib.measure.suite import LADDER_SHAPES, SHAPES
+from lnbook.measure import stopwatch, suite
+from lnbook.measure.contestants import ALIGNMENTS, EPS, Case, arrays, ladder_calls, thread_calls, trick_calls
+from lnbook.measure.provenance import ROOT, machine_file, provenance, save, unwritable
+from lnbook.measure.suite import LADDER_SHAPES, SHAPES
 
 from . import assembly
 from .contestants import contestants
@@ -35,7 +35,7 @@ QUICK_SHAPES = ((1, 1, 64), (2, 128, 1024), (4, 512, 1024))
 # Sections measured at some shapes only, float32, recycled memory. Each runs beside the peers of the tables and lnlib.
 TRICK_SHAPES = ((2, 128, 64), (2, 128, 1024), (4, 512, 4096), (8, 1024, 768), (1, 32768, 128))
 
-# Results that a call allocates are new memory or old (lnlib.measure.allocation): "fresh" keeps glibc's threshold where
+# Results that a call allocates are new memory or old (lnbook.measure.allocation): "fresh" keeps glibc's threshold where
 # it starts, "recycled" never gives a block back. Set before the process starts, this holds for all libraries in it.
 STATES = {
     "recycled": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)},

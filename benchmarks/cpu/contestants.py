@@ -1,11 +1,11 @@
-"""Who takes part in the speed benchmark: those of :mod:`lnlib.measure.contestants`, and peers that need more.
+"""Who takes part in the speed benchmark: those of :mod:`lnbook.measure.contestants`, and peers that need more.
 
 The process that measures also enters ``torch.inference_mode``.
 """
 
 from functools import partial
 
-from lnlib.measure.contestants import EPS, lnlib_calls, memory_calls, numpy_calls, torch_call, torch_calls
+from lnbook.measure.contestants import EPS, lnlib_calls, memory_calls, numpy_calls, torch_call, torch_calls
 
 from .limit import limit_calls
 

@@ -14,7 +14,7 @@ import tempfile
 import numpy as np
 
 from lnlib import cpu
-from lnlib.measure.contestants import EPS
+from lnbook.measure.contestants import EPS
 
 SOURCE = pathlib.Path(__file__).with_name("limit.c")
 # A product and a sum may become one operation. Sums are vectors in the source: nothing else may be reordered.

@@ -7,10 +7,10 @@ import argparse
 import os
 import pathlib
 
-from lnlib.measure.contestants import Case, arrays, line_calls, memory_calls
-from lnlib.measure.provenance import digits, machine_file, provenance, save, unwritable
-from lnlib.measure.rates import machine
-from lnlib.measure.stopwatch import compare
+from lnbook.measure.contestants import Case, arrays, line_calls, memory_calls
+from lnbook.measure.provenance import digits, machine_file, provenance, save, unwritable
+from lnbook.measure.rates import machine
+from lnbook.measure.stopwatch import compare
 
 SIZES = tuple(2**k for k in range(15, 28))
 SHAPES = ((2, 128, 1024), (8, 1024, 768), (4, 512, 4096))

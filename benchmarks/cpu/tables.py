@@ -6,8 +6,8 @@ import time
 
 import numpy as np
 
-from lnlib.measure.stopwatch import cell, progress
-from lnlib.measure.suite import AGAINST
+from lnbook.measure.stopwatch import cell, progress
+from lnbook.measure.suite import AGAINST
 
 
 class Progress:

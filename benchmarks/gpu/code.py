@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 from lnlib.gpu import kernels, ladder, plans
 from lnlib.gpu.prepared import in_kernels
-from lnlib.measure import provenance
-from lnlib.simt.cuda_access import bfloat16, float16, float32, float64
+from lnbook.measure import provenance
+from simt.cuda_access import bfloat16, float16, float32, float64
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
 

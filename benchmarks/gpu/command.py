@@ -15,8 +15,8 @@ import threading
 import time
 import traceback
 
-from lnlib.measure.events import TorchGpu
-from lnlib.measure.provenance import FOLDER, ROOT, provenance, save, slug, unwritable
+from lnbook.measure.events import TorchGpu
+from lnbook.measure.provenance import FOLDER, ROOT, provenance, save, slug, unwritable
 
 from . import stages, tables
 from .conditions import Conditions, nvidia_smi
@@ -55,7 +55,7 @@ def missing(families):
             found.append(f"PyTorch {torch.__version__} finds no GPU (built for CUDA {torch.version.cuda})")
     if set(families) <= set(PEERS):
         return found
-    from lnlib.simt.cuda_access import cuda
+    from simt.cuda_access import cuda
 
     if cuda.implementation is None:
         found.append("Numba's CUDA target is not installed: requirements-gpu.txt has it")
@@ -77,7 +77,7 @@ def device():
     """The GPU, and what its programs are compiled with."""
     import torch
 
-    from lnlib.simt.cuda_access import cuda
+    from simt.cuda_access import cuda
 
     p = torch.cuda.get_device_properties(0)
     uuid = f"GPU-{p.uuid}" if hasattr(p, "uuid") else "0"  # the first that PyTorch sees need not be the driver's first

@@ -16,7 +16,7 @@ from lnlib import gpu as lnlib_gpu
 from lnlib.gpu.prepared import compiled
 from lnlib.gpu.plans import RESIDENT
 from lnlib.gpu.steps import OUTPUTS, STEPS
-from lnlib.measure.events import SLEEP, once, sample
+from lnbook.measure.events import SLEEP, once, sample
 
 EPS = 1e-5
 PASSES = ("forward", "backward")

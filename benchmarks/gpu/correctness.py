@@ -1,6 +1,6 @@
 """Are the contestants of the GPU benchmark right? Against float64, and against themselves, a hundred times."""
 
-from lnlib.measure.provenance import digits
+from lnbook.measure.provenance import digits
 
 from .contestants import EPS, LADDER, PASSES, Case, arrays
 

@@ -14,9 +14,10 @@ from unittest import mock
 
 import numpy as np
 
-from lnlib import gpu, simt
+from lnlib import gpu
+import simt
 from lnlib.gpu import devices
-from lnlib.simt.cuda_access import cuda
+from simt.cuda_access import cuda
 
 from .tables import grid
 

@@ -6,9 +6,9 @@ import math
 from typing import NamedTuple
 from unittest import mock
 
-from lnlib.measure.events import TorchGpu, compare, host_seconds
-from lnlib.measure.provenance import digits
-from lnlib.mistakes.change import function_with
+from lnbook.measure.events import TorchGpu, compare, host_seconds
+from lnbook.measure.provenance import digits
+from normcheck.mistakes.change import function_with
 
 from .contestants import FAMILIES, LADDER, PASSES, PEERS, Case, Notes, arrays, contestants, plan_step
 

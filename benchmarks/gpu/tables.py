@@ -1,6 +1,6 @@
 """What the GPU benchmark prints when it is done."""
 
-from lnlib.measure.stopwatch import cell
+from lnbook.measure.stopwatch import cell
 
 from .conditions import FIELDS
 

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from lnlib import reference
-from lnlib.measure.provenance import digits
+from lnbook.measure.provenance import digits
 
 N, D, EPS = 24, 1024, 1e-5
 RATIOS = (0.0, 1e4)

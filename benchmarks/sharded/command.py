@@ -8,7 +8,7 @@ import pathlib
 import subprocess
 import sys
 
-from lnlib.measure.provenance import machine_file, provenance, save, unwritable
+from lnbook.measure.provenance import machine_file, provenance, save, unwritable
 from lnlib.sharded import launch
 
 PACKAGES = ("numpy", "mpi4py", "mpich", "torch", "jax", "jaxlib", "flax")

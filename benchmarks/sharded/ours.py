@@ -11,8 +11,8 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-from lnlib import measure
-from lnlib.measure import stopwatch
+from lnbook import measure
+from lnbook.measure import stopwatch
 from lnlib.sharded import cut, features, mpi
 from lnlib.sharded.demo import both_passes, one_process, whole
 from lnlib.sharded.shards import share

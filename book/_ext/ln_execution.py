@@ -16,14 +16,15 @@ from pathlib import Path
 
 from jupyter_cache import get_cache
 from jupyter_cache.executors import load_executor
+from ln_source import PACKAGES
 from myst_nb.core.read import is_myst_markdown_notebook
 
 KEPT_CACHES = 3
 
 # A figure is drawn twice, the second time for a phone; ln_figures makes files of that.
 BOTH = """\
-get_ipython().display_formatter.formatters["image/svg+xml"].for_type_by_name("lnlib.figures.style", "PageFigure",
-    lambda fig: __import__("lnlib.figures.narrow", fromlist=["both"]).both(fig))"""
+get_ipython().display_formatter.formatters["image/svg+xml"].for_type_by_name("lnbook.figures.style", "PageFigure",
+    lambda fig: __import__("lnbook.figures.narrow", fromlist=["both"]).both(fig))"""
 
 # Two builds give the same pages: figures are SVG with reproducible names, and what a cell prints comes
 # in one piece. (The kernel sends it every 0.2 s otherwise, and the pieces are joined by a line break.)
@@ -42,7 +43,7 @@ def cache_key(root):
     for name in re.findall(r"^[\w.-]+(?===)", needed, re.M):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # some are for another system
             digest.update(f"{name}={importlib.metadata.version(name)}\n".encode())
-    files = [*(root / "lnlib").rglob("*.py"), *(root / "benchmarks" / "results").rglob("*.json"),
+    files = [*(path for name in PACKAGES for path in (root / name).rglob("*.py")), *(root / "benchmarks" / "results").rglob("*.json"),
              *(root / "book" / "_data").rglob("*.json")]
     names = sorted(path.relative_to(root) for path in files)
     for name in (name for name in names if "mine" not in name.parts):  # a reader's own times are no page's
@@ -64,7 +65,7 @@ def _configure(app, config):
     profile.mkdir(parents=True, exist_ok=True)
     (profile / "ipython_kernel_config.py").write_text(KERNEL_CONFIG)
     os.environ["IPYTHONDIR"] = str(build / "ipython")
-    # Kernels and autodoc find lnlib without its being installed.
+    # Kernels and autodoc find the packages without their being installed.
     sys.path.insert(0, str(root))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sphinx.util.docutils import SphinxDirective
 
-from lnlib.exercises import exercises
+from lnbook.exercises import exercises
 
 TITLE = re.compile(r"^`{3}\{exercise-start\} (.+)\n:label: ex-(\S+)$", re.M)
 

@@ -1,6 +1,6 @@
 """A figure in two widths: ``<picture>`` shows the narrow drawing on a phone. No script is needed.
 
-The kernel of the build prints both drawings, one behind the other (:mod:`lnlib.figures.narrow`). Here they become files.
+The kernel of the build prints both drawings, one behind the other (:mod:`lnbook.figures.narrow`). Here they become files.
 Where parts of a drawing have the id ``colours...``, they are a layer of their own below the lines: the dark theme
 inverts the lines only.
 """

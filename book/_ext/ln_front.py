@@ -13,7 +13,7 @@ from sphinx.util.docutils import SphinxDirective
 
 BLOCK = r"^```\{exercise-start\} (?P<title>[^\n]+)\n:label: ex-%s\n(?P<body>.*?)^```\{exercise-end\}"
 STUB = re.compile(r"^```\{code-cell\} ipython3\n:tags: \[exercise\]\n(.*?)\n```$", re.M | re.S)
-NEEDED = "import numpy as np\nfrom lnlib.exercises import check"
+NEEDED = "import numpy as np\nfrom lnbook.exercises import check"
 
 
 def _cell(code, *classes):

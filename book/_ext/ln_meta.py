@@ -50,7 +50,7 @@ def _insert(app, pagename, templatename, context, doctree):
 def _draw(app, exception):
     if exception or app.builder.format != "html" or not site_address(app.config.ln_repository):
         return
-    from lnlib.figures import front
+    from lnbook.figures import front
     target = Path(app.outdir) / PICTURE
     front.preview(*front.measured_digits(), app.config.html_title, "One gradient, from algebra to silicon").savefig(
         target, dpi=150, metadata={"Software": None})

@@ -1,4 +1,4 @@
-"""The directive ``{lnlib} module.function``: show the library's source, so that page and code cannot drift apart."""
+"""The directive ``{source} package.module.function``: show its source, so that page and code cannot drift apart."""
 
 import ast
 import importlib
@@ -9,11 +9,13 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
+PACKAGES = "lnlib", "normcheck", "simt", "lnbook"
+
 
 def source_of(name, docstring=False):
-    """The source of ``lnlib.<name>``, without its docstring unless asked for."""
+    """The source of ``name``, without its docstring unless asked for."""
     module, _, attribute = name.rpartition(".")
-    obj = inspect.unwrap(getattr(importlib.import_module(f"lnlib.{module}"), attribute))
+    obj = inspect.unwrap(getattr(importlib.import_module(module), attribute))
     lines = textwrap.dedent(inspect.getsource(obj)).rstrip().split("\n")
     tree = ast.parse("\n".join(lines)).body[0]
     if not docstring and ast.get_docstring(tree) is not None:
@@ -39,11 +41,12 @@ class LibrarySource(SphinxDirective):
 
 def _modules(app, config):
     """A docstring may name any module that exists, also one that the API page leaves out."""
-    files = [path.relative_to(app.srcdir).with_suffix("") for path in Path(app.srcdir).glob("lnlib/**/*.py")]
+    files = [path.relative_to(app.srcdir).with_suffix("")
+             for package in PACKAGES for path in Path(app.srcdir, package).rglob("*.py")]
     config.nitpick_ignore = [*config.nitpick_ignore,
                              *(("py:mod", ".".join(file.parts).removesuffix(".__init__")) for file in files)]
 
 
 def setup(app):
     app.connect("config-inited", _modules)
-    app.add_directive("lnlib", LibrarySource)
+    app.add_directive("source", LibrarySource)

@@ -1,5 +1,5 @@
 from layer_norm_jax import layer_norm  # eps = 1e-5 is fixed in it
-from lnlib.validate import assert_valid
+from normcheck import assert_valid
 
 def test_layer_norm():
     assert_valid(layer_norm, framework="jax", eps=1e-5, quick=True,

@@ -1,5 +1,5 @@
 from layer_norm_torch import LayerNorm
-from lnlib.validate import assert_valid
+from normcheck import assert_valid
 
 def test_layer_norm():
     assert_valid(LayerNorm.apply, framework="torch")

@@ -1,7 +1,7 @@
 """A task of your own, in one file: copy it, change it, and name its folder with ``--tasks``."""
 
 from classroom.tasks.task import Task
-from lnlib.exercises.expect import expect_close
+from lnbook.exercises.expect import expect_close
 
 
 class SoftmaxBackward(Task):
@@ -40,7 +40,7 @@ class SoftmaxBackward(Task):
         return self.solved({"dy": rng.standard_normal(shape), "x": size + rng.standard_normal(shape)})
 
     def judge(self, found, expected, **_):
-        """Raise Mismatch, as the functions of ``lnlib.exercises.expect`` do, unless ``found`` is right."""
+        """Raise Mismatch, as the functions of ``lnbook.exercises.expect`` do, unless ``found`` is right."""
         expect_close(found, expected, self.rtol, "dx")
 
     def slips(self):

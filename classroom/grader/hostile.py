@@ -242,10 +242,10 @@ ONE = {
 # Instead of answers: functions with the names asked for, that return or do this.
 ANSWERS = {
     "tampers with the checks": '''
-import numpy, lnlib.exercises
+import numpy, lnbook.exercises
 numpy.allclose = numpy.array_equal = numpy.isclose = lambda *a, **k: True
 numpy.linalg.norm = lambda *a, **k: 0.0
-lnlib.exercises.expect = lnlib.exercises.expect_close = lambda *a, **k: None
+lnbook.exercises.expect = lnbook.exercises.expect_close = lambda *a, **k: None
 class Equal(float):
     __eq__ = __le__ = __lt__ = __ge__ = __gt__ = lambda self, other: True
     __array_ufunc__ = None

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lnlib.exercises.run import Mismatch, Raised, here, verdict
+from lnbook.exercises.run import Mismatch, Raised, here, verdict
 
 from .compare import difference
 from .launch import Limits
@@ -57,7 +57,7 @@ class Checked:
     """One check of a task, asked and judged: ``message`` is what is wrong, None if nothing.
 
     ``call(args)`` makes a call: it returns the result and the positions of changed arguments, or raises as ``make``
-    of :func:`lnlib.exercises.run.verdict`. :class:`Gone` and :class:`Slow` go through; whatever else is raised costs
+    of :func:`lnbook.exercises.run.verdict`. :class:`Gone` and :class:`Slow` go through; whatever else is raised costs
     this check alone.
     """
 

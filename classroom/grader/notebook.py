@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lnlib.exercises import run
+from lnbook.exercises import run
 
 from . import matches, wire
 from .sandbox import Sandbox
@@ -15,7 +15,7 @@ from .text import plain
 
 _HERE = Path(__file__).parent
 _INSIDE = {f"/grader/{name}": _HERE / name for name in ("child.py", "compare.py", "forms.py", "wire.py")} | {
-    "/packages/book/lnlib": Path(run.__file__).parents[1]}
+    f"/packages/book/{name}": Path(run.__file__).parents[2] / name for name in ("lnlib", "normcheck", "simt", "lnbook")}
 _GRACE = 2  # seconds; the child's own alarm comes first and costs less than a new process
 _PART = 2**23  # bytes of a submission that are sent at a time
 NO_NOTES = {"cells": 0, "errors": [], "twice": [], "missing": [], "taken": {}, "proposed": {}}

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lnlib.exercises.expect import expect, expect_array, expect_close, expect_number, expect_parts
+from lnbook.exercises.expect import expect, expect_array, expect_close, expect_number, expect_parts
 
 from . import norm as norms
 from . import order

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from lnlib.exercises.expect import expect
+from lnbook.exercises.expect import expect
 
 from . import norm as norms
 from .task import Task

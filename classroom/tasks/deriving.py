@@ -1,6 +1,6 @@
 """Graded tasks of chapters 1 to 3: a normalisation, its Jacobian, its backward."""
 
-from lnlib.exercises.expect import expect_close, expect_parts
+from lnbook.exercises.expect import expect_close, expect_parts
 
 from . import norm as norms
 from .task import Task

@@ -5,7 +5,7 @@ from collections import namedtuple
 
 import numpy as np
 
-from lnlib.exercises.expect import expect, expect_parts
+from lnbook.exercises.expect import expect, expect_parts
 
 from . import order
 from .task import Task

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lnlib.mistakes.change import function_of
+from normcheck.mistakes.change import function_of
 
 _ROOTS = {"inside": "np.sqrt(q + eps)", "outside": "np.sqrt(q) + eps", "floor": "np.sqrt(np.maximum(q, eps))",
           "squared": "np.sqrt(q + eps**2)", "least": "np.maximum(np.sqrt(q), eps)"}

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lnlib.exercises.expect import expect, expect_array
+from lnbook.exercises.expect import expect, expect_array
 
 #: The ways to join a list of sums. A number F joins groups of F neighbours, again and again.
 WAYS = ("sequence", "backwards", "halves", 2, 3, 4, 5, 6)

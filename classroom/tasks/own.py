@@ -13,8 +13,8 @@ from random import Random
 
 import numpy as np
 
-from lnlib.exercises.run import here, verdict
-from lnlib.mistakes.change import function_of
+from lnbook.exercises.run import here, verdict
+from normcheck.mistakes.change import function_of
 
 from .task import TASKS
 

@@ -8,12 +8,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from lnlib.exercises.registry import replied
-from lnlib.exercises.run import Call, each, plainly
-from lnlib.mistakes import change
-from lnlib.mistakes.change import changed, function_of
-from lnlib.mistakes.compare import is_numbers
-from lnlib.mistakes.recognise import matches
+from lnbook.exercises.registry import replied
+from lnbook.exercises.run import Call, each, plainly
+from normcheck.mistakes import change
+from normcheck.mistakes.change import changed, function_of
+from normcheck.mistakes.compare import is_numbers
+from normcheck.mistakes.recognise import matches
 
 #: The tasks by id.
 TASKS = {}
@@ -30,8 +30,8 @@ class Task:
       being np; ``example``, source of the public example's arguments in brackets; and ``title``, where it is not the
       class's docstring;
     * ``cases()``, of each check its title and what else ``ask`` takes; ``ask(rng, ...)``, its one
-      :class:`lnlib.exercises.run.Call` or several; ``judge(found, **about)`` of one result, as in
-      :func:`lnlib.exercises.run.each`: arrays, numbers, strings, and tuples, lists or dicts of them;
+      :class:`lnbook.exercises.run.Call` or several; ``judge(found, **about)`` of one result, as in
+      :func:`lnbook.exercises.run.each`: arrays, numbers, strings, and tuples, lists or dicts of them;
     * ``slips()``, (old, new, says): the solution with a text replaced is wrong; says names the mistake to its author.
 
     It may set ``rtol``, the relative L2 error that ``judge`` allows for float64 results of the public example, if they
@@ -69,7 +69,7 @@ class Task:
         return int(found[1]) if found else None
 
     def call(self, named, **more):
-        """A :class:`lnlib.exercises.run.Call` of the arguments ``names``; what else is known about it is ``more``."""
+        """A :class:`lnbook.exercises.run.Call` of the arguments ``names``; what else is known about it is ``more``."""
         return Call({name: (named | more)[name] for name in self.names}, **more)
 
     def solved(self, named, **more):

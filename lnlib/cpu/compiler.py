@@ -19,7 +19,7 @@ class NoAlias(CompilerBase):
 
     Without it vector loops stand behind run-time checks of every pair of arrays, for every row, and short rows
     spend their time in these. ``flags.noalias`` is not a documented option: if a version of Numba drops it the
-    results stay right, and tests/backends/test_cpu.py says so.
+    results stay right, and tests/lnlib/backends/test_cpu.py says so.
     """
 
     def __init__(self, *args, **kwargs):

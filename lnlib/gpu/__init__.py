@@ -1,7 +1,7 @@
 """Layer norm and its gradient on the GPU, each in one pass over memory: kernels in Numba CUDA.
 
 The same two functions as :mod:`lnlib.layernorm`, the same contract, and ``out=``. Where there is no GPU the kernels
-run, slowly, in :mod:`lnlib.simt`. In the order of the chapters:
+run, slowly, in :mod:`simt`. In the order of the chapters:
 
 * :mod:`~lnlib.gpu.ladder`: teaching kernels, from a thread for a row to rows in registers and partial sums.
 * :mod:`~lnlib.gpu.steps`: which of them make a step, how many threads each has, and what it asks of memory.
@@ -11,7 +11,6 @@ run, slowly, in :mod:`lnlib.simt`. In the order of the chapters:
 * :mod:`~lnlib.gpu.prepared`: a launch with little between it and the driver: compiled and packed once.
 * :mod:`~lnlib.gpu.launching`: :func:`launch`, one kernel on a GPU or interpreted, for those who write their own.
 * :mod:`~lnlib.gpu.backend`: the two functions themselves: arguments, what is launched, results.
-* :mod:`~lnlib.gpu.survey`: are they right here, and how fast? Not imported by itself.
 * ``lnlib.gpu.torch``: a function and a module for PyTorch's autograd, on CPU tensors too. Not imported by itself.
 """
 

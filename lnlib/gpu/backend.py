@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import contract
-from ..simt.cuda_access import bfloat16, float16, float32, float64
+from simt.cuda_access import bfloat16, float16, float32, float64
 from . import kernels, plans
 from .devices import is_tensor, machine_for
 from .prepared import Work

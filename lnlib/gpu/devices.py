@@ -8,8 +8,8 @@ import sys
 
 import numpy as np
 
-from .. import simt
-from ..simt.cuda_access import cuda
+import simt
+from simt.cuda_access import cuda
 from .prepared import device_of, in_kernels, on_device
 
 #: What the interpreter takes for the number of multiprocessors of its GPU.

@@ -18,7 +18,7 @@ r"""The kernels of :mod:`lnlib.gpu`, in Numba CUDA.
   gradient whose sums are near the largest number. A row that varies little at a huge mean is scaled only until its mean
   is known: eps counts in its variance. All arithmetic is float32, or float64 if ``real`` is.
 * **Half precision.** Numbers are widened when they are read, and rounded once when they are written. Of bfloat16 the
-  kernels see bits (:func:`~lnlib.simt.cuda_access.bfloat16`).
+  kernels see bits (:func:`~simt.cuda_access.bfloat16`).
 
 Arrays are flat, (rows * D). ``statistics`` has four numbers a row: a guess at the mean, the mean of what it leaves,
 1 / sqrt(var + eps), and the power of two by which the row is multiplied before.
@@ -30,8 +30,8 @@ constants of its plans.
 import math
 
 from .. import contract
-from ..simt.cuda_access import (
-    FULL, cuda, device, float32, float64, int32, int64, libdevice, load4, store4, uint64, widened)
+from simt.cuda_access import (FULL, cuda, device, float32, float64, int32, int64, libdevice, load4, store4, uint64,
+                              widened)
 from .plans import KEPT, TERMS
 
 #: Powers of two by which a row out of range is multiplied. The first is for one that is too large.

@@ -5,7 +5,7 @@ Every kernel works on flat float32 arrays in which N rows of D numbers lie one a
 are those of :mod:`lnlib.layernorm`, but with one rounded mean: nothing is recentred, and no row is done again.
 
 A kernel that needs constants when it is compiled (the number of threads in a block, say) is made by a function of
-them. :mod:`lnlib.simt` interprets a kernel as it stands. :mod:`lnlib.gpu.steps` says which kernels make a step of the
+them. :mod:`simt` interprets a kernel as it stands. :mod:`lnlib.gpu.steps` says which kernels make a step of the
 ladder, with how many threads, and what they ask of memory.
 
 Arguments are not checked: kernels and what they call run on the device, and :mod:`lnlib.gpu.steps` makes them with
@@ -15,7 +15,7 @@ constants of its plans.
 import functools
 import math
 
-from ..simt.cuda_access import FULL, cuda, device, float32, load4, store4
+from simt.cuda_access import FULL, cuda, device, float32, load4, store4
 
 # Sums over threads. All threads that take part call the function, and all get the sum where nothing else is said.
 

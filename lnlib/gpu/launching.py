@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .. import contract, simt
-from ..simt.cuda_access import cuda
+from .. import contract
+import simt
+from simt.cuda_access import cuda
 from .prepared import compiled
 
 
@@ -43,7 +44,7 @@ def describe():
         except importlib.metadata.PackageNotFoundError:
             continue
     found = device_name()
-    where = f"GPU: {found}" if found else "No GPU that Numba can use: kernels are interpreted, by lnlib.simt"
+    where = f"GPU: {found}" if found else "No GPU that Numba can use: kernels are interpreted, by simt"
     if cuda.implementation != "NVIDIA" and sys.platform != "emscripten":
         where += ". numba-cuda is not installed: requirements-gpu.txt has it"
     return f"{where}.\n{', '.join(versions)}."
@@ -57,13 +58,13 @@ def launch(kernel, blocks, threads, *arguments):
     * ``arguments``: numbers, and flat C-contiguous NumPy arrays, which the kernel writes in place.
 
     On a GPU the arrays are copied there and back, and the kernel is compiled at its first launch: a lesson, not a fast
-    way. Without one :func:`lnlib.simt.launch` interprets the kernel, with all its checks; errors as there.
+    way. Without one :func:`simt.launch` interprets the kernel, with all its checks; errors as there.
     """
     contract.require_count("blocks", blocks)
     contract.require_count("threads", threads, most=1024)
     if not cuda.is_available():
         simt.launch(kernel, blocks, threads, *arguments)
-        where = "interpreted by lnlib.simt"
+        where = "interpreted by simt"
     else:
         _on_gpu(kernel, blocks, threads, arguments)
         where = f"compiled by Numba, on {device_name()}"

@@ -15,7 +15,7 @@ import struct
 import sys
 import threading
 
-from ..simt.cuda_access import cuda
+from simt.cuda_access import cuda
 
 #: Numba passes a flat array as two addresses that a kernel does not use, count, bytes of a number, address, count,
 #: and bytes from one number to the next.

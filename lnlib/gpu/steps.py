@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .. import contract, simt
+from .. import contract
+import simt
 from . import ladder, launching
 
 SECTOR = 32  #: Bytes that memory delivers at once.
@@ -161,7 +162,7 @@ class Step(NamedTuple):
         ``inputs`` are float32 arrays. Forward takes x (N, D), gamma and beta (D,), and eps, and gives y, mean and
         rstd. Backward takes dy and x (N, D), mean and rstd (N, 1), gamma (D,), and gives dx, dgamma and dbeta. ``G``
         is the number of blocks of a persistent grid; N is enough where there are fewer rows. With ``log`` every
-        access is recorded (see :func:`lnlib.simt.launch`). With ``gpu`` the kernels are run by :func:`lnlib.gpu.launch`,
+        access is recorded (see :func:`simt.launch`). With ``gpu`` the kernels are run by :func:`lnlib.gpu.launch`,
         on the GPU if there is one, and the second list is empty.
         """
         for name, value in (("log", log), ("gpu", gpu)):

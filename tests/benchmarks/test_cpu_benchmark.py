@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.cpu import command, contestants, limit, tables
-from lnlib.measure.contestants import EPS, Case, arrays, ladder_calls, memory_calls, numpy_calls, thread_calls
+from lnbook.measure.contestants import EPS, Case, arrays, ladder_calls, memory_calls, numpy_calls, thread_calls
 
 
 def test_geometric_mean():

@@ -14,10 +14,10 @@ from clocks import FakeGpu
 from benchmarks.gpu import command, conditions, contestants, correctness, profile, stages, tables
 from benchmarks.gpu.contestants import Case, Notes
 from lnlib import gpu as lnlib_gpu
-from lnlib import results
+from lnbook import results
 from lnlib.gpu import plans
 from lnlib.gpu.steps import STEPS
-from lnlib.measure.provenance import ROOT
+from lnbook.measure.provenance import ROOT
 
 
 # Who takes part
@@ -330,7 +330,7 @@ def test_missing(monkeypatch):
     def broken(*arguments):  # a kernel that a compiler without NVVM was given
         raise RuntimeError("libnvvm.so\nnot found")
 
-    from lnlib.simt import cuda_access
+    from simt import cuda_access
 
     monkeypatch.setitem(sys.modules, "torch", None)
     assert command.missing(["pytorch"]) == ["PyTorch is not installed: install torch, built for CUDA"]

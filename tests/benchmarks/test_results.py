@@ -1,10 +1,10 @@
-"""lnlib.results finds the newest file of a kind, wherever it is called, or says what is missing."""
+"""lnbook.results finds the newest file of a kind, wherever it is called, or says what is missing."""
 
 import json
 
 import pytest
 
-from lnlib import results
+from lnbook import results
 
 
 @pytest.fixture

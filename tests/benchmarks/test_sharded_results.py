@@ -6,7 +6,8 @@ import math
 import pytest
 
 from benchmarks.sharded import cases, command
-from lnlib import results, reference
+from lnbook import results
+from lnlib import reference
 from lnlib.layernorm import layer_norm_backward, layer_norm_forward
 from lnlib.sharded import cut, features, traffic
 

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.cpu import assembly
 from lnlib import cpu
-from lnlib.measure import tricks
+from lnbook.measure import tricks
 
 X86 = """vmovups (%rax,%rdx,4), %zmm1; vfmadd231ps %zmm0, %zmm1, %zmm2; vfnmadd213pd %ymm0, %ymm1, %ymm2;
 vaddps (%rax), %ymm3, %ymm4; vsubps %xmm3, %xmm3, %xmm4; vextractf64x4 $1, %zmm0, %ymm1; vxorps %xmm0, %xmm0, %xmm0;

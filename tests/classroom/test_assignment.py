@@ -15,8 +15,8 @@ from answers import RIGHT, asked, failed
 from classroom import assignment, hidden, key as keys
 from classroom.grader import wire
 from classroom.tasks import TASKS, chapters, draw, drawn, norm
-from lnlib.exercises import exercises
-from lnlib.mistakes.change import function_of
+from lnbook.exercises import exercises
+from normcheck.mistakes.change import function_of
 
 SEEDS = range(3)
 IDS = tuple(task.id for task in draw(chapters(), 0))
@@ -375,7 +375,7 @@ def test_hidden_tests_judge_in_their_own_process(monkeypatch, capsys):
     # What the notebook's process does to its NumPy, or to the checks, changes nothing that is expected.
     for target in ("numpy.allclose", "numpy.array_equal", "numpy.linalg.norm", "numpy.isfinite"):
         monkeypatch.setattr(target, lambda *args, **kwargs: np.float64(0))
-    monkeypatch.setattr("lnlib.exercises.expect", lambda *args: None)
+    monkeypatch.setattr("lnbook.exercises.expect", lambda *args: None)
     assert hidden.points(lambda *args: args[0], *given) == 0
     assert "FAILED" in capsys.readouterr().out
 

@@ -15,7 +15,7 @@ from test_grading import ROOT, arguments, judged, make_class, sandbox, table  # 
 from classroom import assignment, rehearse, tasks
 from classroom.grader import feedback, forms, judge, matches, notebook, wire
 from classroom.grader.compare import compare, difference
-from lnlib.exercises import run
+from lnbook.exercises import run
 
 _CHAPTERS, _SEED = (1, 3), 7
 

@@ -23,7 +23,7 @@ from pages import ROOT
 from classroom import assignment, beside, key as keys, rehearse, tasks
 from classroom.grader import (cgroup, core, feedback, grade, hostile, judge, launch, points, schedule, submissions,
                               text)
-from lnlib.exercises import run as runner
+from lnbook.exercises import run as runner
 
 if sys.platform != "linux":
     pytest.skip("the grader needs Linux", allow_module_level=True)
@@ -838,7 +838,7 @@ def test_names_and_texts_of_submissions_are_text_in_table_and_page():
 
 
 def test_a_change_of_the_code_that_judges_grades_again(tmp_path, monkeypatch):
-    assert set(keys.CODE) == {ROOT / "classroom", ROOT / "lnlib/exercises", ROOT / "lnlib/mistakes"}
+    assert set(keys.CODE) == {ROOT / "classroom", ROOT / "lnbook/exercises", ROOT / "normcheck/mistakes"}
     for folder in ("code", "submissions"):
         (tmp_path / folder).mkdir()
     (tmp_path / "submissions" / "ann.ipynb").write_bytes(b"{}")

@@ -9,8 +9,8 @@ import pytest
 from answers import python
 from pages import BOOK, CHAPTERS, ROOT
 
-from lnlib.exercises import exercises
-from lnlib.mistakes import MUTANTS, TESTS
+from lnbook.exercises import exercises
+from normcheck.mistakes import MUTANTS, TESTS
 
 TEXT = (BOOK / "for-instructors.md").read_text(encoding="utf-8")
 SOURCES = {int(path.stem[:2]): path.read_text(encoding="utf-8") for path in CHAPTERS}

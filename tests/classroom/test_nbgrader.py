@@ -23,7 +23,7 @@ if not REQUIRED and importlib.util.find_spec("nbgrader") is None:
 # What a student may try from inside a notebook: the tests' tools replaced, under every name they are known by.
 TAMPERING = """
 import numpy as np
-import lnlib.exercises
+import lnbook.exercises
 
 def points(*args): return 4.0
 def check(*args, **kwargs): return True
@@ -32,7 +32,7 @@ def compare(*args): print("agrees")
 np.allclose = np.array_equal = lambda *args, **kwargs: True
 np.testing.assert_allclose = np.testing.assert_array_equal = lambda *args, **kwargs: None
 np.linalg.norm = lambda *args, **kwargs: np.float64(0)
-lnlib.exercises.check = lnlib.exercises.expect = lnlib.exercises.expect_close = lambda *args, **kwargs: None
+lnbook.exercises.check = lnbook.exercises.expect = lnbook.exercises.expect_close = lambda *args, **kwargs: None
 """
 
 

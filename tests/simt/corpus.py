@@ -13,8 +13,8 @@ from math import sqrt
 
 import numpy as np
 
-from lnlib.mistakes.change import executed
-from lnlib.simt.cuda_access import FULL, cuda, device, float16, float32, float64, int32, int64, load4, store4
+from normcheck.mistakes.change import executed
+from simt.cuda_access import FULL, cuda, device, float16, float32, float64, int32, int64, load4, store4
 
 FOUR, SIXTEEN, ONE, HALF, YES, NONE, PAIR, NESTED = 4, 16, 1, 0.5, True, None, (4, 8), ((1, 2), (3, 4))
 F32, I64, TABLE, LIST, DICT, BIG = np.float32(2), np.int64(4), np.arange(32, dtype=np.float32), [1, 2], {1: 2}, 2**70

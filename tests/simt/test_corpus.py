@@ -1,13 +1,13 @@
 """What a kernel may use: a corpus of small kernels, each taken or refused, and the lists by which it is decided.
 
-That Numba's compiler decides the same way is tested in tests/ptx/test_compiled.py, where there is one.
+That Numba's compiler decides the same way is tested in tests/lnlib/ptx/test_compiled.py, where there is one.
 """
 
 import corpus
 import pytest
 
-from lnlib import simt
-from lnlib.simt import allowed
+import simt
+from simt import allowed
 
 
 def run(name):

@@ -17,9 +17,9 @@ import pytest
 from cases import read_only
 from pages import ROOT
 
-from lnlib import simt
-from lnlib.simt import cuda_access, memory, source
-from lnlib.simt.cuda_access import FULL, cuda, device, float16, float32, float64, int32, int64, load4, store4
+import simt
+from simt import cuda_access, memory, source
+from simt.cuda_access import FULL, cuda, device, float16, float32, float64, int32, int64, load4, store4
 
 f32 = np.float32
 
@@ -758,12 +758,12 @@ def test_launch_leaves_no_trace(monkeypatch):
 
 def test_size():
     """Something a student can read."""
-    for module in (ROOT / "lnlib" / "simt").glob("*.py"):
+    for module in (ROOT / "simt").glob("*.py"):
         assert len(module.read_text().splitlines()) <= 400
 
 
 def test_only_numpy_is_needed():
-    code = "import sys, lnlib.simt; print(any(name in sys.modules for name in ('numba', 'matplotlib')))"
+    code = "import sys, simt; print(any(name in sys.modules for name in ('numba', 'matplotlib')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "False\n"
 
 

@@ -47,7 +47,7 @@ def _statement(code, name):
 
 
 def _narrowed(code, wanted):
-    """The statement; of ``from lnlib import a, figures`` perhaps ``a`` alone is wanted."""
+    """The statement; of ``from lnlib import a, forms`` perhaps ``a`` alone is wanted."""
     node = ast.parse(code).body[0]
     if isinstance(node, IMPORTS):
         node.names = [a for a in node.names if (a.asname or a.name).split(".")[0] in wanted]

@@ -58,7 +58,7 @@ class Stream(io.TextIOBase):
 def show(value):
     """Post a value in the best form that it has."""
     sys.stdout.flush(), sys.stderr.flush()
-    if type(value).__module__ == "lnlib.exercises.report":
+    if type(value).__module__ == "lnbook.exercises.report":
         post("report", value.id, len(value.passed), value.total)
     for method, kind in FACES:
         data = getattr(value, method, lambda: None)() if not isinstance(value, type) else None
@@ -135,7 +135,7 @@ _done = {}  # number of a cell: the code that ran, in the page's namespace
 
 async def _execute(code, name, space):
     """Run the code; its last line, if an expression, is shown."""
-    # One name for each cell: lnlib.simt reads a kernel's source, and finds it by this name.
+    # One name for each cell: simt reads a kernel's source, and finds it by this name.
     linecache.cache[name] = len(code), None, code.splitlines(True), name
     space.pop("__warningregistry__", None)  # a second run warns again
     tree = ast.parse(code, name)

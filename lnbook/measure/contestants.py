@@ -1,0 +1,380 @@
+"""Who takes part, and on what arrays: the passes, the teaching kernels, NumPy's single calls, and memory itself.
+
+PyTorch is called without autograd, in the ways that cost it least. Copy and triad are contestants too: they move the
+bytes that a forward (read x, write y) and a backward (read x and dy, write dx) cannot avoid, on the same arrays.
+
+A family takes a case and its arrays and yields names and calls without arguments. Nobody checks what it takes: that
+:func:`passes` and others for readers have done.
+"""
+
+import contextlib
+import functools
+import importlib
+import math
+import sys
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from lnlib import contract
+from .allocation import memory
+from .stopwatch import interleave, table
+
+EPS = 1e-5
+
+# Bytes between the start of a page and an array's first element. NumPy's large arrays begin after glibc's header of
+# 16 bytes in blocks from the kernel: every 64-byte load then touches two cache lines, and all arrays lie alike.
+# PyTorch aligns its own results.
+PAGE = 4096
+ALIGNMENTS = {"ordinary": 16, "aligned": 0}
+
+
+class Case(NamedTuple):
+    """What is timed; the fields are the coordinates of a record."""
+
+    shape: tuple
+    dtype: str
+    which: str
+    threads: int
+    state: str
+    alignment: str
+
+    @property
+    def full(self):
+        """Are all contestants measured here, or only those that the state or the alignment can change?"""
+        return self.state == "recycled" and self.alignment == "ordinary"
+
+
+# The arrays
+
+def place(values, offset):
+    """A copy of ``values`` whose first element lies ``offset`` bytes after the start of a page."""
+    room = np.empty(values.nbytes + PAGE + offset, np.uint8)
+    start = -room.ctypes.data % PAGE + offset
+    array = room[start:start + values.nbytes].view(values.dtype).reshape(values.shape)
+    array[...] = values
+    return array
+
+
+class Arrays(NamedTuple):
+    x: np.ndarray
+    gamma: np.ndarray
+    beta: np.ndarray
+    dy: np.ndarray
+    out: np.ndarray
+
+    def rows(self):
+        """The same memory as (rows, D) arrays."""
+        return Arrays(*(a if a.ndim == 1 else a.reshape(-1, a.shape[-1]) for a in self))
+
+
+def arrays(case):
+    """Normal numbers; their values do not change the time."""
+    rng = np.random.default_rng(0)
+    shapes = Arrays(case.shape, case.shape[-1:], case.shape[-1:], case.shape, case.shape)
+    return Arrays(*(place(rng.standard_normal(s, np.float32).astype(case.dtype), ALIGNMENTS[case.alignment])
+                    for s in shapes))
+
+
+# The contestants: each family takes a case and its arrays and yields names and calls without arguments
+
+def lnlib_calls(case, a):
+    from lnlib import cpu as ours
+
+    for precise in (False, True) if case.dtype == "float32" else (False,):
+        name = "lnlib-precise" if precise else "lnlib"
+        forward = partial(ours.layer_norm_forward, a.x, a.gamma, a.beta, EPS, precise=precise)
+        call = forward if case.which == "forward" else partial(ours.layer_norm_backward, a.dy, forward()[1])
+        yield name, call
+        yield f"{name}-out", partial(call, out=a.out)
+
+
+def numpy_calls(case, a):
+    from lnlib.cpu import ladder
+
+    if case.alignment != "ordinary":
+        return
+    r = a.rows()
+    eps = r.x.dtype.type(EPS)
+    if case.which == "forward":
+        yield "numpy-idiomatic", partial(ladder.idiomatic_forward, r.x, r.gamma, r.beta, eps)
+        if case.full:
+            yield "numpy-reused", partial(ladder.reused_buffers_forward, r.x, r.gamma, r.beta, eps, out=r.out)
+    else:
+        cache = ladder.idiomatic_forward(r.x, r.gamma, r.beta, eps)[1]
+        yield "numpy-idiomatic", partial(ladder.idiomatic_backward, r.dy, cache)
+        if case.full:
+            cache = ladder.reused_buffers_forward(r.x, r.gamma, r.beta, eps)[1]
+            yield "numpy-reused", partial(ladder.reused_buffers_backward, r.dy, cache, out=r.out,
+                                          scratch=np.empty_like(r.x))
+
+
+def torch_call(case, a):
+    """The PyTorch operation that also returns, or takes, what backward needs, and its arguments."""
+    import torch
+
+    torch.set_num_threads(case.threads)
+    x, gamma, beta, dy = (torch.from_numpy(t) for t in a[:4])
+    D = [case.shape[-1]]
+    _, mean, rstd = torch.native_layer_norm(x, D, gamma, beta, EPS)
+    if case.which == "forward":
+        return torch.native_layer_norm, (x, D, gamma, beta, EPS)
+    function = torch.ops.aten.native_layer_norm_backward.default
+    return function, (dy, x, D, mean, rstd, gamma, beta, [True, True, True])
+
+
+def torch_calls(case, a):
+    """Forward is the public function; beside it the operation inside, which saves a microsecond's wrapper.
+
+    Backward has no public function but autograd, so there the operation inside is the peer.
+    """
+    import torch
+
+    function, arguments = torch_call(case, a)
+    if case.which == "backward":
+        yield "pytorch", partial(function, *arguments)
+    else:
+        yield "pytorch", partial(torch.nn.functional.layer_norm, *arguments)
+        yield "pytorch-native", partial(function, *arguments)
+
+
+@functools.cache
+def memory_loops(threads):
+    """Copy and triad, ``to = x + s * dy``, over flat arrays cut into a part for each thread.
+
+    Both are compiled for the CPU's widest vectors; one thread runs them without a pool. LLVM may turn the copy
+    into memcpy, which is a fair way to copy.
+    """
+    import numba
+
+    @numba.njit
+    def copy(to, x):
+        for i in range(to.size):
+            to[i] = x[i]
+
+    @numba.njit(fastmath={"contract"})
+    def triad(to, x, s, dy):
+        for i in range(to.size):
+            to[i] = x[i] + s * dy[i]
+
+    @numba.njit(parallel=threads > 1)
+    def copy_parts(to, x, parts):
+        for part in numba.prange(parts):
+            lo, hi = part * x.size // parts, (part + 1) * x.size // parts
+            copy(to[lo:hi], x[lo:hi])
+
+    @numba.njit(parallel=threads > 1)
+    def triad_parts(to, x, s, dy, parts):
+        for part in numba.prange(parts):
+            lo, hi = part * x.size // parts, (part + 1) * x.size // parts
+            triad(to[lo:hi], x[lo:hi], s, dy[lo:hi])
+
+    return copy_parts, triad_parts
+
+
+def memory_calls(case, a):
+    copy, triad = memory_loops(case.threads)
+    x, dy, out = (t.reshape(-1) for t in (a.x, a.dy, a.out))
+    if case.which == "forward":
+        yield "copyto", partial(np.copyto, out, x)  # on one thread, always
+        yield "copy-loop", partial(copy, out, x, case.threads)
+    else:
+        yield "triad", partial(triad, out, x, x.dtype.type(3), dy, case.threads)
+
+
+# Smaller calls that show one thing each
+
+def ladder_calls(case, a, names=None):
+    """The teaching kernels: each of ``lnlib.cpu.ladder.STEPS`` is a pair (forward, backward), one perhaps None."""
+    from lnlib.cpu import ladder
+
+    r = a.rows()
+    eps = r.x.dtype.type(EPS)
+    of_x = ladder.reused_buffers_forward(r.x, r.gamma, r.beta, eps)[1]
+    for name in ladder.STEPS if names is None else names:
+        forward, backward = ladder.STEPS[name]
+        if case.which == "forward" and forward:
+            yield name, partial(forward, r.x, r.gamma, r.beta, eps)
+        if case.which == "backward" and backward:
+            cache = forward(r.x, r.gamma, r.beta, eps)[1] if forward else of_x
+            yield name, partial(backward, r.dy, cache)
+
+
+def thread_calls(case, a):
+    """dgamma and dbeta in one part, and in a part for each thread whose sums lie side by side, or apart."""
+    from lnlib.cpu import ladder
+
+    r = a.rows()
+    for name, parts, padding in (("one-part", 1, 0), *((n, case.threads, p) for n, p in ladder.PADDINGS.items())):
+        sums = place(np.zeros((parts, 2, r.x.shape[1] + padding), r.x.dtype), ALIGNMENTS["ordinary"])
+        yield name, partial(ladder.add_parts, r.dy, r.x, sums)
+
+
+def trick_calls(case, a, names=None):
+    """:mod:`lnlib.cpu` without one of its measures (:mod:`lnbook.measure.tricks`); to be compared with "lnlib-out".
+
+    All write into one array: in different ones the same loops differ by more than some of the measures make.
+    """
+    from .tricks import BACKWARD_ONLY, TRICKS, without
+
+    for name in TRICKS if names is None else names:
+        forward = partial(without(name).layer_norm_forward, a.x, a.gamma, a.beta, EPS, out=a.out)
+        if case.which == "backward":
+            yield name, partial(without(name).layer_norm_backward, a.dy, forward()[1], out=a.out)
+        elif name not in BACKWARD_ONLY:
+            yield name, forward
+
+
+def line_calls(a):
+    """Those lines of the idiomatic forward that pass over all of x, named as in ``cost.operations``.
+
+    Results go to an array that exists, so that no time is spent on getting memory.
+    """
+    x, gamma, beta, dy, out = a.rows()
+    row = np.ones((len(x), 1), x.dtype)
+
+    def without_buffer():
+        before = np.setbufsize(16)
+        np.subtract(x, row, out=out)
+        np.setbufsize(before)
+
+    return {
+        "mean = sum(x)": lambda: np.add.reduce(x, axis=-1, keepdims=True),
+        "c = x - mean": lambda: np.subtract(x, row, out=out),
+        "c = x - mean, no buffer": without_buffer,
+        "square = c * c": lambda: np.multiply(dy, dy, out=out),
+        "var = sum(square)": lambda: np.add.reduce(dy, axis=-1, keepdims=True),
+        "xhat = c * rstd": lambda: np.multiply(dy, row, out=out),
+        "scaled = gamma * xhat": lambda: np.multiply(gamma, dy, out=out),
+        "y = scaled + beta": lambda: np.add(dy, beta, out=out),
+    }
+
+
+# For readers: what the pages tell times of, to be timed here
+
+FAMILIES = {name: family for family, names in (
+    (numpy_calls, ("numpy-idiomatic", "numpy-reused")), (torch_calls, ("pytorch", "pytorch-native")),
+    (lnlib_calls, ("lnlib", "lnlib-out", "lnlib-precise", "lnlib-precise-out")),
+    (ladder_calls, ("separate", "fused-in-order", "fused", "one-reading", "no-alias")),
+    (trick_calls, ("no-noalias", "no-head", "no-prefetch", "no-shared-line", "no-streaming", "no-quarters",
+                   "float64-sums")))
+    for name in names}
+
+#: Accesses of the passes, (forward, backward); those that are not here are fused and have two and three.
+ACCESSES = {"numpy-idiomatic": (12, 21), "numpy-reused": (10, 21), "separate": (4, 7)}
+
+
+def _require_shape(shape):
+    shape = contract.require_several("shape", shape)
+    if not shape:
+        raise ValueError("shape: found (), expected at least one axis, the features")
+    return tuple(contract.require_count("shape", n) for n in shape)
+
+
+def _threads(number, call):
+    """The call with so many of Numba's threads."""
+    import numba
+
+    def run():
+        numba.set_num_threads(number)
+        return call()
+    return run
+
+
+def _calls(family, case, a, names):
+    """The calls of a family that have one of these names; on Numba's threads where they use any."""
+    if family is ladder_calls:
+        import numba  # noqa: F401 - without it these loops would be Python's
+    options = {"names": names} if family in (ladder_calls, trick_calls) else {}
+    found = {name: call for name, call in family(case, a, **options) if names is None or name in names}
+    if family in (lnlib_calls, trick_calls, memory_calls):
+        return {name: _threads(case.threads, call) for name, call in found.items()}
+    return found
+
+
+def passes(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"), which="forward", threads=1):
+    """Calls to be timed, {name: call}: passes over one float32 x, and the copy or the triad of the same arrays.
+
+    * ``names``: NumPy's "numpy-idiomatic" and "numpy-reused"; "pytorch"; "lnlib", which is :mod:`lnlib.cpu`,
+      "lnlib-out" and "lnlib-precise"; the steps of :mod:`lnlib.cpu.ladder`; :mod:`lnlib.cpu` without one of its
+      measures: "no-noalias", "no-prefetch", "no-shared-line", "no-streaming", "no-head", "no-quarters",
+      "float64-sums".
+    * ``which``: "forward" comes with "copyto" and "copy-loop", a compiled copy, "backward" with "triad".
+    * ``threads``: of :mod:`lnlib.cpu`, of PyTorch, and of the compiled copy and triad. Numba's number is set in the
+      calls, PyTorch's here, and neither is set back: that would be timed, too. :func:`show` does so afterwards.
+
+    What cannot run here (no Numba, no PyTorch) is left out, and a printed line says so.
+    """
+    shape = _require_shape(shape)
+    names = contract.require_several("names", names)
+    for name in names:
+        contract.require_choice("names", name, FAMILIES)
+    contract.require_choice("which", which, ("forward", "backward"))
+    contract.require_count("threads", threads)
+    case = Case(shape, "float32", which, threads, "recycled", "ordinary")
+    a, found, missing = arrays(case), {}, {}
+    for family in dict.fromkeys([memory_calls, *(FAMILIES[name] for name in names)]):
+        wanted = None if family is memory_calls else [name for name in names if FAMILIES[name] is family]
+        try:
+            found |= _calls(family, case, a, wanted)
+        except ImportError as error:
+            if family is memory_calls:
+                found["copyto"] = partial(np.copyto, a.out, a.x)
+            package = "PyTorch" if (error.name or "").startswith("torch") else "Numba"
+            missing.setdefault(package, []).extend(wanted or ["the compiled copy and triad"])
+    for package, lost in missing.items():
+        why = (f"no browser runs {package}; threads and page faults it cannot show either"
+               if sys.platform == "emscripten" else f"{package} is not installed")
+        print(f"not measured here: {', '.join(lost)}: {why}")
+    return found
+
+
+@contextlib.contextmanager
+def threads_set_back(torch_too=False):
+    """Afterwards Numba, and PyTorch if it takes part, have as many threads as before."""
+    with contextlib.ExitStack() as afterwards:
+        for name in ("numba", *["torch"] * torch_too):
+            with contextlib.suppress(ImportError):
+                module = importlib.import_module(name)
+                afterwards.callback(module.set_num_threads, module.get_num_threads())
+        yield
+
+
+def show(shape, names=("numpy-idiomatic", "numpy-reused", "pytorch", "lnlib"), which="forward", threads=1,
+         state="recycled", **options):
+    """Time the :func:`passes` of these arguments and print the table: prediction, measurement, ratio, GB/s.
+
+    Results lie in old memory, or in new with ``state`` "fresh" (:func:`lnbook.measure.memory`). ``options`` are those of
+    :func:`lnbook.measure.interleave`. A prediction is that of chapters 10 and 11: accesses (``ACCESSES``) at the time of
+    one in a copy or a triad of the same rounds. Arguments are not checked: those functions do it.
+    """
+    with memory(state), threads_set_back("pytorch" in names):
+        found = interleave(passes(shape, names, which, threads), **options)
+    moves = {name: ACCESSES.get(name, (2, 3))[which == "backward"] for name in names if name in found}
+    print(f"{tuple(shape)}, float32, {which}, threads: {threads}")
+    print(table(found, 4 * math.prod(shape), moves))
+
+
+def lines(shape):
+    """Calls to be timed: NumPy's lines of the idiomatic forward that pass over all of x, named as in ``lnlib.cost``.
+
+    float32, and a copy of the same array beside them.
+    """
+    a = arrays(Case(_require_shape(shape), "float32", "forward", 1, "recycled", "ordinary"))
+    return {"copyto": partial(np.copyto, a.out, a.x)} | line_calls(a)
+
+
+def partial_sums(D, rows=None, threads=2):
+    """Calls to be timed: dgamma and dbeta of rows of D numbers, {"one-part", "side-by-side", "apart": call}.
+
+    Added in one part, and in a part for each thread, whose sums lie side by side or lines apart. ``rows``: without it
+    2^18 numbers in all. Needs Numba; ImportError without.
+    """
+    D = contract.require_count("D", D)
+    rows = max(1, 2**18 // D) if rows is None else contract.require_count("rows", rows)
+    threads = contract.require_count("threads", threads)
+    import numba  # noqa: F401 - without it the loops would be Python's
+
+    case = Case((rows, D), "float32", "backward", threads, "recycled", "ordinary")
+    return {name: _threads(threads, call) for name, call in thread_calls(case, arrays(case))}

@@ -1,0 +1,481 @@
+"""Chapter 9: its other backward passes are what they say, its claims hold, its exercises refuse weak answers."""
+
+import math
+
+import numpy as np
+import pytest
+from attempts import failed
+from drawn import with_data
+from questions import percent, plain, says
+
+from lnbook import exercises
+from lnlib import forms, layer_norm_backward, layer_norm_forward, recreations
+from lnlib import reference, regimes, summation
+from lnbook.exercises import ch09
+from lnbook.figures import breaking
+from lnlib.gradcheck import complex_step
+from lnlib.reference import relative_error
+from lnlib.rounding import FORMATS, TAU, round_to
+from lnlib.summation import sum_rows
+
+U = 2.0**-24
+F4 = np.float32
+
+
+def parameters(D, dtype=F4):
+    return np.ones(D, dtype), np.zeros(D, dtype)
+
+
+def library(x, gamma, beta, dy, eps=1e-5, precise=False):
+    return layer_norm_backward(dy, layer_norm_forward(x, gamma, beta, eps, precise=precise)[1])
+
+
+def affine(x, gamma, beta, dy, eps):
+    return recreations.pytorch_backward(dy, recreations.pytorch_forward(x, gamma, beta, eps)[1])
+
+
+# lnlib.forms
+
+@pytest.mark.parametrize("eps", [1e-5, 1.0])
+def test_three_forms_of_one_function(rng, eps):
+    """In float64, D = 7, ratio 2: ten roundings, times kappa or a product with the mean, both below 20: 200 u."""
+    x, g = 2 + rng.standard_normal((3, 7)), rng.standard_normal((3, 7))
+    exact = reference.layer_norm(x, *parameters(7, float), g, eps).dx
+    mean = x.mean(axis=-1, keepdims=True)
+    rstd = 1 / np.sqrt(x.var(axis=-1, keepdims=True) + eps)
+    xhat = (x - mean) * rstd
+    for found in (forms.centred(g, xhat, rstd), forms.affine(g, x, mean, rstd),
+                  forms.reorthogonalised(g, xhat, rstd, eps)):
+        assert relative_error(found, exact) < 200 * 2**-53
+    narrow = [a.astype(F4) for a in (g, x, mean, rstd, xhat)]
+    assert forms.affine(*narrow[:4]).dtype == F4
+    assert forms.reorthogonalised(narrow[0], narrow[4], narrow[3]).dtype == F4
+    assert forms.centred(narrow[0], narrow[4], narrow[3]).dtype == F4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_saved_statistics_are_rounded_once(rng, dtype):
+    """Half a spacing of the format at most; the exact values come from integers."""
+    x = (50 + rng.uniform(0.1, 10, (40, 1)) * rng.standard_normal((40, 64))).astype(F4)
+    mean, rstd = forms.saved_statistics(x, dtype, eps=0.01)
+    assert mean.dtype == rstd.dtype == F4 and mean.shape == rstd.shape == (40, 1)
+    exact = reference.to_float64(reference.layer_norm(x, *parameters(64), eps=0.01).rstd)
+    for found, right in ((mean, x.astype(float).mean(axis=-1, keepdims=True)), (rstd, exact)):
+        assert np.array_equal(round_to(found, dtype), found)
+        off = np.abs(found - right) / right
+        assert off.max() <= FORMATS[dtype].u * (1 + 1e-6) and off.max() > FORMATS[dtype].u / 4
+
+
+def test_eps_outside_is_differentiated_right(rng):
+    """Against the complex step of the forward function, which needs no formula: 1e-13 is a hundred roundings."""
+    x, g = 3 + rng.standard_normal((2, 3, 5)), rng.standard_normal((2, 3, 5))
+    for eps in (1e-5, 0.5):
+        numeric = complex_step(lambda a: forms.eps_outside_forward(a, eps), x, dy=g)
+        assert relative_error(forms.eps_outside_backward(g, x, eps), numeric) < 1e-13
+
+
+# What the page says
+
+@pytest.mark.slow
+def test_the_lines_lie_on_the_map(rng):
+    """The page's map: both medians within the fifth to five that theory lines promise, in fact within 2."""
+    ratios, kappas = np.logspace(0, 6, 13), np.logspace(0, 7, 15)
+    maps = regimes.backward_errors({"lnlib": library, "affine": affine}, kappas, ratios, 1e8, "along", rng=rng)
+    cancelled = regimes.backward_loss(kappas[:, None], "along", wide=True)
+    shifted = np.hypot(regimes.backward_loss(kappas[:, None], "along"),
+                       kappas[:, None] * regimes.mean_loss(ratios, 256, "pairwise"))
+    for name, line, least in (("lnlib", cancelled, 100), ("affine", shifted, 60)):
+        quotient, cells = regimes.agreement(maps[name]["dx"], line)
+        assert 0.5 < quotient < 2 and cells >= least
+    # Offset does not matter to a recentred xhat: a row of the map is flat but for chance, over six decades.
+    # Of four rows' median, twice its mean in either direction is far out.
+    rows = maps["lnlib"]["dx"][2:11]
+    assert (rows.max(axis=1) < 3 * rows.min(axis=1)).all()
+    assert (maps["affine"]["dx"][2:11, -1] > 1e4 * maps["affine"]["dx"][2:11, 0]).all()
+    # At kappa 1 the g of the map has no part along xhat: the shift costs nothing, the affine form something.
+    assert (maps["affine"]["dx"][0, 6:11] < 0.5 * shifted[0, 6:11]).all()
+
+
+@pytest.mark.parametrize("sigma, zero", [(10, False), (100, True)])
+def test_two_features_leave_only_eps(sigma, zero):
+    """g along xhat: kappa is 1 + E, and from E = 1/u on dx is zero in float32; precise=True rounds dx once.
+
+    In float64 kappa u is 1e9 * 1e-16 at sigma = 100: 1e-7, and a few such.
+    """
+    pair = np.array([[-1, 1]], F4)
+    x, energy = F4(sigma) * pair, sigma**2 / 1e-5
+    exact = reference.layer_norm(x, *parameters(2), pair)
+    assert reference.kappa(exact, pair, np.ones(2)) == pytest.approx(1 + energy, rel=1e-9)
+    assert (energy > 1 / U) == zero
+    assert (library(x, *parameters(2), pair)[0] == 0).all() == zero
+    assert relative_error(library(x, *parameters(2), pair, precise=True)[0], exact.dx) < U + 4 * energy * 2**-53
+
+
+def test_constant_rows_and_the_place_of_eps():
+    x, g = np.full((1, 4), 3.0), np.array([[1.0, 0, 0, 0]])
+    assert (forms.eps_outside_forward(x) == 0).all()
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(forms.eps_outside_backward(g, x)).all()
+    inside, _, _ = library(x, *parameters(4, float), g)
+    assert np.allclose(inside, (g - 0.25) / np.sqrt(1e-5), rtol=1e-15)
+
+
+def test_the_kink_of_a_clipped_variance():
+    """Three branches one step of the offset apart. Known exactly: raw is a multiple of 16, the spacing at 12000**2."""
+    row, g, one = np.array([[0, 1, 2, 3]], F4), np.array([[4, 0, 0, 0]], F4), np.ones(4, F4)
+    caches = {k: recreations.flax_forward(row + F4(k), one, 0 * one)[1] for k in range(12002, 12006)}
+    raw = {k: cache[2].item() for k, cache in caches.items()}
+    assert raw == {12002: 0, 12003: 16, 12004: 0, 12005: -16}
+    dx = {k: recreations.flax_backward(g, cache)[0] for k, cache in caches.items()}
+    r = 1 / np.sqrt(1e-5)
+    assert np.allclose(dx[12005], r * (g - 1), rtol=1e-6)  # no third term
+    assert np.spacing(F4(12003**2)) == 16
+    assert 4e7 < np.abs(dx[12004]).max() / np.abs(dx[12003]).max() < 6e7
+    c = row - 1.5
+    # Half of the third term, as the sum of two products with x and m: u * 12000 / 0.5 of the smallest element, each.
+    assert np.allclose(dx[12004], -r**3 / 2 * c * (g * c).mean(), rtol=2 * U * 12000 / 0.5)
+    assert np.abs(dx[12003]).max() < 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("ratio", [8, 64])
+def test_rounded_statistics_spoil_dgamma_more_than_dx(rng, dtype, ratio):
+    """dgamma is off by delta = tau u ratio, dx by delta sqrt(2 / D), both besides tau u for rstd; to a factor of 2."""
+    D, u = 256, FORMATS[dtype].u
+    g = rng.standard_normal((64, D)).astype(F4)
+    x = rng.uniform(1, 2, (64, 1)).astype(F4) * regimes.rows(rng, 64, D, ratio)
+    mean, rstd = forms.saved_statistics(x, dtype)
+    xhat = (x - mean) * rstd
+    exact = reference.layer_norm(x, *parameters(D), g)
+    dgamma = relative_error((g * xhat).sum(axis=0, dtype=float), exact.dgamma)
+    dx = relative_error(forms.centred(g, xhat, rstd), exact.dx)
+    assert 0.5 < dgamma / (TAU * u * np.hypot(1, ratio)) < 2
+    assert 0.5 < dx / (TAU * u * np.hypot(1, ratio * np.sqrt(2 / D))) < 2
+
+
+@pytest.mark.slow
+def test_the_affine_form_loses_more_to_the_same_mean(rng):
+    D = 256
+    g = rng.standard_normal((64, D)).astype(F4)
+    for ratio, low, high in ((0, 0.8, 1.25), (1e3, 2, 20), (1e5, 2, 20)):
+        x = regimes.rows(rng, 64, D, ratio)
+        mean, rstd = forms.saved_statistics(x)
+        exact = reference.layer_norm(x, *parameters(D), g).dx
+        centred = relative_error(forms.centred(g, (x - mean) * rstd, rstd), exact)
+        # The mean is rounded once, g is random: delta sqrt(2 / D), beside a few roundings.
+        assert 0.5 < centred / (TAU * U * np.hypot(2, ratio * np.sqrt(2 / D))) < 2
+        assert low < relative_error(forms.affine(g, x, mean, rstd), exact) / centred < high
+        assert relative_error(library(x, *parameters(D), g)[0], exact) < 2e-7
+
+
+def test_numpy_adds_rows_in_sequence_and_contiguous_ones_in_blocks(rng):
+    terms = rng.standard_normal((10**5, 3), np.float32)
+    running = sum_rows(terms, "sequential")
+    assert np.array_equal(terms.sum(axis=0), running)
+    exact = terms.sum(axis=0, dtype=float)
+    contiguous = np.ascontiguousarray(terms.T).sum(axis=1)
+    # Theory: sqrt(n / 2) against sqrt(16 / 2 + 10) roundings, 224 against 4.
+    assert np.linalg.norm(contiguous - exact) < np.linalg.norm(running - exact) / 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_spread_of_random_orders_is_the_rounding_error(rng, dtype):
+    """Standard deviation over sqrt(n), for several sets of numbers: what theory says, but for what all runs share.
+
+    Of a sequence whose total is fixed the partial sums end there: n**2/6 instead of n**2/2 if the total is 0.
+    """
+    n = 4096
+    for _ in range(3):
+        runs = rng.permuted(np.tile(rng.standard_normal((n, 1), F4), 300), axis=0)
+        for order in ("sequential", "pairwise"):
+            spread = sum_rows(runs, order, dtype).astype(float).std() / np.sqrt(n)
+            assert 0.4 < spread / summation.row_sum_loss(n, order, dtype) < 2.5
+        assert len(np.unique(sum_rows(runs, "wide", dtype))) == 1
+
+
+@pytest.mark.slow
+def test_a_long_running_sum_in_bfloat16_stagnates(rng):
+    """From 2**8 on numbers are 2 apart: a term below 1 vanishes, seven in ten. At 2**10 they are 8 apart: nearly all.
+
+    So no sum of normal terms gets far beyond 2**10, however many are added.
+    """
+    sums = summation.running_sums(round_to(rng.standard_normal((2**20, 8), F4), "bfloat16"), "bfloat16")
+    still = np.diff(sums, axis=0) == 0
+    assert still[np.abs(sums[:-1]) >= 2**8].mean() > 0.65
+    assert np.abs(sums).max() < 1.1 * 2**10
+    assert (np.abs(sums[10**5:]) >= 2**8).mean() > 0.4
+
+
+def test_a_second_centring_leaves_three_roundings(rng):
+    """Roundings counted, n = (error / (tau u kappa))**2: at most 3, with a mean of g as without; two means pay for it.
+
+    Measured 2.1 and 1.8: a part along 1 is in kappa, and xhat is rounded for the other alone. 20 rows scatter by 5 %.
+    """
+    D, counts = 256, {}
+    for ones in (0, 1e3):
+        squares = []
+        for _ in range(20):
+            x = regimes.rows(rng, 1, D, 0, np.sqrt(1e3))
+            xhat = layer_norm_forward(x.astype(float), *parameters(D, float))[0]
+            gamma = rng.uniform(0.5, 2, D).astype(F4)
+            g = regimes.upstream(rng, xhat, ones=ones, along=1e3, dtype="float64")
+            dy = (g / gamma).astype(F4)
+            exact = reference.layer_norm(x, gamma, 0 * gamma, dy).dx
+            error = relative_error(library(x, gamma, 0 * gamma, dy)[0], exact)
+            squares.append((error / regimes.backward_loss(np.hypot(ones, 1e3), "along", wide=True)) ** 2)
+        counts[ones] = np.mean(squares)
+    assert 0.5 < counts[1e3] < counts[0] < 1
+
+
+@pytest.mark.parametrize("gamma", [1, 0.1, 0.01, 0.001])
+def test_xhat_from_a_saved_y_and_its_gradients(rng, gamma):
+    """tau u sqrt(1 + 1/gamma**2) with beta normal; 16384 independent roundings, so theory is good to a tenth."""
+    D, gamma = 256, F4(gamma)
+    x, beta = regimes.rows(rng, 64, D, 0), rng.standard_normal(D).astype(F4)
+    g = rng.standard_normal((64, D)).astype(F4)
+    y, cache = layer_norm_forward(x, gamma * parameters(D)[0], beta)
+    again = (round_to(y, "bfloat16") - beta) / gamma
+    exact = reference.layer_norm(x, gamma * parameters(D)[0], beta, g)
+    assert 0.8 < relative_error(again, exact.xhat) / (TAU * 2**-8 * np.hypot(1, 1 / gamma)) < 1.25
+    dx = relative_error(forms.centred(gamma * g, again, cache.rstd), exact.dx)
+    # dx meets two means of a random g, 1 / sqrt(D) = 1/16 each.
+    if gamma < 1:
+        assert dx < relative_error((g * again).sum(axis=0, dtype=float), exact.dgamma) / 4
+
+
+def test_only_more_precision_helps_along_xhat(rng):
+    """kappa = 1e4. Along 1 and with exact g, two centrings leave a few u; along xhat kappa u, whatever is done."""
+    D = 256
+    x = regimes.rows(rng, 8, D, 0, sigma=10.0)
+    xhat, cache = layer_norm_forward(x, *parameters(D))
+    gamma = rng.uniform(0.5, 2, D).astype(F4)
+    for towards in ("ones", "along"):
+        g = regimes.upstream(rng, xhat, **regimes.parts(1e4, 1e7, towards))
+        exact = reference.layer_norm(x, *parameters(D), g).dx
+        errors = [relative_error(dx, exact) for dx in (
+            forms.centred(g, xhat, cache.rstd), library(x, *parameters(D), g)[0],
+            forms.reorthogonalised(g, xhat, cache.rstd), library(x, *parameters(D), g, precise=True)[0])]
+        assert errors[3] < U and errors[0] > 0.05 * 1e4 * U
+        for careful in errors[1:3]:
+            assert careful < 4 * U if towards == "ones" else 0.05 < careful / (1e4 * U) < 2
+    g = regimes.upstream(rng, xhat, **regimes.parts(1e4, 1e7, "ones"))
+    exact = reference.layer_norm(x, gamma, 0 * gamma, g / gamma).dx
+    assert 0.05 < relative_error(library(x, gamma, 0 * gamma, g / gamma)[0], exact) / (1e4 * U) < 2
+
+
+def test_the_figure_of_sums():
+    counts = [10, 100, 1000]
+    errors = {"float32": {"sequential": np.array([1e-7, 2e-7, 3e-7]), "wide": np.array([1e-8, 2e-8])}}
+    errors["bfloat16"] = {"sequential": np.array([1e-3, 2e-3, 3e-3])}
+    fig = breaking.row_sums(counts, errors, summation.row_sum_loss)
+    single, half = fig.axes
+    line, dots, short, short_dots = with_data(single)
+    assert dots.get_ydata().tolist() == [1e-7, 2e-7, 3e-7] and dots.get_xdata().tolist() == counts
+    assert short_dots.get_xdata().tolist() == [10, 100] and short.get_xdata()[-1] == 100
+    assert np.allclose(line.get_ydata()[[0, -1]], summation.row_sum_loss([10, 1000], "sequential"))
+    assert np.allclose(half.lines[0].get_ydata()[0], summation.row_sum_loss(10, "sequential", "bfloat16"))
+    same = {order: np.array([1e-7, 1e-7]) for order in ("sequential", "blocks", "pairwise", "wide", "neumaier")}
+    fig = breaking.row_sums(counts, {"float32": same, "bfloat16": same}, summation.row_sum_loss)
+    *hidden, last = with_data(fig.axes[0])[1::2]
+    assert last.get_fillstyle() == "none"  # does not hide those below
+    assert all(last.get_markersize() > dots.get_markersize() for dots in hidden)
+
+
+@pytest.mark.parametrize("label_lines", [False, True])
+def test_lines_of_a_map_carry_their_digits(label_lines):
+    fig = breaking.digit_map({"a": np.full((3, 3), 1e-3)}, [1, 1e4, 1e8], [1, 2, 3], "x", "y",
+                          {"a": lambda x, y: 1e-8 * x + 0 * y}, label_lines=label_lines)
+    assert {t.get_text() for t in fig.axes[0].texts} == ({"1", "3", "5", "7"} if label_lines else set())
+
+
+def test_no_label_of_a_map_stands_at_its_frame():
+    """A line in a corner has none."""
+    lines = {"a": lambda x, y: 4.4e-8 * y + 0 * x, "b": lambda x, y: 1.5e-8 * x * y}
+    fig = breaking.digit_map(dict.fromkeys(lines, np.full((15, 13), 1e-3)), np.logspace(0, 6, 13), np.logspace(0, 7, 15),
+                             "x", "y", lines, label_lines=True)
+    for ax, names, line in zip(fig.axes, ("1357", "135"), lines.values()):
+        assert {t.get_text() for t in ax.texts} == {*names}
+        for label in ax.texts:
+            place = label.get_position()
+            assert line(*place) == pytest.approx(10.0 ** -int(label.get_text()), rel=0.3)  # lines are drawn in pieces
+            across, up = ax.transAxes.inverted().transform(ax.transData.transform(place))
+            assert 0.05 < across < 0.95 and 0.05 < up < 0.95
+
+
+# Exercises
+
+def digits(kappa):
+    def answer(dy, cache, u):
+        dx, _, _ = layer_norm_backward(dy, cache)
+        return max(0.0, -np.log10(kappa(cache.rstd * cache.gamma * dy, dx) * u)) if dx.any() else 0.0
+    return answer
+
+
+def safe(choose, under_the_root=0):
+    """dx where sigma > 0, and what ``choose`` makes of sigma, dx, g and g without its mean, and eps."""
+    def answer(g, x, eps):
+        c = x - x.mean(axis=-1, keepdims=True)
+        sigma = np.sqrt((c * c).mean(axis=-1, keepdims=True) + under_the_root)
+        s, centred = sigma + eps, g - g.mean(axis=-1, keepdims=True)
+        dx = (centred - c / sigma * (g * c / s).mean(axis=-1, keepdims=True)) / s
+        return choose(sigma > 0, dx, g, centred, eps)
+    return answer
+
+
+def recursive(terms):
+    half = len(terms) // 2
+    return recursive(terms[:half]) + recursive(terms[half:]) if half else terms[0]
+
+
+def in_blocks(terms, block):
+    half = len(terms) // 2
+    if len(terms) <= block:
+        return np.add.accumulate(terms, axis=0)[-1]
+    return in_blocks(terms[:half], block) + in_blocks(terms[half:], block)
+
+
+def rows_of(sequence=lambda roundings: 2 * roundings, pairs=np.exp2, t=0.42):
+    return lambda tolerance, u, in_pairs: (pairs if in_pairs else sequence)((tolerance / (t * u)) ** 2)
+
+
+@pytest.mark.parametrize("id, answer, check, words", [
+    # Close to the norm: the message must show that the numbers differ.
+    ("digits-of-dx", digits(lambda rg, dx: np.linalg.norm(rg, 2) / np.linalg.norm(dx, 2)), "rows of all sizes",
+     "largest singular value"),
+    # A wrong kappa and a forgotten u have this in common.
+    ("digits-of-dx", digits(lambda rg, dx: 1e9), "rows of all sizes", "ordinary rows have no digit left"),
+    ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred / np.sqrt(eps))),
+     "constant rows among others", "root of eps"),
+    ("constant-rows", safe(lambda varies, dx, g, centred, eps: dx if varies.all() else centred / eps),
+     "constant rows among others", "beside a constant one"),
+    ("constant-rows", safe(lambda varies, dx, *_: dx, 1e-6), "rows that vary", "off by"),
+    ("constant-rows", lambda g, x, eps: library(x, *plain(x), g, eps)[0], "rows that vary", "inside the root"),
+    ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred / eps)), None, ""),
+    # A constant in g changes dx by its rounding alone.
+    ("constant-rows", lambda g, x, eps: ch09.safe_backward_solution(g + 100, x, eps), None, ""),
+    # Of Python's 0.0 this would be an error.
+    ("constant-rows", safe(lambda varies, dx, g, centred, eps: np.where(varies, dx, centred * (1 / eps))), None, ""),
+    ("sum-in-pairs", lambda terms: terms.sum(axis=0, dtype=float), "every row counts", "dtype float64"),
+    ("sum-in-pairs", lambda terms: terms.sum(), "every row counts", "shape"),
+    ("sum-in-pairs", lambda terms: np.float32(len(terms)) * terms[0], "every row counts", "rows of whole numbers"),
+    ("sum-in-pairs", lambda terms: recursive(terms) if len(terms) < 5 else terms.sum(axis=0), "131069 rows", "off by"),
+    ("sum-in-pairs", recursive, None, ""),
+    # Not NumPy's sum, and each block has one running sum.
+    ("sum-in-pairs", lambda terms: in_blocks(terms, 8), "pairs, in float32", "running sums of blocks"),
+    ("rows-until", rows_of(np.sqrt), "by theory", ""),
+    ("rows-until", rows_of(lambda roundings: 2 / roundings), "by theory", ""),
+    ("rows-until", rows_of(lambda roundings: roundings / 2), "by theory", "Put your N into the line"),
+    ("rows-until", rows_of(pairs=lambda roundings: 2 ** (roundings - 1)), "by theory", ""),
+    ("rows-until", rows_of(pairs=lambda roundings: 2 ** (roundings + 1)), "by theory", ""),
+    ("rows-until", rows_of(), None, ""),  # NumPy's 2 to a large power overflows
+    ("rows-until", rows_of(t=TAU), None, ""),
+    ("rows-until", rows_of(lambda roundings: int(2 * roundings), lambda roundings: int(2**roundings)), None, ""),
+])
+def test_an_answer_is_judged(id, answer, check, words):
+    with np.errstate(over="ignore"):
+        assert failed(id, answer, words) == check
+
+
+def test_rows_until_of_python_s_numbers_in_the_wrong_sum():
+    """2.0**n overflows with an error where NumPy's has infinity: the first case is small enough."""
+    swapped = exercises.check("rows-until", lambda tolerance, u, in_pairs: rows_of(
+        lambda roundings: 2.0 ** float(roundings), lambda roundings: 2 * roundings)(tolerance, u, in_pairs))
+    assert "changed places" in str(swapped.diagnosis), swapped
+
+
+def test_rows_until_of_no_finite_number():
+    with np.errstate(over="ignore"):
+        assert ch09.rows_until_solution(1e-5, U, True) == np.inf
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["sequential", "pairwise"])
+@pytest.mark.parametrize("factor", [0.25, 4])
+def test_rows_until_is_measured(monkeypatch, order, factor):
+    """Were the errors of either order four times what theory says, or a quarter, the second check would notice."""
+    def other_sums(a, name, dtype):
+        exact, found = (sum_rows(a, o, dtype).astype(float) for o in ("wide", name))
+        return exact + (factor if name == order else 1) * (found - exact)
+
+    monkeypatch.setattr(ch09, "sum_rows", other_sums)
+    assert failed("rows-until", ch09.rows_until_solution, "measured") == "measured in bfloat16"
+
+
+# Questions: the numbers in the answers are computed, then looked for in their text
+
+def test_question_1_three_losses():
+    rng = np.random.default_rng(5)
+    x = regimes.rows(rng, 8, 256, 0, math.sqrt(1e8 * 1e-5), "float64")
+    y, cache = layer_norm_forward(x, *plain(x))
+    t, w = rng.standard_normal((2, 8, 256))
+    gradients = y - t, -1e-3 * w, y + 1e-3 * w
+    dx = [np.linalg.norm(layer_norm_backward(g, cache)[0]) for g in gradients]
+    kappa = [np.linalg.norm(cache.rstd * g) / size for g, size in zip(gradients, dx)]
+    # w and t are random: 8 * 256 entries scatter norms by 2 %.
+    assert np.allclose(kappa, [math.sqrt(2), 1, 1000], rtol=0.05)
+    assert np.allclose(np.divide(dx, dx[0]), [1, 1e-3, 1e-3], rtol=0.05)
+    # (b): y in float32 has lost a rounding, and y - t a thousand times as much of g; the backward pass adds nothing.
+    rounded = y.astype(np.float32).astype(float)
+    lost_of_y, lost_of_g = relative_error(rounded, y), relative_error(rounded - (y + 1e-3 * w), gradients[1])
+    assert 2.5 < math.log10(lost_of_g / lost_of_y) < 3.5
+    exact = layer_norm_backward(gradients[1], cache)[0]
+    lost_of_dx = relative_error(layer_norm_backward(rounded - (y + 1e-3 * w), cache)[0], exact)
+    assert 0.9 < lost_of_dx / lost_of_g < 1.1
+    says("9.1", "1000", "three digits")
+
+
+@pytest.mark.slow
+def test_question_2_statistics_in_bfloat16():
+    rng, D = np.random.default_rng(6), 4096
+    dy = rng.standard_normal((64, D), np.float32)
+    x = (rng.uniform(1, 2, (64, 1)) * regimes.rows(rng, 64, D, 50)).astype(np.float32)
+    exact = reference.layer_norm(x, *plain(x), dy)
+    mean, rstd = forms.saved_statistics(x, "bfloat16")
+    xhat = (x - mean) * rstd
+    one = TAU * FORMATS["bfloat16"].u
+    shift = 50 * one
+    in_dx = shift * math.sqrt(2 / D), one
+    printed = [part / TAU * 0.42 for part in in_dx]  # the answer rounds tau
+    says("9.2", f"{shift:.2f}", percent(shift), *(f"{part:.4f}" for part in printed), f"{math.hypot(*printed):.4f}")
+    # 64 roundings of a mean and of rstd scatter their root mean square by some 10 %.
+    assert 0.7 < relative_error((dy * xhat).sum(axis=0, dtype=float), exact.dgamma) / shift < 1.4
+    found = relative_error(forms.centred(dy, xhat, rstd), exact.dx)
+    assert 0.7 < found / math.hypot(*in_dx) < 1.4 and found < 0.01
+
+
+def test_question_3_gamma_stays_zero():
+    rng = np.random.default_rng(7)
+    x, dy = rng.standard_normal((2, 30, 16))
+    gamma, beta = np.zeros(16), rng.standard_normal(16)
+    for _ in range(3):
+        y, cache = layer_norm_forward(x, gamma, beta)
+        safe = np.where(abs(gamma) < 1e-3, 1e-3, gamma)
+        xhat = (y - beta) / safe
+        dgamma = (dy * xhat).sum(axis=0)
+        assert not dgamma.any() and abs(layer_norm_backward(dy, cache)[1]).min() > 0
+        gamma = gamma - 0.1 * dgamma
+    assert not gamma.any()
+
+    gamma = np.full(16, -5e-4)  # below the limit, too, and it becomes positive
+    y, cache = layer_norm_forward(x, gamma, beta)
+    xhat = (y - beta) / np.where(abs(gamma) < 1e-3, 1e-3, gamma)
+    assert np.all((dy * xhat).sum(axis=0) * layer_norm_backward(dy, cache)[1] < 0)
+    says("9.3", "the wrong sign")
+
+
+def test_question_4_a_sum_of_ones():
+    n = 2**20
+    ones = np.ones((n, 1), np.float32)
+    stops, = sum_rows(ones[:1000], "sequential", "bfloat16")
+    says("9.4", f"{stops:.0f}", f"{stops + 1:.0f}")
+    assert sum_rows(np.full((2, 1), stops / 2, np.float32), "sequential", "bfloat16") == stops
+    above = round_to(stops + np.arange(1.0, 3), "bfloat16")
+    assert above.tolist() == [stops, stops + 2]
+    assert sum_rows(ones, "pairwise", "bfloat16") == n == sum_rows(ones, "sequential")
+    assert np.float32(2**24) + np.float32(1) == 2**24 > np.float32(2**24 - 1)
+
+
+def test_a_sum_of_two_rows_asks_for_no_partner():
+    halved = exercises.check("sum-in-pairs", lambda terms: terms.mean(axis=0))
+    assert "2 rows" in halved.failed[1] and "partner" not in halved.failed[1]

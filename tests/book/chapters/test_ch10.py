@@ -1,0 +1,202 @@
+"""Chapter 10: exercises refuse plausible wrong answers, results are what the page reads, figures show their data."""
+
+import math
+
+import numpy as np
+import pytest
+from attempts import failed
+from drawn import with_data
+from pages import BOOK
+from questions import of, says
+
+from lnlib import cost
+from lnbook import results
+from lnbook.exercises import ch10
+from lnbook.figures import fusing
+from lnbook.measure.contestants import Arrays, line_calls
+from lnlib.rounding import TAU
+
+# Exercises
+
+RMS_NORM = "square = x * x\nms = sum(square)\nms = ms / D\nshifted = ms + eps\nroot = sqrt(shifted)\n" \
+           "rstd = 1 / root\nxhat = x * rstd\ny = gamma * xhat"
+
+
+@pytest.mark.parametrize("rows, D, itemsize", [(1, 1, 8), (5, 3, 4), (40, 300, 2)])
+def test_rms_norm_is_counted_as_layer_norm_is(rows, D, itemsize):
+    """By lnlib.cost's own reading of lines, with the names of this program's statistics."""
+    sizes = {"x": rows * D, "square": rows * D, "xhat": rows * D, "y": rows * D, "gamma": D,
+             **dict.fromkeys(("ms", "shifted", "root", "rstd"), rows)}
+    total = cost.total(cost.count(RMS_NORM, lambda name: itemsize * sizes[name], itemsize))
+    fused = itemsize * sum(sizes[name] for name in ("x", "gamma", "y", "rstd"))
+    assert ch10.rms_norm_cost_solution(rows, D, itemsize) == (total.flops, total.bytes, fused)
+    page = " ".join((BOOK / "10-cost-and-roofline.md").read_text(encoding="utf-8").split())
+    assert all(line in page for line in RMS_NORM.splitlines())
+
+
+def rms(numbers=(7, 10, 1), fused=(2, 1, 1)):
+    def candidate(rows, D, itemsize):
+        sizes = rows * D, rows, D
+        a, b, c = (sum(n * s for n, s in zip(counts, sizes)) for counts in ((4, 4, 0), numbers, fused))
+        return a, itemsize * b, itemsize * c
+    return candidate
+
+
+def peak(statistics=(1, 2), parameters=2, large=3):
+    def candidate(rows, D, itemsize, keep, over):
+        arrays = large + (keep == "xhat") - over  # y, dy and dx; in place, dx is not a new one
+        return itemsize * (arrays * rows * D + statistics[keep == "x"] * rows + parameters * D)
+    return candidate
+
+
+@pytest.mark.parametrize("id, answer, check, words", [
+    ("rms-norm-cost", rms(), None, ""),
+    ("rms-norm-cost", rms(numbers=(5, 10, 1)),
+     "a large array, per element", "found 5.00 accesses per element; which"),
+    ("rms-norm-cost", rms(numbers=(7, 10, 0)), "small arrays, to the byte", "what is missing grows with D"),
+    ("rms-norm-cost", rms(numbers=(7, 0, 0)),
+     "small arrays, to the byte", "grows with rows, what is missing grows with D"),
+    ("rms-norm-cost", rms(fused=(2, 0, 1)), "small arrays, to the byte", "what is missing grows with rows"),
+    ("rms-norm-cost", rms(fused=(2, 1, 2)), "small arrays, to the byte", "what is too much grows with D"),
+    ("free-operations", lambda m, size: max(0, 2 * size * m.flops / m.copy - 8), None, ""),
+    ("step-peak", peak(), None, ""),
+    ("step-peak", peak(statistics=(0, 1)), "all arrays", "what is missing grows with rows"),
+    ("step-peak", peak(parameters=3), "all arrays", "what is too much grows with D"),
+    ("step-peak", peak(large=2, statistics=(0, 0)), "arrays of x's size", "small arrays count, too"),
+    ("half-length", lambda n1, t1, n2, t2: (t1 * n2 - t2 * n1) / (t2 - t1), None, ""),
+    # The smaller array is not always the first.
+    ("half-length", lambda n1, t1, n2, t2: abs(t1 * n2 - t2 * n1) / (t2 - t1), "from two calls", "expected"),
+    ("rms-norm-cost", lambda rows, D, itemsize: (rms()(rows, D, 1)[0], *rms()(rows, D, 4)[1:]),
+     "small arrays, to the byte", "itemsize bytes, not always 4"),
+    ("step-peak", lambda rows, D, itemsize, *how: peak()(rows, D, 4, *how), "all arrays", "not always 4"),
+    # Counts that no listed mistake has are read off.
+    ("rms-norm-cost", lambda rows, D, size: (4 * rows * D, *rms()(rows, D, size)[1:]),
+     "small arrays, to the byte", "operations are 4 too few for each row"),
+    ("rms-norm-cost", rms(numbers=(7, 8, 1)), "small arrays, to the byte", "accesses are 2 too few for each row"),
+    ("rms-norm-cost", rms(fused=(2, 2, 1)), "small arrays, to the byte", "when fused are 1 too many for each row"),
+    ("rms-norm-cost", rms(numbers=(9, 10, 1)), "a large array, per element",
+     "accesses are 2 too many for each element."),
+    ("step-peak", peak(statistics=(1, 1)), "all arrays",
+     'With keep = "x" and in_place = False your numbers are 1 too few'),
+    ("step-peak", peak(parameters=4), "all arrays", "2 too many for each feature"),
+    ("step-peak", lambda *case: peak(large=4 - case[4])(*case), "arrays of x's size", "too many"),
+    ("free-operations", lambda m, size: max(0, 2 * size * m.flops / m.copy - 12), "memory is slow",
+     "2 numbers moved for an element, and 12 operations done anyway"),
+    # A wrong cut and a wrong quotient have this in common with a known one, and elsewhere other numbers.
+    ("free-operations", lambda m, size: min(0, 2 * size * m.flops / m.copy - 8), "memory is slow", "found 0, expected"),
+    ("free-operations", lambda m, size: max(0, m.flops / m.copy / size - 8), "memory is slow", "found 0, expected"),
+    ("rms-norm-cost", lambda rows, D, size: (3 * rows * D + 4 * rows + D, *rms()(rows, D, size)[1:]),
+     "a large array, per element", "operations are 1 too few for each element"),
+    ("half-length", lambda n1, t1, n2, t2: t2 * (n2 - n1) / (t2 - t1) - n1, "from two calls", "belongs to t2"),
+])
+def test_an_answer_is_judged(id, answer, check, words):
+    assert failed(id, answer, words) == check
+
+
+# Data
+
+def test_the_machine_file_has_what_the_page_reads():
+    core = results.read("machine")
+    assert {"date", "cpu", "packages"} <= set(core["provenance"])
+    machines = {r["size"]: r for r in core["records"] if r["section"] == "machine"}
+    assert set(machines) >= {2**17, 2**20, 2**25, 2**27} and max(machines) == 2**27
+    flops = [r["flops"] for r in machines.values()]
+    assert max(flops) < 1.2 * min(flops)  # arithmetic in registers does not know the arrays' size
+    assert machines[2**17]["copy"] > 2 * machines[2**27]["copy"]
+    lines = {o.name for o in cost.operations("forward", 10, 1000) if o.flops >= 10 * 1000}
+    for shape in ([2, 128, 1024], [8, 1024, 768], [4, 512, 4096]):
+        names = {r["implementation"] for r in core["records"] if r.get("shape") == shape}
+        assert names == lines | {"copyto", "copy-loop", "c = x - mean, no buffer"}
+
+
+def test_the_calls_measured_are_those_named():
+    rng = np.random.default_rng(0)
+    x, dy = rng.standard_normal((2, 1, 3, 5))
+    gamma, beta = rng.standard_normal((2, 5))
+    a = Arrays(x, gamma, beta, dy, np.empty_like(x))
+    before = np.getbufsize()
+    # mean and rstd are 1 there; c, square, xhat and scaled are dy.
+    expected = {"mean = sum(x)": x.sum(axis=-1).T, "c = x - mean": x[0] - 1, "c = x - mean, no buffer": x[0] - 1,
+                "square = c * c": dy[0]**2, "var = sum(square)": dy.sum(axis=-1).T, "xhat = c * rstd": dy[0],
+                "scaled = gamma * xhat": gamma * dy[0], "y = scaled + beta": dy[0] + beta}
+    for name, call in line_calls(a).items():
+        a.out[...] = np.nan
+        result = call()
+        np.testing.assert_allclose(a.out[0] if result is None else result, expected.pop(name), rtol=1e-15)
+    assert not expected and np.getbufsize() == before
+
+
+# Figures
+
+def test_rooflines_show_their_numbers():
+    machines = [cost.Machine("near", 100e9, 1, 400e9), cost.Machine("far", 50e9, 1, 400e9)]
+    fig = fusing.rooflines(machines, {"p": [(0.5, 20e9), (0.5, 10e9)]})
+    near, far, first, second = with_data(fig.axes[0])
+    for line, ridge in ((near, 4), (far, 8)):
+        x, y = line.get_data()
+        assert np.allclose(y[x >= ridge], 400) and np.allclose(y[x < ridge], 400 / ridge * x[x < ridge])
+    assert (first.get_ydata()[0], second.get_ydata()[0], first.get_xdata()[0]) == (20, 10, 0.5)
+    assert (first.get_fillstyle(), second.get_fillstyle()) == ("full", "none")
+    key = {line.get_label(): line for line in fig.axes[0].lines}
+    for name, roof, point in (("near", near, first), ("far", far, second)):
+        assert key[name].get_linestyle() == roof.get_linestyle()
+        assert key[name].get_fillstyle() == point.get_fillstyle()
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["near", "far", "p"]
+
+
+def test_memory_of_step_is_a_staircase_through_what_forward_leaves():
+    fig = fusing.memory_of_step({"p": (np.array([1, 3, 4]), np.array([2, 5, 4]), 2, 1)})
+    stairs, mark = with_data(fig.axes[0])
+    assert stairs.get_xdata().tolist() == [0, 1, 3, 3, 4] and stairs.get_ydata().tolist() == [2, 2, 5, 1, 4]
+    assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (3, 1)
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["p", "what forward leaves"]
+
+
+def test_time_per_element_is_sorted_and_in_nanoseconds():
+    fig = fusing.time_per_element([100, 10], {"p": np.array([1e-6, 2e-7])}, np.array([1e-7, 1e-7]))
+    p, floor = fig.axes[0].lines
+    assert p.get_xdata().tolist() == [10, 100] and np.allclose(p.get_ydata(), [20, 10])
+    assert np.allclose(floor.get_ydata(), [10, 1]) and math.isclose(floor.get_xdata()[1], 100)
+
+
+# Questions: the numbers in the answers are computed, then looked for in their text
+
+def test_question_1_what_lowers_the_bound():
+    def bound(operations=8, itemsize=4, rate=100e9):
+        return 1e3 * cost.roofline(operations * 1e8, 2 * itemsize * 1e8, cost.Machine("core", 20e9, 20e9, rate))
+
+    assert cost.operations("forward", 10**4, 10**4, keep="x", fused=True)[0].flops / 1e8 == pytest.approx(8, rel=1e-2)
+    assert bound() == bound(operations=4) == bound(rate=200e9)
+    says("10.1", of(bound(), "ms"), of(bound(itemsize=2), "ms"), of(8e8 / 100e9 * 1e3, "ms"), "0.8 GB", "0.4 GB")
+
+
+def test_question_2_folded_parameters():
+    N = 10**8
+    lines = cost.operations("forward", 10**4, 10**4)
+    gone = [o for o in lines if o.name.startswith(("scaled", "y ="))]
+    accesses = round(cost.total(gone).bytes / 4 / N), round(cost.total(lines).bytes / 4 / N)
+    fused = cost.operations("forward", 10**4, 10**4, keep="x", fused=True)[0]
+    left = (fused.flops - sum(o.flops for o in gone)) / N
+    says("10.2", "{} of {}, a third".format(*accesses), f"from {fused.flops / N:.0f} to {left:.0f}")
+    assert len(gone) == 2 and round(fused.bytes / 4 / N) == 2
+
+
+def test_question_3_new_memory():
+    nbytes = 4 * 8 * 1024 * 768
+    copy, faults = 1e3 * 2 * nbytes / 20e9, 1e3 * nbytes / 4096 * 0.5e-6
+    says("10.3", f"About {(copy + faults) / copy:.1f}", of(nbytes / 1e6, "MB"), f"{copy:.1f} ms")
+    says("10.3", f"{nbytes // 4096} new pages", f"{faults:.1f} ms")
+
+
+def test_question_4_what_a_network_keeps():
+    kept = 4 * 8 * 1024 * 768
+    says("10.4", of(kept / 1e6, "MB"), f"{48 * kept / 1e9:.1f} GB")
+    rng = np.random.default_rng(13)
+    xhat = rng.standard_normal(10**4, np.float32)
+    gamma, beta = (10.0 ** -rng.integers(0, 4, 10**4)).astype(np.float32), np.float32(1)
+    lost = abs((gamma * xhat + beta - beta) / gamma - xhat)
+    for size in np.unique(gamma):
+        # The rounding of y, of size |beta| + |gamma xhat|, is t u in the root mean square, divided by gamma.
+        wanted = TAU * 2.0**-24 * np.sqrt(beta / size**2 + 1)
+        assert 0.5 < np.sqrt(np.mean(lost[gamma == size] ** 2)) / wanted < 3
+    says("10.4", "\\beta/\\gamma|$ roundings")

@@ -1,0 +1,245 @@
+"""The build itself, on a book of one small chapter: failures stay failures, and lnlib's changes are noticed.
+
+A build takes four seconds and more. The tests share those that succeed, in the order in which they stand here.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from pages import PACKAGES, ROOT
+
+pytest.importorskip("bs4")  # the environment of the book
+from bs4 import BeautifulSoup  # noqa: E402
+from ln_execution import cache_key  # noqa: E402
+
+pytestmark = pytest.mark.site
+
+CHAPTER = """\
+---
+jupytext:
+  text_representation: {{extension: .md, format_name: myst, format_version: 0.13}}
+kernelspec: {{display_name: Python 3, language: python, name: python3}}
+---
+
+# One
+
+## Two
+
+```{{code-cell}} ipython3
+import lnlib
+{code}
+```
+"""
+
+#: What a front page says of its build
+FRONT = """\
+# Home
+
+{.ln-launch}
+[Start](one.md)
+
+```{only} live
+Run in place.
+```
+
+```{only} repository
+Open elsewhere.
+```
+
+```{try-exercise} easy
+Try this.
+```
+
+```{cite-this}
+```
+"""
+EXERCISE = """
+```{exercise-start} An easy one
+:label: ex-easy
+```
+```{code-cell} ipython3
+:tags: [exercise]
+def easy(): ...
+```
+```{exercise-end}
+```
+"""
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory):
+    root = tmp_path_factory.mktemp("book")
+    for name in (*PACKAGES, "tools", "book/_ext", "book/_static", "benchmarks/results/accuracy"):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("_config.yml", "requirements.txt", "requirements-mpi.txt", "CITATION.cff"):
+        shutil.copy(ROOT / name, root)
+    (root / "book/references.bib").write_text("")
+    (root / "_toc.yml").write_text("format: jb-book\nroot: book/index\nchapters:\n  - file: book/one\n")
+    (root / "book/index.md").write_text(FRONT)
+    return root
+
+
+CODE = """\
+from lnbook.figures import figure, table
+fig, ax = figure()
+ax.plot([0, 1], [0, 1])
+table(['D'], [[8e-7]])
+print('version', lnlib.__version__)"""
+ADDRESS = "https://github.com/owner/book"
+
+
+def build(root, code=None, more="", **variables):
+    if code:
+        (root / "book/one.md").write_text(CHAPTER.format(code=code) + EXERCISE + more)
+    environment = {k: v for k, v in os.environ.items() if k not in ("LN_REPOSITORY_URL", "LN_LIVE")} | variables
+    return subprocess.run([sys.executable, "tools/build_book.py"], cwd=root, capture_output=True, text=True,
+                          env=environment)
+
+
+def site_of(root):
+    html = root / "_build/html"
+    return {path.relative_to(html).as_posix(): path.read_bytes() for path in html.rglob("*") if path.is_file()}
+
+
+def built(root, *page, **variables):
+    """What a build that succeeds says, and what the site is then."""
+    run = build(root, *page, **variables)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout + run.stderr, site_of(root)
+
+
+def full_build(root):
+    """The same of a build from nothing, for a repository with an address, with cells that run."""
+    shutil.rmtree(root / "_build", ignore_errors=True)
+    return built(root, CODE, LN_REPOSITORY_URL=ADDRESS, LN_LIVE="1")
+
+
+@pytest.fixture(scope="module")
+def full(book):
+    return full_build(book)
+
+
+@pytest.fixture(scope="module")
+def plain(book, full):
+    """The same of a build after that one, with neither."""
+    shutil.rmtree(book / "_build/html")  # which would keep the picture
+    return built(book)
+
+
+@pytest.mark.long
+def test_a_page_says_what_its_build_offers(plain, full):
+    """A repository's address brings links, a preview picture and the address to cite; Python brings cells that run."""
+    (_, before), (_, after) = plain, full
+    front, picture = "book/index.html", "_static/preview.png"
+    text = before[front].decode()
+    assert "Version 0.1.0" in text and "layernormbackwards" in text and picture not in before
+    assert not [said for said in ("Run in place", "Open elsewhere", "Try this", "og:image") if said in text]
+    assert "ex-easy" not in text.replace("#ex-easy", "")
+
+    text, page = after[front].decode(), after["book/one.html"].decode()
+    assert f"{ADDRESS}/edit/main/book/one.md" in page and f"{ADDRESS}/edit/main/book/index.md" in text
+    assert f"{ADDRESS}/issues/new?title=Page" in text and f"url = {{{ADDRESS}}}" in re.sub("<[^>]*>", "", text)
+    assert all(said in text for said in ("Run in place", "Open elsewhere", "Try this"))
+    assert 'content="https://owner.github.io/book/_static/preview.png"' in text and after[picture][1:4] == b"PNG"
+    box = BeautifulSoup(text, "html.parser").select_one(".exercise#ex-easy")
+    assert [cell.get_text() for cell in box.select("div.cell .cell_input pre")][1] == "def easy(): ...\n"
+
+
+@pytest.mark.long
+def test_a_change_in_lnlib_executes_the_page_again(book, plain, full):
+    said, before = plain
+    assert b"version 0.1.0" in before["book/one.html"] and "index.html" in said.rsplit("The book is built", 1)[1]
+    assert "book/one" in full[0] and "Executing: " in full[0] and "Executing" not in said
+
+    version = book / "lnlib/__init__.py"
+    source = version.read_text()
+    version.write_text(source.replace('"0.1.0"', '"9.9.9"'))
+    assert b"version 9.9.9" in built(book)[1]["book/one.html"]
+
+    version.write_text(source)
+    said, again = built(book)
+    assert "Executing" not in said and b"version 0.1.0" in again["book/one.html"]  # it is still in the cache
+
+
+@pytest.mark.long
+def test_a_change_in_an_extension_writes_the_notebooks_again(book, plain):
+    extension = book / "book/_ext/ln_notebook.py"
+    assert b"In the browser, what you change" in plain[1]["notebooks/one.ipynb"]
+    source = extension.read_text()
+    extension.write_text(source.replace("In the browser, what you change", "What you change here"))
+    said, after = built(book)
+    extension.write_text(source)
+    assert "Executing" not in said and b"What you change here" in after["notebooks/one.ipynb"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("code, more, words", [
+    ("raise RuntimeError('planted')", "", ("book/one.md", "planted", "Traceback", "NOT built")),
+    (CODE, "\n{ref}`no-such-label`\n", ("no-such-label",)),
+])
+def test_what_is_wrong_fails_every_build(book, code, more, words):
+    for _ in range(2):
+        run = build(book, code, more)
+        assert run.returncode != 0 and all(word in run.stdout + run.stderr for word in words)
+
+
+@pytest.mark.long
+def test_a_reference_whose_aim_has_gone_fails_the_build(book):
+    """On a page that has not changed itself."""
+    toc, other = book / "_toc.yml", book / "book/two.md"
+    before = toc.read_text()
+    toc.write_text(before + "  - file: book/two\n")
+    other.write_text("# Two\n\n{ref}`there`\n")
+    runs = [build(book, CODE, f"\n{label}\n## There\n") for label in ("(there)=", "")]
+    toc.write_text(before)
+    other.unlink()
+    assert [run.returncode for run in runs] == [0, 1] and "there" in runs[1].stdout + runs[1].stderr
+
+
+def test_what_outputs_depend_on(book):
+    """MPI, which chapter 12 starts, but not what somebody has measured here."""
+    before, mine, mpi = cache_key(book), book / "benchmarks/results/mine/laptop.json", book / "requirements-mpi.txt"
+    mine.parent.mkdir()
+    mine.write_text("{}")
+    assert cache_key(book) == before
+    said = mpi.read_text()
+    mpi.write_text(said + "pytest==1\n")
+    after = cache_key(book)
+    mpi.write_text(said)
+    mine.rename(mine.parent.parent / "laptop.json")
+    assert len({before, after, cache_key(book)}) == 3
+    (mine.parent.parent / "laptop.json").unlink()
+
+
+def test_outputs_depend_on_the_code_wherever_it_lies(tmp_path):
+    root, keys = tmp_path / "mine", set()
+    (root / "lnlib").mkdir(parents=True)
+    for name in ("requirements.txt", "requirements-mpi.txt"):
+        (root / name).touch()
+    for text in ("a = 1", "a = 2"):
+        (root / "lnlib" / "a.py").write_text(text)
+        keys.add(cache_key(root))
+    assert len(keys) == 2
+
+
+def differing(one, other):
+    return [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+
+
+@pytest.mark.long
+def test_two_builds_are_byte_equal(book, full):
+    """With live cells, a figure and a table: nothing depends on the clock, the order of a set or an earlier build."""
+    (_, first), (_, second) = full, full_build(book)
+    assert differing(first, second) == [] and any(name.endswith(".svg") for name in first)
+
+
+@pytest.mark.long
+def test_a_build_over_another_is_byte_equal(book, full):
+    """Over one of a page with other words: nothing of it stays, in no page and not in the search's index."""
+    for more in ("\nOther words, unheard of.\n", ""):
+        _, after = built(book, CODE, more, LN_REPOSITORY_URL=ADDRESS, LN_LIVE="1")
+    assert differing(full[1], after) == []

@@ -1,0 +1,188 @@
+"""The chapters as notebooks: plain Markdown with the page's words and code and no solutions. Every button works."""
+
+import builtins
+import hashlib
+import json
+import re
+import tarfile
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+from pages import BOOK, CHAPTERS, NOTEBOOKS, ROOT, names, read
+
+from lnbook.exercises import exercises
+
+pytest.importorskip("jupytext")  # the environment of the book; the library is also tested without it
+import nbformat  # noqa: E402
+from bs4 import BeautifulSoup  # noqa: E402
+
+import build_site  # noqa: E402
+import fetch_pyodide  # noqa: E402
+import ln_launch  # noqa: E402
+import ln_notebook  # noqa: E402
+
+pytestmark = pytest.mark.site
+
+NAMES = [path.stem for path in NOTEBOOKS]
+
+
+@pytest.fixture(scope="module")
+def notebooks(site):
+    return {name: nbformat.read(site / f"notebooks/{name}.ipynb", as_version=4) for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def articles(site):
+    """The pages, parsed."""
+    return {name: BeautifulSoup((site / f"book/{name}.html").read_text(encoding="utf-8"), "html.parser").article
+            for name in NAMES}
+
+
+def markdown(notebook):
+    return "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+
+
+def letters(text):
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def test_notebooks_are_valid_and_alike_in_two_builds(notebooks):
+    for notebook in notebooks.values():
+        nbformat.validate(notebook)
+        assert [cell.id for cell in notebook.cells] == [f"cell-{i}" for i in range(len(notebook.cells))]
+        assert not any(cell.get("outputs") for cell in notebook.cells)
+
+
+def test_nothing_of_myst_is_left(notebooks):
+    for name, notebook in notebooks.items():
+        text = markdown(notebook)
+        assert not re.search(r"\{[\w:-]+\}`|^\s*(`{3,}|:{3,})\{|^\([\w-]+\)=|<script|x-thebe", text, re.M), name
+        assert text.count("$$") % 2 == 0 and text.count("```") % 2 == 0, name
+
+
+PAGE_ALONE = "solution", "cell_output", "ln-launch", "ln-launch-note", "admonition-title"
+
+
+@pytest.mark.long
+def test_the_text_is_the_pages(articles, notebooks):
+    """Each paragraph of the page without maths, numbers and citations included, stands in the notebook."""
+    for name, notebook in notebooks.items():
+        text = letters(re.sub(r"\]\([^)\s]*\)|</?sup>", "", markdown(notebook)))
+        paragraphs = [p.text for p in articles[name].find_all("p") if not p.find(class_="math")
+                      and not any({*PAGE_ALONE} & {*box.get("class", ())} for box in (p, *p.parents))]
+        assert len(paragraphs) > 10
+        for paragraph in paragraphs:
+            plain = letters(paragraph)
+            assert plain in text, f"{name}: {paragraph}"
+
+
+def test_numbers_of_equations_and_figures_are_the_pages(site, notebooks):
+    for name, notebook in notebooks.items():
+        page, text = (site / f"book/{name}.html").read_text(encoding="utf-8"), markdown(notebook)
+        assert re.findall(r"\\tag\{([\d.]+)\}", text) == re.findall(r'class="eqno">\(([\d.]+)\)', page), name
+        figures = [n for n in re.findall(r'caption-number">Fig. ([\d.]+)', page)]
+        assert re.findall(r"^\*\*Fig. ([\d.]+)\*\*", text, re.M) == figures, name
+
+
+def test_all_visible_code_is_there(notebooks):
+    for path in CHAPTERS:
+        code = [cell.source for cell in notebooks[path.stem].cells if cell.cell_type == "code"]
+        assert "emscripten" in code[0]
+        for cell in read(path).cells:
+            if "skip-execution" in cell.tags:
+                assert any("\n# " + cell.source.replace("\n", "\n# ") in c for c in code)
+            elif "remove-cell" not in cell.tags:
+                assert ln_notebook.without_glue(cell.source) in code
+
+
+def test_no_solutions(articles, notebooks):
+    everything = "\n".join(cell.source for notebook in notebooks.values() for cell in notebook.cells)
+    for exercise in exercises().values():
+        assert f'check("{exercise.id}", ' in everything
+        assert f"def {exercise.solution.__name__}(" not in everything, exercise.id
+    text, seen = letters(everything), 0
+    for path in CHAPTERS:
+        for paragraph in articles[path.stem].select(".solution section p"):
+            if not paragraph.select(".math"):
+                seen += 1
+                assert letters(paragraph.text) not in text, paragraph
+    assert seen > 10
+
+
+def test_without_glue():
+    assert ln_notebook.without_glue("glue(a=1,\n     b=2)") is None
+    assert ln_notebook.without_glue("x = 1\nglue(x=x)\ny = x") == "x = 1\ny = x"
+    # A value that the call of glue kept from being shown stays unshown.
+    assert ln_notebook.without_glue("ax.legend()\nglue(x=1)") == "ax.legend();"
+
+
+def test_no_notebook_needs_a_hidden_cell(notebooks):
+    """What the code reads is bound in it. And no hidden cell draws random numbers, which would move later draws."""
+    for name, notebook in notebooks.items():
+        code = "\n".join(cell.source for cell in notebook.cells[3:] if cell.cell_type == "code")
+        imported, bound, found = names(code)
+        assert found <= imported | bound | set(dir(builtins)), name
+        assert not [c for c in read(BOOK / f"{name}.md").cells if "remove-cell" in c.tags
+                    and re.search(r"\brng\.", c.source) and "rng =" not in c.source], name
+
+
+def test_every_launch_address_leads_to_a_file(site, tmp_path):
+    build_site.collect_contents(site, tmp_path / "content")
+    for name in NAMES:
+        page = (site / f"book/{name}.html").read_text(encoding="utf-8")
+        row = re.search(r'<p class="ln-launch">(.*?)</p>', page, re.S)[1]
+        # Built without an address of the repository and without `make site`: only the download works.
+        assert re.findall(r">([^<]+)</a>", row) == ["Download notebook"]
+        assert (site / "book" / re.search(r'href="([^"]+)"', row)[1]).is_file()
+
+        found = dict(ln_launch.buttons(name, "https://github.com/owner/book", f"main/book/{name}.md", True))
+        assert (tmp_path / "content" / parse_qs(urlparse(found["Run in the browser"]).query)["path"][0]).is_file()
+        host, colab = found["Open in Colab"].split("/github/owner/book/blob/notebooks/")
+        assert host == "https://colab.research.google.com" and (tmp_path / "content" / colab).is_file()
+        assert (ROOT / found["Edit"].removeprefix("https://github.com/owner/book/edit/main/")).is_file()
+        assert found["Issues"].startswith("https://github.com/owner/book/issues/new?title=")
+
+
+def test_a_chapter_that_needs_a_machine_says_so():
+    note = read(BOOK / "11-fused-on-the-cpu.md").front["needs_machine"]
+    found = ln_launch.buttons("x", "", "", live=False)
+    assert dict(found) == {"Download notebook": "../notebooks/x.ipynb"}
+    assert "real machine" in (row := ln_launch.row(found, note)) and "data-ln-served" not in row
+
+
+def test_pyodide_files_are_checked(tmp_path, monkeypatch):
+    content, lock = b"the right content", {"info": 1, "packages": {}}
+    release, fetched = tmp_path / "release", tmp_path / "fetched"
+    release.mkdir()
+    (release / "a.whl").write_text("something else")
+    (release / "not-listed.js").write_text("something else")
+    package = {"file_name": "a.whl", "sha256": hashlib.sha256(content).hexdigest()}
+    # A distributor may add packages and reorder the lock; what is kept of it is always spelt the same.
+    more = {"b": {"file_name": "b.whl", "sha256": "0"}, "a": package}
+    (release / "pyodide-lock.json").write_text(json.dumps({"packages": more, "info": 1}))
+    spelt = json.dumps({**lock, "packages": {"a": package}}, sort_keys=True).encode()
+    monkeypatch.setattr(fetch_pyodide, "LISTED", {"a.whl": package["sha256"],
+                                                  "pyodide-lock.json": hashlib.sha256(spelt).hexdigest()})
+    with pytest.raises(SystemExit, match=r"^1 of .* SHA-256, among them a\.whl"):
+        fetch_pyodide.fetch([release], fetched)
+    assert [p.name for p in fetched.iterdir()] == ["pyodide-lock.json"]
+
+    (release / "a.whl").write_bytes(content)
+    assert fetch_pyodide.fetch([release], fetched) == fetched
+    assert (fetched / "a.whl").read_bytes() == content and (fetched / "pyodide-lock.json").read_bytes() == spelt
+    (fetched / "a.whl").write_text("damaged")
+    fetch_pyodide.fetch([release], fetched)
+    assert (fetched / "a.whl").read_bytes() == content
+    assert not (fetched / "not-listed.js").exists()
+
+    # With all in place no source is asked. The archive comes before the package; reasons of both are told.
+    monkeypatch.setattr(fetch_pyodide, "RELEASE", (tmp_path / "release.tar.bz2").as_uri())
+    monkeypatch.setattr(fetch_pyodide, "from_package", lambda: 1 / 0)
+    fetch_pyodide.fetch([], fetched)
+    with pytest.raises(SystemExit, match=r"^2 of .* URLError: .* ZeroDivisionError"):
+        fetch_pyodide.fetch([], tmp_path / "elsewhere")
+    with tarfile.open(tmp_path / "release.tar.bz2", "w:bz2") as archive:
+        archive.add(release, "pyodide")
+    fetch_pyodide.fetch([], tmp_path / "elsewhere")
+    assert (tmp_path / "elsewhere/a.whl").read_bytes() == content
+    assert not (tmp_path / "elsewhere/not-listed.js").exists()

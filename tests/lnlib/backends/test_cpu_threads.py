@@ -1,0 +1,168 @@
+"""lnlib.cpu where several Python threads call it, and in children made by fork."""
+
+import os
+
+import pytest
+from cases import child
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+LAYERS = pytest.mark.parametrize("layer", ["workqueue", "omp"])
+
+# 240,000 numbers: two threads. One call's arguments for each caller, and the bits that it should get.
+ARGUMENTS = """
+import json, multiprocessing, os, threading
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+import cases, numba
+import numpy as np
+from lnlib import cpu
+from lnlib.cpu.threads import usable_threads
+CALLERS = [(*rng.standard_normal((2, 600, 400)).astype("f4"), *rng.standard_normal((2, 400)).astype("f4"))
+           for rng in map(np.random.default_rng, range(2))]
+def forked():
+    return ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+def results(k):
+    x, dy, gamma, beta = CALLERS[k]
+    return [a.tobytes().hex() for a in cases.run(cpu, x, gamma, beta, dy)]
+"""
+
+
+def run(layer, code, cache_folder=None):
+    """What a program prints that begins with ARGUMENTS."""
+    try:
+        return child(ARGUMENTS + code, cache_folder, NUMBA_THREADING_LAYER=layer, NUMBA_NUM_THREADS="2")
+    except AssertionError as error:
+        if "No threading layer could be loaded" in str(error):
+            pytest.skip(f"Numba has no layer {layer} here")
+        raise
+
+
+@pytest.mark.slow
+@LAYERS
+@pytest.mark.long
+def test_two_threads_may_call_at_once(layer, tmp_path):
+    """From the first call on; with the layer that is always there this one compiles."""
+    found, expected, used = run(layer, """
+with ThreadPoolExecutor(2) as pool:
+    found = list(pool.map(lambda k: [results(k) for _ in range(30)], range(2)))
+expected = [results(k) for k in range(2)]
+print(json.dumps([[all(a == expected[k] for a in found[k]) for k in range(2)], [len(f) for f in found],
+                  numba.threading_layer()]))
+""", tmp_path if layer == "workqueue" else None)
+    assert (found, expected, used) == ([True, True], [30, 30], layer)
+
+
+@pytest.mark.slow
+@needs_fork
+@LAYERS
+def test_children_made_by_fork(layer):
+    """After the parent's use of threads children use one, and have its bits; y and dx are anyhow the same."""
+    number, same, rows_same = run(layer, """
+numba.set_num_threads(1)
+single = results(0)
+numba.set_num_threads(2)
+both = results(0)
+with forked() as pool:
+    found = list(pool.map(results, [0] * 6))
+    print(json.dumps([pool.submit(usable_threads).result(), [f == single for f in found], both[:2] == single[:2]]))
+""")
+    assert number == 1 and same == [True] * 6 and rows_same
+
+
+@pytest.mark.long
+@needs_fork
+@LAYERS
+def test_other_parallel_functions(layer):
+    """Two callers of lnlib.cpu.ladder's at once, and a child; one that measures a machine is refused there."""
+    assert run(layer, """
+from lnbook import measure
+from lnlib.cpu import ladder
+def sums(k=0):
+    return [a.tobytes().hex() for a in ladder.two_stages(*CALLERS[0][:2], 2)]
+def measured():
+    try:
+        return measure.machine(2, size=10_000)
+    except RuntimeError as error:
+        return str(error)
+expected = sums()
+with ThreadPoolExecutor(2) as pool:
+    list(pool.map(lambda k: [sums() for _ in range(100)], range(2)))
+with forked() as pool:
+    print(json.dumps([pool.submit(sums).result() == expected, pool.submit(measured).result()[:32]]))
+""") == [True, "found a process forked after Num"]
+
+
+@pytest.mark.long
+@needs_fork
+@LAYERS
+def test_a_child_of_a_child_while_the_parent_calls(layer):
+    """The parent may be in the middle of a call; and the middle one of the three calls nothing."""
+    assert run(layer, """
+stop = threading.Event()
+def work():
+    while not stop.is_set():
+        results(1)
+worker = threading.Thread(target=work)
+numba.set_num_threads(1)
+single = results(0)
+numba.set_num_threads(2)
+worker.start()
+statuses = []
+for _ in range(10):
+    if not (child := os.fork()):
+        if not (grandchild := os.fork()):
+            os._exit(0 if results(0) == single else 7)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1]) & 255)
+    statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+stop.set()
+worker.join()
+print(json.dumps(statuses))
+""") == [0] * 10
+
+
+@pytest.mark.slow
+@needs_fork
+@LAYERS
+def test_a_child_forked_before_has_threads_of_its_own(layer):
+    assert run(layer, """
+with forked() as pool:
+    number, found = pool.submit(usable_threads).result(), pool.submit(results, 0).result()
+print(json.dumps([number, found == results(0)]))
+""") == [2, True]
+
+
+@pytest.mark.slow
+def test_reshaping_an_array_that_a_call_uses_corrupts_nothing():
+    """NumPy frees the old shape, which compiled code must not read then. A call sees one shape, or says what is wrong.
+
+    It crashed within 0.1 s, mostly, and always within 1 s.
+    """
+    assert run("workqueue", """
+import sys, time
+x, dy, gamma, beta = CALLERS[0]
+x, one, stop = x[:200].copy(), [np.ones(n, "f4") for n in (400, 200)], threading.Event()
+expected = []
+for x.shape, g in zip(((200, 400), (400, 200)), one):
+    y, cache = cpu.layer_norm_forward(x, g, g)
+    expected.append((y.shape, y.tobytes(), [a.tobytes() for a in cpu.layer_norm_backward(x.copy(), cache)]))
+def reshape():
+    while not stop.is_set():
+        x.shape = 400, 200
+        x.shape = 200, 400
+worker = threading.Thread(target=reshape)
+worker.start()
+sys.setswitchinterval(1e-5)
+end, right, refused = time.monotonic() + 2, 0, 0
+while time.monotonic() < end:
+    for g in one:
+        try:
+            y, cache = cpu.layer_norm_forward(x, g, g)
+            dx, *parameters = cpu.layer_norm_backward(x, cache)
+            right += 1
+        except (ValueError, RuntimeError):
+            refused += 1
+            continue
+        assert (y.shape, y.tobytes()) in [e[:2] for e in expected]
+stop.set()
+worker.join()
+print(json.dumps([right > 0, refused > 0]))
+""") == [True, True]

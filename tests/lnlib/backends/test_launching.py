@@ -1,0 +1,213 @@
+"""launch runs a kernel where it can be run and says where; the CUDA programs of the book do what they print."""
+
+import json
+import runpy
+import sys
+import types
+import warnings
+
+import numpy as np
+import pytest
+from pages import BOOK
+
+from lnlib import gpu, layer_norm_forward
+import simt
+from lnlib.gpu import launching
+from lnbook import gpu_survey as survey
+from simt import cuda_access
+from simt.cuda_access import cuda, float32
+
+needs_a_gpu = pytest.mark.skipif(not cuda.is_available(), reason="needs a GPU")
+HERE = "compiled by Numba, on " if cuda.is_available() else "interpreted by simt"
+
+
+@cuda.jit
+def double(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = float32(2) * x[i]
+
+
+def add_one(x):
+    x[cuda.grid(1)] += float32(1)
+
+
+def test_launch_runs_and_says_where():
+    x, y = np.arange(50, dtype=np.float32), np.zeros(50, np.float32)
+    launched = gpu.launch(double, 2, 32, x, y)
+    assert np.array_equal(y, 2 * x)
+    assert repr(launched).startswith(f"double[2, 32]: 64 threads, {HERE}")
+    gpu.launch(add_one, 1, 50, y)
+    assert np.array_equal(y, 2 * x + 1)
+
+
+def test_without_numba_a_kernel_stays_what_it_is(monkeypatch):
+    """As in a browser, where the interpreter takes the plain function."""
+    monkeypatch.setitem(sys.modules, "numba", None)
+    without = types.SimpleNamespace(**runpy.run_path(cuda_access.__file__))
+    assert without.cuda.jit(add_one) is add_one and without.cuda.jit(device=True)(add_one) is add_one
+    assert without.FULL == 2**32 - 1 and without.cuda.is_available() is False
+    with pytest.raises(AttributeError, match="cuda.grid: Numba's CUDA target is not installed"):
+        without.cuda.grid  # noqa: B018
+    for name, given in {"load4": 2, "store4": 6, "widened": 1, "bfloat16": 1}.items():
+        with pytest.raises(NotImplementedError, match=f"{name}: works in a kernel only"):
+            vars(without)[name](*range(given))
+    assert without.device(add_one) is add_one
+
+
+class FakeCuda:
+    """Numba's module as launch uses it; a launch is done at synchronize, as late as a GPU may do it."""
+
+    implementation = "NVIDIA"
+
+    def __init__(self):
+        self.waiting, self.copied = [], 0
+
+    def is_available(self):
+        return True
+
+    def get_current_device(self):
+        return types.SimpleNamespace(name=b"Some GPU", compute_capability=(7, 5))
+
+    def to_device(self, array):
+        self.copied += 1
+        device = types.SimpleNamespace(array=array.copy())
+        device.copy_to_host = lambda host: host.__setitem__(slice(None), device.array)
+        return device
+
+    def jit(self, kernel):
+        def configured(*arguments):
+            plain = [a.array if hasattr(a, "array") else a for a in arguments]
+            self.waiting.append(lambda: simt.launch(kernel, *self.grid, *plain))
+        return _Indexed(self, configured)
+
+    def synchronize(self):
+        while self.waiting:
+            self.waiting.pop(0)()
+
+
+class _Indexed:
+    def __init__(self, fake, configured):
+        self.fake, self.configured = fake, configured
+
+    def __getitem__(self, grid):
+        self.fake.grid = grid
+        warnings.warn("few blocks")
+        return self.configured
+
+
+def add_to(a, b):
+    b[cuda.grid(1)] += a[cuda.grid(1)]
+
+
+def test_launch_on_a_gpu(monkeypatch):
+    """Arrays there and back, one that is given twice once; nothing is copied back before the GPU is done."""
+    fake = FakeCuda()
+    monkeypatch.setattr(launching, "cuda", fake)
+    monkeypatch.setattr(launching, "compiled", fake.jit)
+    x, fixed = np.ones(4, np.float32), np.ones(4, np.float32)
+    fixed.flags.writeable = False
+    assert repr(gpu.launch(add_to, 1, 4, fixed, x)) == \
+        "add_to[1, 4]: 4 threads, compiled by Numba, on Some GPU (compute capability 7.5)"
+    gpu.launch(add_to, 1, 4, x, x)
+    assert np.array_equal(x, [4] * 4) and fake.copied == 3
+    with pytest.raises(TypeError, match="kernel"):
+        gpu.launch(None, 1, 4, x)
+
+
+def test_what_is_here():
+    said = gpu.describe()
+    assert f"numpy {np.__version__}" in said and len(said.splitlines()) == 2
+    assert said.startswith("GPU: " if cuda.is_available() else "No GPU")
+
+
+@pytest.mark.parametrize("implementation, platform, missing", [
+    ("NVIDIA", "linux", False), ("built in", "linux", True), ("built in", "emscripten", False)])
+def test_what_is_missing_is_named_where_it_can_be_had(monkeypatch, implementation, platform, missing):
+    monkeypatch.setattr("lnlib.gpu.launching.cuda", types.SimpleNamespace(implementation=implementation,
+                                                                          is_available=lambda: False))
+    monkeypatch.setattr(sys, "platform", platform)
+    assert ("requirements-gpu.txt" in gpu.describe()) == missing
+
+
+# The programs. Their kernels are interpreted here; the whole programs need a GPU.
+
+def program(name, monkeypatch):
+    pytest.importorskip("numba.cuda", reason="Numba is not installed")
+    monkeypatch.syspath_prepend(str(BOOK / "examples"))
+    return types.SimpleNamespace(**runpy.run_path(str(BOOK / f"examples/{name}.py")))
+
+
+@pytest.mark.parametrize("N, D, threads", [(5, 100, 64), (2, 7, 32), (3, 64, 128)])
+def test_the_kernel_of_the_program(monkeypatch, N, D, threads):
+    rng = np.random.default_rng(N)
+    x, y = rng.standard_normal((N, D), np.float32), simt.uninitialised(N * D, np.float32)
+    gamma, beta = rng.standard_normal((2, D), np.float32)
+    gpu.launch(program("layer_norm_cuda", monkeypatch).layer_norm, -(-32 * N // threads), threads, x.ravel(), gamma,
+               beta, y, N, D, np.float32(1e-5))
+    exact, _ = layer_norm_forward(x, gamma, beta, precise=True)
+    # Two sums of at most 4 + 5 roundings a lane and a dozen more, of numbers below 10: 30 * 10 * 2**-24.
+    assert abs(y.reshape(N, D) - exact).max() < 300 * 2.0**-24
+
+
+@needs_a_gpu
+def test_the_whole_programs(monkeypatch, capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of few blocks
+        program("layer_norm_cuda", monkeypatch).main(N=6, D=100, threads=64)
+        program("layer_norm_backward_cuda", monkeypatch).main(N=9, G=4)
+    said = capsys.readouterr().out.splitlines()
+    errors = [float(line.split()[-1]) for line in said if "error" in line]
+    assert len(errors) == 4 and max(errors) < 1e-5
+    assert sum("GB/s" in line for line in said) == 3
+
+
+# The survey: the last cells of both chapters
+
+@pytest.fixture(autouse=True)
+def few_shapes(monkeypatch):
+    monkeypatch.setattr(survey, "CHECKED", survey.CHECKED[:2])
+
+
+@pytest.mark.parametrize("which, steps", [("forward", 4), ("backward", 3)])
+def test_the_survey_finds_all_right(which, steps):
+    records = survey.correctness(which)
+    assert len(records) == 2 * (1 + steps) and all(r["ok"] for r in records)
+    assert len(records[0]["errors"]) == (1 if which == "forward" else 3)
+    table = survey.table(records)
+    assert "lnlib                  2" in table and "WRONG" not in table and "Nothing was timed" in table
+
+
+def test_the_survey_finds_what_is_wrong(monkeypatch):
+    monkeypatch.setattr(survey.backend, "layer_norm_forward", lambda x, g, b: (1.0001 * layer_norm_forward(x, g, b)[0], 0))
+    records = survey.correctness("forward")
+    assert [r["implementation"] for r in records if not r["ok"]] == ["lnlib"] * 2
+    assert "WRONG: 7x3, 5x100" in survey.table(records)
+
+
+def test_what_was_timed_is_told(tmp_path):
+    timed = {"section": "ladder", "shape": [8192, 1024], "dtype": "float32", "which": "backward", "offset": 0,
+             "implementation": "fused-partials", "seconds": [1e-4, 9e-5, 1.1e-4], "host_seconds": 5e-5, "late": 0}
+    table = survey.table([timed])
+    assert "ladder 8192x1024" in table and "Nothing was timed" not in table
+    # 3 arrays of 4 * 2**23 bytes in 100 us are 1007 GB/s.
+    assert f"{'fused-partials':18}   100    1007       50" in table
+    assert survey.offer(survey.correctness("forward"), tmp_path) is None and not list(tmp_path.iterdir())
+
+
+@needs_a_gpu
+@pytest.mark.parametrize("which", survey.PASSES)
+def test_a_file_is_offered(which, tmp_path, monkeypatch):
+    """Where a GPU is played, a nap and the emptying of a cache mean nothing."""
+    monkeypatch.setattr(survey, "ROUNDS", 2)
+    monkeypatch.setattr(survey.events.NumbaGpu, "sleep", lambda gpu, seconds: None)
+    monkeypatch.setattr(survey.events.NumbaGpu, "flush", lambda gpu: None)
+    monkeypatch.setattr(survey.events, "host_seconds", lambda call, gpu: 1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        records = survey.ladder(which, [(4, 96)]) + survey.speed(which, [(4, 96)])
+        path = survey.offer(records, tmp_path)
+    found = json.loads(path.read_text())
+    assert path.name.endswith(f"-{which}.json") and found["provenance"]["device"]["name"]
+    assert [r["implementation"] for r in found["records"]] == [r["implementation"] for r in records]
+    assert {"ladder", "speed"} == {r["section"] for r in found["records"]}

@@ -1,0 +1,111 @@
+"""Other norms that people mean: their gradients are those of their y, and each is told as itself."""
+
+import numpy as np
+import pytest
+
+from lnlib.layernorm import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
+from normcheck.mistakes.conventions import conventions, fitted_eps, fixed, gradients, right
+from normcheck import naming
+from normcheck.adapters import NumPyPair
+from normcheck.cases import all_cases
+from normcheck.checks import check
+from normcheck.settings import Settings
+
+KINDS = "layer_norm", "rms_norm"
+
+
+def drawn(shape=(3, 5), sigma=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    x, dy = rng.standard_normal((2, *shape))
+    return 0.5 + sigma * x, *rng.standard_normal((2, shape[-1])), dy
+
+
+def test_what_is_right_has_the_gradients_of_the_library():
+    """The complex step rounds as the formula does: some u of each."""
+    x, gamma, beta, dy = drawn()
+    for kind, forward, backward in (("layer_norm", layer_norm_forward, layer_norm_backward),
+                                    ("rms_norm", rms_norm_forward, rms_norm_backward)):
+        given = (x, gamma) if kind == "rms_norm" else (x, gamma, beta)
+        y, cache = forward(*given, 1e-5)
+        choices = right(kind == "rms_norm")
+        shift = 0 * beta if kind == "rms_norm" else beta
+        np.testing.assert_allclose(choices.y(x, gamma, shift, 1e-5), y, rtol=1e-13, atol=1e-14)
+        for a, b in zip(gradients(choices, x, gamma, shift, dy, 1e-5), backward(dy, cache)):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-13 * np.abs(b).max())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_eps_is_read_off_y(kind):
+    """Where the variance is eps, the relative error of eps is a few times that of y."""
+    x, gamma, beta, _ = drawn(sigma=1e-3)
+    x = x - 0.5 * (kind == "rms_norm")
+    for eps, shown in ((1e-6, 1e-6), (1.234e-6, 1.23e-6), (3e-7, 3e-7)):
+        y = right(kind == "rms_norm")._replace(**fixed(eps)[2]).y(x, gamma, beta, 1e-5)
+        found = fitted_eps(right(kind == "rms_norm"), x, gamma, beta, y, 1e-5)
+        assert found == pytest.approx(eps, rel=1e-3) and float(f"{found:.3g}") == shown
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Naming takes small cases only: there is a call of the formula for every number of x."""
+    monkeypatch.setattr(naming, "MOST", 120)
+    naming.all_of_numbers.cache_clear()
+    yield
+    naming.all_of_numbers.cache_clear()
+
+
+def told(kind, forward, backward):
+    """The diagnosis of a pair."""
+    settings = Settings(kind, quick=True)
+    target, failed = NumPyPair((forward, backward), settings), {}
+    for case in all_cases(settings):
+        if not case.layouts and naming.of_numbers(case) and check(target, case):
+            failed.setdefault(case.property, []).append(case)
+    return naming.name(target, failed) if failed else None
+
+
+def pair(kind, choices):
+    """Forward and backward of these choices, in float64, returned in the dtype of x."""
+    def forward(x, gamma, *rest):
+        beta, eps = rest if kind == "layer_norm" else (np.zeros_like(gamma), *rest)
+        wide = [a.astype(np.float64) for a in (x, gamma, beta)]
+        with np.errstate(all="ignore"):
+            return np.asarray(choices.y(*wide, eps)).astype(x.dtype), (wide, eps, x.dtype)
+
+    def backward(dy, saved):
+        wide, eps, dtype = saved
+        with np.errstate(all="ignore"):
+            found = gradients(choices, *wide, dy.astype(float), eps)
+        return tuple(a.astype(dtype) for a in found[:2 + (kind == "layer_norm")])
+    return forward, backward
+
+
+SINGLE = {f"{kind} {names[0]}": (kind, names, choices) for kind in KINDS
+          for names, _, choices in conventions(kind, (fixed(3e-6),)) if len(names) == 1}
+#: In float32 it is right.
+RIGHT = {"eps-in-float32"}
+
+
+@pytest.mark.sweep
+@pytest.mark.slow
+@pytest.mark.parametrize("kind, names, choices", SINGLE.values(), ids=SINGLE)
+def test_each_is_told_as_itself(small, kind, names, choices):
+    diagnosis = told(kind, *pair(kind, choices))
+    if names[0] in RIGHT:
+        assert diagnosis is None
+        return
+    bugs = {"sample-variance": diagnosis.names, "gamma-squared": ("torchtune-gamma-twice",)}  # of which a public bug is one
+    assert diagnosis.names == names or diagnosis.kind == "known" and diagnosis.names == bugs.get(names[0]), diagnosis
+    assert "Something else" not in diagnosis.sentence
+    if diagnosis.kind == "convention":
+        assert "your gradients are those of that y" in diagnosis.sentence
+        wrong = told(kind, pair(kind, choices)[0], lambda dy, saved: [3 * a for a in pair(kind, choices)[1](dy, saved)])
+        assert wrong.names == names and "Your gradients are not those of that y" in wrong.sentence
+
+
+@pytest.mark.slow
+def test_two_at_once(small):
+    """Gemma's norm with an eps of its own."""
+    choices = right(True)._replace(**fixed(1e-6)[2], scale=lambda gamma, x: 1 + gamma)
+    diagnosis = told("rms_norm", *pair("rms_norm", choices))
+    assert set(diagnosis.names) == {"eps-fixed", "gamma-offset"} and "eps = 1e-06" in diagnosis.sentence

@@ -1,0 +1,187 @@
+"""python -m normcheck: exit codes, files, and targets that crash or hang."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from normcheck import isolate
+from normcheck.__main__ import main, parser
+
+TARGETS = """
+import os, signal, sys, threading, time
+import numpy as np
+from lnlib import layer_norm_forward as forward, layer_norm_backward as backward
+
+pair = forward, backward
+
+class Holder:
+    inner = pair
+
+def wrong(dy, cache):
+    dx, dgamma, dbeta = backward(dy, cache)
+    return dx, dbeta, dgamma
+
+def at_the_second(happens):
+    def ends(dy, cache):
+        if dy.shape == (5, 7):
+            happens()
+        return backward(dy, cache)
+    return ends
+
+exits, says_bye = at_the_second(lambda: sys.exit(0)), at_the_second(lambda: sys.exit("bye"))
+ends_0, ends_1, ends_2 = (at_the_second(lambda code=code: os._exit(code)) for code in range(3))
+aborts, hangs = at_the_second(os.abort), at_the_second(lambda: time.sleep(99))
+kills = at_the_second(lambda: os.kill(os.getpid(), signal.SIGTERM))
+interrupts = at_the_second(lambda: signal.raise_signal(signal.SIGINT))
+
+def leaves_a_thread(dy, cache):
+    if not threading.enumerate()[1:]:
+        threading.Thread(target=time.sleep, args=(99,)).start()
+    return backward(dy, cache)
+
+def goes_away(dy, cache):
+    os.chdir(os.sep)
+    return backward(dy, cache)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "my_layer.py").write_text(TARGETS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "my_layer", raising=False)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_exit_codes_and_files(folder, capsys):
+    assert main(["my_layer:Holder.inner", "--quick"]) == 0
+    assert "properties held" in capsys.readouterr().out
+    assert main(["my_layer:forward,wrong", "--quick", "--json", "out.json", "--html", "out.html"]) == 1
+    found = json.loads((folder / "out.json").read_text())
+    assert not found["held"] and found["mistake"]["names"][-1] == "parameters-swapped" and found["failures"][0]["case"]["x"]
+    assert "parameters-swapped" not in found["kept"] and "<h1>" in (folder / "out.html").read_text()
+    for name, text in {"unreadable": "def f(:", "divides": "1 / 0", "leaves": "raise SystemExit(0)",
+                       "ends": "import os; os._exit(0)",
+                       "talks": "raise OSError('one line', 'and\\nanother')"}.items():
+        (folder / f"{name}.py").write_text(text)
+    for name in ("my_layer", "my_layer:nothing", "no_such_module:f", "my_layer:forward", "unreadable:f", "divides:f",
+                 "leaves:f", "talks:f", "ends:f"):
+        capsys.readouterr()
+        assert main([name, "--quick", "--json", "out.json"]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("could not run: ") and said.count("\n") == 1
+        assert not json.loads((folder / "out.json").read_text())["held"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, code, said", [
+    *((name, 1, "raises SystemExit") for name in ("exits", "says_bye")),
+    *((f"ends_{k}", 1, f"the target ended the process (exit code {k})") for k in range(3)),
+    ("aborts", 1, "ended the process (SIGABRT)"), ("kills", 1, "ended the process (SIGTERM)"),
+    ("hangs", 1, "took over 2 seconds in any shape"), ("interrupts", 130, "interrupted; until then 0 of 2"),
+    ("leaves_a_thread", 0, "properties held"), ("goes_away", 0, "properties held")])
+def test_a_target_that_ends_the_process_has_not_held(folder, capsys, monkeypatch, name, code, said):
+    """Whatever exit code it ends it with; the files are written, too, and where they were asked for."""
+    monkeypatch.setattr(isolate, "GRACE", 0.5)
+    limit = ["--silence", "2"] if name == "hangs" else []
+    assert main([f"my_layer:forward,{name}", "--quick", "--json", "out.json", "--html", "out.html", *limit]) == code
+    printed, found = capsys.readouterr().out, json.loads((folder / "out.json").read_text())
+    assert said in printed and "Traceback" not in printed and found["held"] == (code == 0)
+    assert "<h1>" in (folder / "out.html").read_text()
+    if code == 1:
+        assert "any shape" in printed and "(5, 7)" in printed
+        assert found["failures"] or "any shape: x of shape (5, 7)" in found["ended"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_a_short_report(folder, capfd):
+    """Of what was found until then, whether the child is told by the terminal or not, and can hear it or not."""
+    command = [sys.executable, "-m", "normcheck", "my_layer:forward,hangs_late", "--quick", "--json", "out.json"]
+    with (folder / "my_layer.py").open("a") as file:
+        file.write("""
+def hangs_late(dy, cache):
+    if dy.shape == (2, 33):
+        open("there", "w").close()
+        time.sleep(99)
+    dx, dgamma, dbeta = backward(dy, cache)
+    return dx, dgamma, 2 * dbeta
+""")
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (folder / "there").exists():
+        time.sleep(0.05)
+        assert run.poll() is None
+    run.send_signal(signal.SIGINT)  # this process alone, as "kill" does
+    out, err = run.communicate(timeout=30)
+    assert run.returncode == 130 and "interrupted; until then 3 of 3 properties had failed" in out and "dbeta is wrong" in out
+    assert "Traceback" not in err and json.loads((folder / "out.json").read_text())["ended"] == "interrupted"
+
+
+def test_files_that_cannot_be_written_are_told_before_the_run(folder, capsys, monkeypatch):
+    monkeypatch.setattr("normcheck.__main__.watched", None)
+    (folder / "file").write_text("kept")
+    for option in ("--json", "--html"):
+        for path in ("nowhere/out", ".", "", "file/out", "/proc/nope"):
+            assert main(["my_layer:pair", option, path]) == 2
+            said = capsys.readouterr().err
+            assert said.startswith(f"could not run: {option}: found ") and said.endswith("a file that can be written\n")
+    assert main(["my_layer:pair", "--json", "out", "--html", "out"]) == 2 and not (folder / "out").exists()
+    assert (folder / "file").read_text() == "kept"
+
+
+def test_a_file_that_is_full_is_told(folder, capsys, monkeypatch):
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    done = {"code": 0, "text": "held", "json": "{}", "html": ""}
+    monkeypatch.setattr("normcheck.__main__.watched", lambda *_: done)
+    assert main(["my_layer:pair", "--json", "/dev/full"]) == 2
+    assert capsys.readouterr() == ("held\n", "could not write --json /dev/full: No space left on device\n")
+
+
+@pytest.mark.parametrize("seconds", ["nan", "-1", "0", "inf"])
+def test_a_silence_is_a_number_of_seconds(capsys, seconds):
+    for more in ([], ["--isolate"]):
+        assert main(["my_layer:pair", "--silence", seconds, *more]) == 2
+        assert capsys.readouterr().err.startswith(f"could not run: --silence: found {seconds}, expected")
+
+
+def test_how_long_a_case_may_take(monkeypatch):
+    asked = []
+    monkeypatch.setattr("normcheck.__main__.watched",
+                        lambda given, silence: asked.append(silence) or {"code": 0, "text": ""})
+    for more in ([], ["--isolate"], ["--silence", "3"], ["--isolate", "--silence", "3"]):
+        main(["my_layer:pair", *more])
+    assert asked == [None, 60, 3, 3]
+
+
+def test_options_have_one_spelling():
+    assert parser().parse_args(["m:f", "--isolate"]).isolate
+    for short in ("--isol", "--i", "--chi"):
+        with pytest.raises(SystemExit):
+            parser().parse_args(["m:f", short])
+
+
+@pytest.mark.long
+def test_a_default_run_needs_little_memory():
+    """All dtypes, a right target and a wrong one: with Python and NumPy far below a gigabyte, and within a minute."""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("only Linux tells what a process needed")
+    code = """
+from lnlib import layer_norm_forward, layer_norm_backward
+from normcheck import validate
+report = validate((layer_norm_forward, layer_norm_backward), dtypes=("float64", "float32", "float16"))
+assert report.held and report.seconds < 60, report.seconds
+validate((layer_norm_forward, lambda dy, cache: [2 * a for a in layer_norm_backward(dy, cache)]))
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+    # In KB. getrusage would count what the process was that started this one.
+    used = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert used < 1e6
+
+

@@ -1,0 +1,189 @@
+"""Names: by default settings every public bug is told as itself and as no other; what is said of two faults at once."""
+
+import numpy as np
+import pytest
+
+from lnlib.layernorm import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
+from normcheck.mistakes.later import LATER, TILES
+from normcheck.mistakes.wild import WILD
+from normcheck import run, validate
+
+#: One tile stands for all.
+LEFT_OUT = {f"tail-of-{tile}-in-{what}" for tile in TILES if tile != 32 for what in ("statistics", "means")}
+APART = {*LEFT_OUT, "apex-rows-beyond-65535"}
+BUGS = {f"{bug.name} {bug.kind}": bug for bug in (*WILD, *LATER) if bug.name not in APART}
+
+
+@pytest.fixture(autouse=True)
+def not_shrunk(monkeypatch):
+    """The smallest case is another matter, and takes longest."""
+    monkeypatch.setattr(run, "shrink", lambda case, *_: case)
+
+
+@pytest.mark.sweep
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
+def test_each_public_bug_is_told_as_itself_alone(bug):
+    """All 33 of chapter 6 and all that were read later: the whole table of who is taken for whom is diagonal."""
+    report = validate((bug.forward, bug.backward), kind=bug.kind)
+    assert set(report.mistake.names) == {bug.name, bug.mistake} - {""}, report.mistake
+    assert "Something else" not in report.mistake.sentence
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_rows_beyond_65535_are_told():
+    bug = next(bug for bug in LATER if bug.name == "apex-rows-beyond-65535")
+    assert validate((bug.forward, bug.backward)).mistake.names == (bug.name,)
+
+
+@pytest.mark.sweep
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(name for name in LEFT_OUT if name.endswith("statistics")))
+def test_a_tile_is_told_by_the_widths_that_fail(name):
+    bug = next(bug for bug in LATER if bug.name == name)
+    assert validate((bug.forward, bug.backward), quick=True).mistake.names == (name,)
+
+
+def layer_norm(forward=layer_norm_forward, **changes):
+    """The library's pair with changes of its gradients, by name: functions of the right one."""
+    def backward(dy, cache):
+        return tuple(changes.get(name, lambda a: a)(a) for name, a in
+                     zip(("dx", "dgamma", "dbeta"), layer_norm_backward(dy, cache)))
+    return forward, backward
+
+
+def told(pair, **options):
+    return validate(pair, quick=True, **options).mistake
+
+
+WILD_BUG = {bug.name: bug for bug in WILD}
+
+
+def with_more(name, change, when=lambda dy: True):
+    """A public bug whose gradients are changed further."""
+    bug = WILD_BUG[name]
+    return bug.forward, lambda dy, saved: change(*bug.backward(dy, saved)) if when(dy) else bug.backward(dy, saved)
+
+
+@pytest.mark.slow
+def test_a_second_fault_leaves_the_name_of_the_first():
+    def wide(dx, *sums):
+        return dx.astype(np.float64), *sums
+
+    def summed(dx, dgamma):
+        return dx, np.full_like(dgamma, dgamma.sum())
+
+    def raises(*_):
+        raise ValueError("one axis")
+
+    for change, when, also in ((wide, lambda dy: True, ""), (summed, lambda dy: dy.ndim == 1, ""),
+                               (raises, lambda dy: dy.ndim == 1, ""), (summed, lambda dy: len(dy) > 90, "many rows")):
+        found = told(with_more("megatron-gamma-twice", change, when), kind="rms_norm")
+        assert found.names == ("megatron-gamma-twice", "gamma-twice-in-projection")
+        assert ("Something else is wrong, too, in" in found.sentence) == bool(also) and also in found.sentence
+
+
+@pytest.mark.slow
+def test_what_depends_on_earlier_calls_is_told_as_that():
+    """And the rest by its name."""
+    kept = {}
+
+    def of_the_call_before(a):
+        before = kept.get(a.shape, a)
+        kept[a.shape] = a.copy()
+        return before
+
+    found = told(layer_norm(dbeta=of_the_call_before))
+    assert found.kind == "state" and found.sentence.startswith("Your dbeta depends on earlier calls")
+    found = told(layer_norm(dbeta=of_the_call_before, dx=lambda a: -a))
+    assert found.names == ("dx-negated",) and "Your dbeta depends on earlier calls" in found.sentence
+    rng = np.random.default_rng(0)
+    found = told(layer_norm(dgamma=lambda a: a * (1 + rng.standard_normal(a.shape).astype(a.dtype))))
+    assert found.kind == "state" and "Your dgamma differs from call to call" in found.sentence
+
+
+@pytest.mark.slow
+def test_what_was_never_written_and_what_a_tile_leaves_out():
+    assert told(layer_norm(dx=np.zeros_like)).names == ("never-written",)
+    found = told(layer_norm(dgamma=np.zeros_like, dx=lambda a: 2 * a))
+    assert found.names == ("never-written", "dx-two") and found.sentence.startswith("Your dgamma is 0 everywhere")
+
+    def tail(a):
+        return np.where(np.arange(a.shape[-1]) < a.shape[-1] // 16 * 16, a, 0).astype(a.dtype)
+    found = told(layer_norm(dx=tail))
+    assert found.names == ("tail-not-written",) and "whole tile of 16" in found.sentence
+
+
+@pytest.mark.slow
+def test_half_precision_in_between_is_told_by_its_digits():
+    """The sums of dgamma and dbeta: in bfloat16, row by row; and rounded to float16 at the end."""
+    from lnlib.rounding import round_to
+
+    def in_bfloat16(a):
+        total = np.zeros(a.shape[-1], a.dtype)
+        for row in a.reshape(-1, a.shape[-1]):
+            total = round_to(total + row, "bfloat16").astype(a.dtype)
+        return total
+
+    def backward(dy, cache):
+        return layer_norm_backward(dy, cache)[0], in_bfloat16(dy * cache.xhat) + np.float32(0), in_bfloat16(dy)
+
+    found = told((layer_norm_forward, backward))
+    assert found.kind == "precision" and not found.names and "bfloat16" in found.sentence
+    found = told(layer_norm(dx=lambda a: a.astype(np.float16).astype(a.dtype)))
+    assert found.kind == "precision" and "dx are numbers of float16" in found.sentence
+
+
+@pytest.mark.slow
+def test_float32_in_float64_is_told_by_its_digits():
+    pair = in_dtype(np.float32, layer_norm_forward, layer_norm_backward)
+    for dtypes, end in ((("float64",), ""), (("float32", "float64"), " So it is in float64 alone.")):
+        found = told(pair, dtypes=dtypes)
+        assert found.kind == "precision" and "numbers of float32" in found.sentence and found.sentence.endswith(end)
+
+
+def in_dtype(dtype, forward, backward):
+    """The pair with its arithmetic in this dtype."""
+    def wide_forward(x, gamma, beta, eps):
+        y, saved = forward(*(a.astype(dtype) for a in (x, gamma, beta)), eps)
+        return y.astype(x.dtype), (saved, x.dtype)
+    return wide_forward, lambda dy, saved: [a.astype(saved[1]) for a in backward(dy.astype(dtype), saved[0])]
+
+
+@pytest.mark.slow
+def test_a_loss_of_digits_far_from_zero_beside_another_mistake():
+    """y is right near zero: no word of it there, and the mistake in dbeta keeps its name."""
+    bug = WILD_BUG["onnxruntime-one-pass"]
+
+    def backward(dy, saved):
+        dx, dgamma, dbeta = bug.backward(dy, saved)
+        return dx, dgamma, 2 * dbeta
+
+    found = validate((bug.forward, backward)).mistake
+    assert found.names == ("dbeta-two", "onnxruntime-one-pass")
+
+
+@pytest.mark.slow
+def test_no_word_on_what_held():
+    """A float32 kernel that refuses some calls: in float64, where nobody asked, its eps is rounded."""
+    def forward(x, gamma, beta, eps):
+        if eps > 1e-3:
+            raise ValueError("eps above 0.001")
+        return layer_norm_forward(x, gamma, beta, float(np.float32(eps)) if x.dtype == np.float64 else eps)
+
+    assert told((forward, layer_norm_backward)) is None
+
+
+@pytest.mark.slow
+def test_a_mistake_of_one_dtype_is_told_of_that_dtype():
+    def backward(dy, cache):
+        dx, *sums = layer_norm_backward(dy, cache)
+        return (-dx if dy.dtype == np.float64 else dx), *sums
+
+    found = told((layer_norm_forward, backward), dtypes=("float32", "float64"))
+    assert found.names == ("dx-negated",) and found.sentence.endswith("So it is in float64 alone.")
+
+
+def test_what_is_right_is_right_in_rms_norm_too():
+    assert told((rms_norm_forward, rms_norm_backward), kind="rms_norm") is None

@@ -1,0 +1,150 @@
+"""Every pasted test fails on the target that it was made for, in a process that never saw it, and passes on a right one."""
+
+import ctypes
+import runpy
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from faulty import FAULTY
+
+from lnlib import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
+from normcheck.mistakes import MUTANTS
+from normcheck.mistakes.catalogue import forward_keeping_x
+from normcheck.mistakes.wild import WILD
+from normcheck import validate
+from normcheck.adapters import NumPyPair
+from normcheck.cases import UNWRITTEN, draw
+from normcheck.checks import check
+from normcheck.paste import as_test
+from normcheck.settings import Settings
+
+pytestmark = pytest.mark.slow
+HERE = Path(__file__).parent
+RIGHT = {"layer_norm": (layer_norm_forward, layer_norm_backward), "rms_norm": (rms_norm_forward, rms_norm_backward)}
+
+
+def passes(test, **target):
+    """Whether a pasted test passes on a target; what is wrong with the test itself is raised."""
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+            exec(compile(test, "pasted", "exec"), {"np": np, **target})
+    except (NameError, SyntaxError):
+        raise
+    except BaseException:  # a target may raise anything
+        return False
+    finally:
+        if "mallopt" in test:
+            ctypes.CDLL(None).mallopt(-6, 0)
+    return True
+
+
+def sharp(report, wrong, right):
+    """Hold every test of a report against the faulty target and a right one; the properties that failed."""
+    for failure in report.failures:
+        assert not passes(failure.test, **wrong()), (failure.property, failure.test)
+        assert passes(failure.test, **right), (failure.property, failure.test)
+        assert len(failure.test) < 9000, failure.property
+    return {failure.property for failure in report.failures}
+
+
+def pair(forward, backward):
+    return {"forward": forward, "backward": backward}
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", FAULTY)
+def test_on_targets_with_every_kind_of_fault(name):
+    """A new target for each test: one that keeps something has kept nothing yet."""
+    def new():
+        return runpy.run_path(HERE / "faulty.py")["FAULTY"][name]
+    if name == "unwritten" and UNWRITTEN not in NumPyPair.able:
+        pytest.skip("only glibc fills memory on request")
+    quick = name not in ("a tail", "wide rows raise", "many rows raise")
+    assert sharp(validate(new(), quick=quick), lambda: pair(*new()), pair(*RIGHT["layer_norm"]))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name, kind, target", [
+    *((bug.name, bug.kind, (bug.forward, bug.backward)) for bug in WILD),
+    *((mutant.name, "layer_norm", (forward_keeping_x, mutant.backward)) for mutant in MUTANTS)])
+def test_on_known_bugs(name, kind, target):
+    if name == "unwritten" and UNWRITTEN not in NumPyPair.able:
+        pytest.skip("only glibc fills memory on request")
+    quick = name not in ("onnxruntime-one-pass", "pytorch-distributed")  # which are right near zero
+    assert sharp(validate(target, kind, quick=quick), lambda: pair(*target), pair(*RIGHT[kind]))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_in_every_dtype(dtype):
+    """Wrong in all rows, only in wide ones, and in the dtype of a result; arrays of bfloat16 need ml_dtypes."""
+    pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+
+    def wide(dy, cache):
+        dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+        return dx * dx.dtype.type(1.125 if dy.shape[-1] > 100 else 1), dgamma, dbeta
+
+    def twice(dy, cache):
+        return tuple(2 * a for a in layer_norm_backward(dy, cache))
+
+    def other(dy, cache):
+        return tuple(a.astype(np.float32) for a in layer_norm_backward(dy, cache))
+
+    for backward in (wide, twice, other):
+        report = validate((layer_norm_forward, backward), dtypes=(dtype,), quick=True)
+        assert sharp(report, lambda backward=backward: pair(layer_norm_forward, backward), pair(*RIGHT["layer_norm"]))
+
+
+def test_where_right_numbers_are_too_large():
+    """Inf is right where the dtype has no such number."""
+    def twice(dy, cache):
+        dx, dgamma, dbeta = layer_norm_backward(dy, cache)
+        return dx, 2 * dgamma, dbeta
+
+    case = draw("digits", (4, 3), "float16")
+    case = case.with_arrays(dy=case.dy * 3e4)
+    target = NumPyPair((layer_norm_forward, twice), Settings(dtypes=("float16",)))
+    with np.errstate(over="ignore"):
+        finding = next(one for one in check(target, case) if one.tensor == "dgamma")
+        test = as_test(case, finding, target)
+        assert not np.isfinite(layer_norm_backward(case.dy.astype("float16"), layer_norm_forward(
+            *(a.astype("float16") for a in case.arrays[:3]), case.eps)[1])[1]).all()
+        assert passes(test, **pair(*RIGHT["layer_norm"])) and not passes(test, **pair(layer_norm_forward, twice))
+
+
+def test_on_functions_and_modules_of_pytorch():
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    found = {}
+    for name, (target, right, options) in runpy.run_path(HERE / "faulty_torch.py")["FAULTY"].items():
+        report = validate(target, framework="torch", quick=True, **options)
+        found[name] = sharp(report, lambda target=target: {"target": target}, {"target": right})
+        assert found[name], name
+    assert {"one gradient alone", "gradients add up", "memory in any order", "shapes and dtypes of results", "any width",
+            "arguments unchanged", "any shape", "the second derivative", "nested derivatives"} <= set.union(*found.values())
+
+
+def test_on_functions_of_jax(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+
+    def right(x, gamma, beta, eps):
+        c = x - x.mean(-1, keepdims=True)
+        return gamma * c * jax.lax.rsqrt((c * c).mean(-1, keepdims=True) + x.dtype.type(eps)) + beta
+
+    def wide(x, *rest):
+        return right(x, *rest) * (1.01 if x.shape[-1] > 64 else 1)
+
+    def refuses(x, *rest):
+        if x.ndim == 1:
+            raise ValueError("one axis")
+        return right(x, *rest)
+
+    small = {"most_rows": 99, "most_features": 130}
+    for target, dtypes in ((wide, ("float32",)), (lambda *given: right(*given).astype("float16"), ("float32",)),
+                           (refuses, ("float64",))):
+        try:
+            report = validate(target, framework="jax", quick=True, dtypes=dtypes, double_backward=True, **small)
+            assert sharp(report, lambda target=target: {"target": target}, {"target": right})
+        finally:
+            jax.config.update("jax_enable_x64", False)
